@@ -1,0 +1,82 @@
+"""The command `python -m benchmarks`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import arrays, chat, history, keys, report, startup
+from benchmarks.harness import WORKLOADS, Result, Workload, run
+
+RESULTS = Path(__file__).parent / "results.json"
+IN_MEMORY = {"tmpfs", "ramfs"}
+# The order of the report; importing these registered their workloads.
+MODULES = [module.__name__ for module in (keys, history, chat, arrays, startup)]
+
+
+def chosen(pattern: str) -> list[Workload]:
+    """The workloads with a row that matches, and those that these are compared with."""
+    names = {row.name for work in WORKLOADS for row in work.rows if re.search(pattern, row.name)}
+    names |= {name for work in WORKLOADS if names & {row.name for row in work.rows} for name in work.needs}
+    works = sorted(WORKLOADS, key=lambda work: MODULES.index(work.sides.__module__))
+    return [work for work in works if names & {row.name for row in work.rows}]
+
+
+def file_system(directory: Path) -> str:
+    """The type of the file system that holds the directory, where Linux says so; otherwise "unknown"."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return "unknown"
+    inside = [mount for mount in mounts if directory.resolve().is_relative_to(mount[1])]
+    return max(inside, key=lambda mount: len(mount[1]))[2] if inside else "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure vstate, kvgit and the floor."
+    )
+    parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds after the warm-up (5)")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS, metavar="FILE", help=f"where the figures go ({RESULTS})"
+    )
+    parser.add_argument(
+        "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="where stores are made"
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error("--repeat is 1 or more")
+    works = chosen(options.rows)
+    if not works:
+        parser.error(f"no row matches {options.rows!r}; --list shows them")
+    if options.list:
+        for work in works:
+            print("\n".join(row.name for row in work.rows))
+        return
+
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    kind = file_system(options.scratch)
+    if kind in IN_MEMORY:
+        print(
+            f"{options.scratch} is in memory ({kind}), where waiting for the disk costs nothing; "
+            "choose a directory on a disk with --scratch",
+            file=sys.stderr,
+        )
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    results: dict[str, Result] = {}
+    for work in works:
+        start = time.perf_counter()
+        results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
+        console.print(f"{time.perf_counter() - start:6.1f} s  {work.rows[0].name}", style="dim")
+    report.write(results, report.Run(options.repeat, kind), options.json, console)
+
+
+if __name__ == "__main__":
+    main()

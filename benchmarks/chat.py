@@ -1,0 +1,112 @@
+"""What grows with every turn of an agent: a list of messages in one key, and events."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from pathlib import Path
+
+from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
+from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, open_vstate, size_of
+from benchmarks.values import messages
+from vstate import Disk, Versioned
+
+TURNS = 1_000
+LAST = 30
+
+CHAT_BYTES = "a chat list, 1,000 turns on disk: bytes in the store"
+CHAT_TIME = "a chat list, 1,000 turns on disk: commit at turn 1,000"
+CHAT_BYTES_LONG = "a chat list, 10,000 turns on disk: bytes in the store"
+
+
+def chat(subject: Subject, turns: int) -> float:
+    """One message and one commit a turn; the median commit of the last turns, in seconds."""
+    chat: list[dict[str, str]] = []
+    subject.mapping["chat"] = chat
+    samples: list[float] = []
+
+    def turn(message: dict[str, str]) -> None:
+        chat.append(message)
+        # vstate finds the edit by itself; kvgit has to be told.
+        subject.mapping["chat"] = chat
+        subject.commit()
+
+    for message in islice(messages(), turns):
+        samples.append(seconds(turn, message))
+    return statistics.median(samples[-LAST:])
+
+
+@workload(
+    Row(CHAT_BYTES, "bytes", (Target(3_000_000),)),
+    Row(CHAT_TIME, "seconds", (Target(1.0, side="kvgit"),)),
+)
+def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
+    rounds = count()
+    written: tuple[int, ...] = ()
+
+    def run(start: Callable[[Path], Subject]) -> dict[str, float]:
+        directory = scratch / str(next(rounds))
+        subject = start(directory)
+        sample = chat(subject, TURNS)
+        subject.close()
+        return {CHAT_BYTES: size_of(directory), CHAT_TIME: sample}
+
+    def start_metered(directory: Path) -> Subject:
+        disk = MeteredDisk(directory)
+        subject = open_vstate(disk=disk)
+
+        def close() -> None:
+            nonlocal written
+            written = disk.written
+            subject.close()
+
+        return Subject(subject.mapping, subject.commit, subject.head, subject.at, subject.changed, close)
+
+    def on_floor() -> dict[str, float]:
+        floor = Floor(scratch / f"floor-{next(rounds)}.db")
+        rows = [floor.rows(written) for _ in range(LAST)]
+        sample = median_seconds(lambda i: floor.write(rows[i]), LAST)
+        floor.close()
+        return {CHAT_TIME: sample}
+
+    yield {"vstate": lambda: run(start_metered), "kvgit": lambda: run(OPEN["kvgit"]), "floor": on_floor}
+
+
+# Not with kvgit, which stores the whole list in every commit: it would write 20 GB.
+@workload(Row(CHAT_BYTES_LONG, "bytes", (Target(14.0, row=CHAT_BYTES),)), once=True)
+def chat_of_10000_turns(scratch: Path) -> Iterator[Sides]:
+    def on_vstate() -> dict[str, float]:
+        subject = open_vstate(scratch / "vstate")
+        chat(subject, 10 * TURNS)
+        subject.close()
+        return {CHAT_BYTES_LONG: size_of(scratch / "vstate")}
+
+    yield {"vstate": on_vstate}
+
+
+EVENT_BYTES = "1,000 events, one commit each, disk: bytes in the store"
+EVENT_GROWTH = "1,000 events, one commit each, disk: last 50 commits / first 50"
+
+
+@workload(Row(EVENT_BYTES, "bytes", (Target(1_500_000),)), Row(EVENT_GROWTH, "ratio", (Target(1.2),)))
+def events(scratch: Path) -> Iterator[Sides]:
+    rounds = count()
+
+    def on_vstate() -> dict[str, float]:
+        directory = scratch / str(next(rounds))
+        samples = []
+        with Disk(directory) as disk:
+            state = Versioned(disk, branch="main")
+
+            def one(i: int) -> None:
+                state.record("tool.call", tool="search", query=f"query {i}", results=i % 20, ok=True)
+                state.commit()
+
+            for i in range(TURNS):
+                samples.append(seconds(one, i))
+            state.close()
+        growth = statistics.median(samples[-50:]) / statistics.median(samples[:50])
+        return {EVENT_BYTES: size_of(directory), EVENT_GROWTH: growth}
+
+    yield {"vstate": on_vstate}

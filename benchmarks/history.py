@@ -1,0 +1,56 @@
+"""Looking at the past: checkout and diff, on a store of 10,000 keys on disk that was just opened."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.harness import Row, Sides, Target, median_seconds, workload
+from benchmarks.keys import fill
+from benchmarks.subjects import OPEN, Subject, on_both
+from benchmarks.values import KEYS, key, random_values
+
+COMMITS = 40
+
+CHECKOUT = "checkout an old commit and read one key, 10,000 keys"
+DIFF = "diff of two commits, 1 key changed of 10,000"
+
+
+def with_history(subject: Subject) -> list[str]:
+    """Fill the store, change one key in each of some commits, close it; the commits, oldest first."""
+    fill(subject)
+    commits, generator = [subject.head()], random.Random(6)
+    for value in random_values(COMMITS, seed=7):
+        subject.mapping[key(generator.randrange(KEYS))] = value
+        subject.commit()
+        commits.append(subject.head())
+    subject.close()
+    return commits
+
+
+@workload(
+    Row(CHECKOUT, "seconds", (Target(1.0, side="kvgit"),)),
+    Row(DIFF, "seconds", (Target(0.5, side="kvgit"),)),
+)
+def look_back(scratch: Path) -> Iterator[Sides]:
+    histories: dict[str, list[str]] = {
+        side: with_history(start(scratch / side)) for side, start in OPEN.items()
+    }
+
+    def look(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+        commits = histories[directory.name]
+        generator = random.Random(8)
+        wanted = [key(generator.randrange(KEYS)) for _ in range(COMMITS)]
+        # Every commit once, and on a handle of its own for each row: nothing is in a cache but what its
+        # neighbours in history share with it.
+        subject = start(directory)
+        checkout = median_seconds(lambda i: subject.at(commits[i])[wanted[i]], COMMITS)
+        subject.close()
+        subject = start(directory)
+        diff = median_seconds(lambda i: subject.changed(commits[i], commits[i + 1]), COMMITS)
+        assert len(subject.changed(commits[0], commits[1])) == 1
+        subject.close()
+        return {CHECKOUT: checkout, DIFF: diff}
+
+    yield on_both(look, scratch)

@@ -1,0 +1,229 @@
+"""Many small keys: committing, opening and reading them."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
+from benchmarks.subjects import OPEN, Floor, MeteredDisk, Subject, on_both, open_kvgit, open_vstate
+from benchmarks.values import KEYS, key, random_values, small_dict
+
+COMMITS = 30
+MANY_KEYS = 1_000_000
+SAMPLE = 1_000
+
+COMMIT_IN_MEMORY = "commit 1 changed key of 10,000, memory"
+OPEN_AND_READ = "open a store and read one key, 10,000 keys"
+
+
+Values = Callable[[int], Any]
+"""The value of key number i. A dict is made in the call, so that nothing outside the store refers to it."""
+
+
+def fill(subject: Subject, values: Values | None = None) -> Subject:
+    """Put 10,000 keys in, with random values unless others are given, and commit them."""
+    values = values or random_values(KEYS).__getitem__
+    for i in range(KEYS):
+        subject.mapping[key(i)] = values(i)
+    subject.commit()
+    return subject
+
+
+def random_round(turn: int) -> Values:
+    """New random values for the commits of one round."""
+    return random_values(COMMITS, seed=1000 + turn).__getitem__
+
+
+def dict_round(turn: int) -> Values:
+    """New small dicts for the commits of one round."""
+    return lambda i: small_dict(KEYS + turn * COMMITS + i)
+
+
+def commit_changes(
+    subject: Subject, row: str, new: Callable[[int], Values] = random_round
+) -> Callable[[], dict[str, float]]:
+    """A round: change one key and commit, many times; the sample is the median commit."""
+    turns, generator = count(), random.Random(3)
+
+    def one_round() -> dict[str, float]:
+        values = new(next(turns))
+        chosen = [key(generator.randrange(KEYS)) for _ in range(COMMITS)]
+
+        def change(i: int) -> None:
+            subject.mapping[chosen[i]] = values(i)
+            subject.commit()
+
+        return {row: median_seconds(change, COMMITS)}
+
+    return one_round
+
+
+@workload(Row(COMMIT_IN_MEMORY, "seconds", (Target(0.7, side="kvgit"),)))
+def commit_in_memory(scratch: Path) -> Iterator[Sides]:
+    yield {side: commit_changes(fill(start(None)), COMMIT_IN_MEMORY) for side, start in OPEN.items()}
+
+
+COMMIT_ON_DISK = "commit 1 changed key of 10,000, disk"
+
+
+@workload(Row(COMMIT_ON_DISK, "seconds", (Target(0.8, side="kvgit"), Target(2.5, side="floor"))))
+def commit_on_disk(scratch: Path) -> Iterator[Sides]:
+    disk, floor = MeteredDisk(scratch / "vstate"), Floor(scratch / "floor.db")
+    vstate = fill(open_vstate(disk=disk))
+    kvgit = fill(open_kvgit(scratch / "kvgit"))
+    on_vstate = commit_changes(vstate, COMMIT_ON_DISK)
+
+    def on_floor() -> dict[str, float]:
+        rows = [floor.rows(disk.written) for _ in range(COMMITS)]
+        return {COMMIT_ON_DISK: median_seconds(lambda i: floor.write(rows[i]), COMMITS)}
+
+    yield {"vstate": on_vstate, "kvgit": commit_changes(kvgit, COMMIT_ON_DISK), "floor": on_floor}
+    vstate.close()
+    kvgit.close()
+    floor.close()
+
+
+FIRST_IN_MEMORY = "first commit of 10,000 keys, memory"
+FIRST_ON_DISK = "first commit of 10,000 keys, disk"
+
+
+def first_commit(subject: Subject, values: list[bytes]) -> float:
+    """Seconds to set all the keys of a new store and commit them."""
+    start = time.perf_counter()
+    for i, value in enumerate(values):
+        subject.mapping[key(i)] = value
+    subject.commit()
+    return time.perf_counter() - start
+
+
+@workload(Row(FIRST_IN_MEMORY, "seconds", (Target(0.25, side="kvgit"),)))
+def first_commit_in_memory(scratch: Path) -> Iterator[Sides]:
+    values = random_values(KEYS)
+    yield {
+        "vstate": lambda: {FIRST_IN_MEMORY: first_commit(open_vstate(), values)},
+        "kvgit": lambda: {FIRST_IN_MEMORY: first_commit(open_kvgit(), values)},
+    }
+
+
+@workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),)))
+def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
+    values, turns = random_values(KEYS), count()
+    written: tuple[int, ...] = ()
+
+    def on_vstate() -> dict[str, float]:
+        nonlocal written
+        disk = MeteredDisk(scratch / f"vstate-{next(turns)}")
+        subject = open_vstate(disk=disk)
+        sample = first_commit(subject, values)
+        written = disk.written
+        subject.close()
+        return {FIRST_ON_DISK: sample}
+
+    def on_kvgit() -> dict[str, float]:
+        subject = open_kvgit(scratch / f"kvgit-{next(turns)}")
+        sample = first_commit(subject, values)
+        subject.close()
+        return {FIRST_ON_DISK: sample}
+
+    def on_floor() -> dict[str, float]:
+        floor = Floor(scratch / f"floor-{next(turns)}.db")
+        rows = floor.rows(written)
+        sample = seconds(lambda: floor.write(rows))
+        floor.close()
+        return {FIRST_ON_DISK: sample}
+
+    yield {"vstate": on_vstate, "kvgit": on_kvgit, "floor": on_floor}
+
+
+SMALL_DICTS = "10,000 keys of small dicts put there, commit 1 changed key, memory"
+SMALL_DICTS_HELD = "10,000 keys of small dicts that the program holds too, commit 1 changed key, memory"
+
+
+@workload(Row(SMALL_DICTS, "seconds", (Target(2.0, row=COMMIT_IN_MEMORY),)))
+def small_dicts(scratch: Path) -> Iterator[Sides]:
+    yield {
+        side: commit_changes(fill(start(None), small_dict), SMALL_DICTS, dict_round)
+        for side, start in OPEN.items()
+    }
+
+
+@workload(Row(SMALL_DICTS_HELD, "seconds"))
+def small_dicts_held(scratch: Path) -> Iterator[Sides]:
+    held = [small_dict(i) for i in range(KEYS)]
+    yield {
+        side: commit_changes(fill(start(None), held.__getitem__), SMALL_DICTS_HELD, dict_round)
+        for side, start in OPEN.items()
+    }
+
+
+def open_and_read(start: Callable[[Path], Subject], directory: Path, keys: int, times: int) -> float:
+    """The median of opening the store and reading one key; not of closing it."""
+    generator, samples = random.Random(4), []
+    for _ in range(times):
+        wanted = key(generator.randrange(keys))
+        begin = time.perf_counter()
+        subject = start(directory)
+        value = subject.mapping[wanted]
+        samples.append(time.perf_counter() - begin)
+        assert len(value) == 1024
+        subject.close()
+    return statistics.median(samples)
+
+
+@workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),)))
+def open_a_store(scratch: Path) -> Iterator[Sides]:
+    for side, start in OPEN.items():
+        fill(start(scratch / side)).close()
+
+    def once(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+        return {OPEN_AND_READ: open_and_read(start, directory, KEYS, 10)}
+
+    yield on_both(once, scratch)
+
+
+OPEN_MANY = "open a store and read one key, 1,000,000 keys"
+
+
+@workload(Row(OPEN_MANY, "seconds", (Target(2.0, row=OPEN_AND_READ),)))
+def open_a_large_store(scratch: Path) -> Iterator[Sides]:
+    subject, batch = open_vstate(scratch / "vstate"), 50_000
+    for start in range(0, MANY_KEYS, batch):
+        # In commits of 50,000 keys, so that the values of one commit at a time are in memory.
+        for i, value in enumerate(random_values(batch, seed=start), start):
+            subject.mapping[key(i)] = value
+        subject.commit()
+    subject.close()
+    yield {"vstate": lambda: {OPEN_MANY: open_and_read(open_vstate, scratch / "vstate", MANY_KEYS, 10)}}
+
+
+READ_FIRST = "read a key for the first time, of 10,000 on disk"
+READ_AGAIN = "read a key again"
+
+
+@workload(
+    Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),)),
+    Row(READ_AGAIN, "seconds", (Target(1.0, side="kvgit"),)),
+)
+def read_keys(scratch: Path) -> Iterator[Sides]:
+    for side, start in OPEN.items():
+        fill(start(scratch / side)).close()
+    wanted = [key(i) for i in random.Random(5).sample(range(KEYS), SAMPLE)]
+
+    def read(start: Callable[[Path], Subject], directory: Path) -> dict[str, float]:
+        subject = start(directory)
+
+        def all_wanted() -> None:
+            for name in wanted:
+                subject.mapping[name]
+
+        samples = {READ_FIRST: seconds(all_wanted) / SAMPLE, READ_AGAIN: seconds(all_wanted) / SAMPLE}
+        subject.close()
+        return samples
+
+    yield on_both(read, scratch)

@@ -1,0 +1,190 @@
+"""The figures as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sqlite3
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import SIDES, Result, Target, Unit
+
+PACKAGES = (
+    "vstate",
+    "kvgit",
+    "msgpack",
+    "cloudpickle",
+    "blake3",
+    "pyfastcdc",
+    "zstandard",
+    "diskcache",
+    "numpy",
+    "pandas",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the figures came about: rounds after the warm-up, and what the disk stores were on."""
+
+    rounds: int
+    file_system: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target with what was reached: `value` is the ratio, or the figure itself; None if it was not measured."""
+
+    target: Target
+    value: float | None
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.value is None else self.value <= self.target.at_most
+
+
+def verdicts(result: Result, results: Mapping[str, Result]) -> list[Verdict]:
+    """How one row stands to its targets."""
+    return [Verdict(target, _value(target, result, results)) for target in result.row.targets]
+
+
+def _value(target: Target, result: Result, results: Mapping[str, Result]) -> float | None:
+    own = result.median("vstate")
+    if target.side is not None:
+        other = result.median(target.side)
+    elif target.row is not None:
+        other = results[target.row].median("vstate") if target.row in results else None
+    else:
+        return own
+    return own / other if own is not None and other else None
+
+
+def table(results: Mapping[str, Result]) -> Table:
+    """A line for each row: the medians, and each target with what was reached."""
+    lines = Table(title="vstate, kvgit and the floor: medians", title_justify="left")
+    lines.add_column("workload", ratio=1)
+    for side in SIDES:
+        lines.add_column(side, justify="right", no_wrap=True)
+    lines.add_column("target", no_wrap=True)
+    lines.add_column("reached", justify="right", no_wrap=True)
+    lines.add_column("", no_wrap=True)
+    for result in results.values():
+        unit, judged = result.row.unit, verdicts(result, results)
+        lines.add_row(
+            result.row.name,
+            *(_figure(result.median(side), unit) for side in SIDES),
+            "\n".join(_describe(verdict.target, unit) for verdict in judged),
+            "\n".join(_reached(verdict, unit) for verdict in judged),
+            "\n".join(_word(verdict) for verdict in judged),
+        )
+    return lines
+
+
+def _figure(value: float | None, unit: Unit) -> str:
+    if value is None:
+        return "–"
+    if unit == "ratio":
+        return f"{value:.2f}"
+    if unit == "bytes":
+        return f"{value / 1e6:.2f} MB" if value >= 1e6 else f"{value / 1e3:.1f} KB"
+    for factor, name in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value * factor >= 1 or name == "µs":
+            return f"{value * factor:.3g} {name}" if value * factor < 1000 else f"{value * factor:.0f} {name}"
+    raise AssertionError(unit)
+
+
+def _describe(target: Target, unit: Unit) -> str:
+    if target.side is not None:
+        return f"≤ {target.at_most:g} x {target.side}"
+    if target.row is not None:
+        return f"≤ {target.at_most:g} x {_short(target.row)}"
+    return f"≤ {_figure(target.at_most, unit)}"
+
+
+def _short(row: str) -> str:
+    return row if len(row) <= 24 else f"{row[:23]}…"
+
+
+def _reached(verdict: Verdict, unit: Unit) -> str:
+    if verdict.value is None:
+        return "not measured"
+    if verdict.target.side is None and verdict.target.row is None:
+        return _figure(verdict.value, unit)
+    return f"{verdict.value:.3g} x"
+
+
+def _word(verdict: Verdict) -> str:
+    return {True: "[green]met[/]", False: "[bold red]missed[/]", None: ""}[verdict.met]
+
+
+def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
+    """Everything that was measured, seconds in seconds and bytes in bytes."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "python": sys.version.split()[0],
+            "sqlite": sqlite3.sqlite_version,
+            "file_system": run.file_system,
+        },
+        "versions": {name: _version(name) for name in PACKAGES},
+        "rounds": run.rounds,
+        "rows": [
+            {
+                "name": name,
+                "unit": result.row.unit,
+                "medians": {side: result.median(side) for side in result.samples},
+                "samples": result.samples,
+                "targets": [
+                    {
+                        "at_most": verdict.target.at_most,
+                        "times": verdict.target.side or verdict.target.row,
+                        "reached": verdict.value,
+                        "met": verdict.met,
+                    }
+                    for verdict in verdicts(result, results)
+                ],
+            }
+            for name, result in results.items()
+        ],
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"  # found on PYTHONPATH
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def write(results: Mapping[str, Result], run: Run, file: Path, console: Console) -> None:
+    """Print the table and the summary, and write the JSON file."""
+    console.print(table(results))
+    judged = [verdict for result in results.values() for verdict in verdicts(result, results)]
+    missed = sum(verdict.met is False for verdict in judged)
+    met = sum(verdict.met is True for verdict in judged)
+    console.print(f"{met} targets met, {missed} missed. Written to {file}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(as_json(results, run), indent=1, ensure_ascii=False)
+    file.write_text(text + "\n", encoding="utf-8")

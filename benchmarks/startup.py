@@ -1,0 +1,37 @@
+"""What a program pays before its first line: the import."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.harness import Row, Sides, Target, workload
+
+IMPORT = "import vstate"
+# Those that `import vstate` may import. click and rich belong to the command.
+DEPENDENCIES = "msgpack, cloudpickle, blake3, pyfastcdc, zstandard, diskcache"
+PROCESSES = 15
+
+_TIMED = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
+
+
+def import_seconds(modules: str) -> float:
+    """Seconds to import the modules in a new interpreter."""
+    command = [sys.executable, "-c", _TIMED.format(modules)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+# The floor is importing what vstate is built on.
+@workload(Row(IMPORT, "seconds", (Target(0.120), Target(1.5, side="floor"))))
+def import_vstate(scratch: Path) -> Iterator[Sides]:
+    def median_import(modules: str) -> dict[str, float]:
+        return {IMPORT: statistics.median(import_seconds(modules) for _ in range(PROCESSES))}
+
+    yield {
+        "vstate": lambda: median_import("vstate"),
+        "kvgit": lambda: median_import("kvgit"),
+        "floor": lambda: median_import(DEPENDENCIES),
+    }

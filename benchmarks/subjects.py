@@ -1,0 +1,114 @@
+"""The stores under test behind one face, and the floor."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import kvgit
+from kvgit.kv.disk import Disk as KvgitDisk
+
+from benchmarks.harness import Side
+from vstate import Disk, Memory, Versioned
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An open store of one side. The workloads call `mapping` and `commit` as a program would."""
+
+    mapping: MutableMapping[str, Any]
+    commit: Callable[[], object]
+    head: Callable[[], str]
+    at: Callable[[str], Mapping[str, Any]]
+    changed: Callable[[str, str], list[str]]
+    close: Callable[[], None]
+
+
+def open_vstate(directory: Path | None = None, disk: Disk | None = None) -> Subject:
+    """vstate in memory, or in a directory, or on a Disk that is open already."""
+    store = disk or (Memory() if directory is None else Disk(directory))
+    state = Versioned(store, branch="main")
+
+    def head() -> str:
+        assert state.head is not None
+        return state.head.id
+
+    def close() -> None:
+        state.close()
+        store.close()
+
+    return Subject(
+        state, state.commit, head, state.checkout, lambda a, b: list(state.diff(a, b).modified), close
+    )
+
+
+def open_kvgit(directory: Path | None = None) -> Subject:
+    """kvgit in memory, or in a directory."""
+    if directory is None:
+        worktree = kvgit.open()
+    else:
+        worktree = kvgit.Repo(KvgitDisk(str(directory))).worktree("main", create=True)
+    repo = worktree.repo
+    return Subject(
+        worktree,
+        worktree.commit,
+        lambda: worktree.head,
+        lambda commit: repo.snapshot(commit=commit),
+        lambda a, b: list(repo.diff(a, b).modified),
+        repo.close,
+    )
+
+
+OPEN: dict[Side, Callable[[Path | None], Subject]] = {"vstate": open_vstate, "kvgit": open_kvgit}
+
+
+def on_both(
+    once: Callable[[Callable[[Path], Subject], Path], Mapping[str, float]], scratch: Path
+) -> dict[Side, Callable[[], Mapping[str, float]]]:
+    """A round on each store: `once` gets a way to open it, and its directory."""
+    return {side: partial(once, start, scratch / side) for side, start in OPEN.items()}
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of all the files of a store; close it first, so that its log is written back."""
+    return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(directory) for name in names)
+
+
+class MeteredDisk(Disk):
+    """A Disk that remembers which row sizes its last transaction wrote, for the floor to write as many."""
+
+    written: tuple[int, ...] = ()
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.written = tuple(len(value) for value in writes.values() if value is not None)
+        return super().transact(writes, expected)
+
+
+class Floor:
+    """Transactions on a bare SQLite file, WAL and synchronous=FULL: rows are appended, nothing is looked up."""
+
+    def __init__(self, file: Path) -> None:
+        self._connection = sqlite3.connect(file, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.execute("CREATE TABLE kv (key BLOB, value BLOB)")
+        self._random = random.Random(2)
+
+    def rows(self, sizes: tuple[int, ...]) -> list[tuple[bytes, bytes]]:
+        """Rows with values of these sizes, and with keys as long as an object's id."""
+        return [(self._random.randbytes(33), self._random.randbytes(size)) for size in sizes]
+
+    def write(self, rows: list[tuple[bytes, bytes]]) -> None:
+        """Write the rows in one transaction, durably."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO kv VALUES (?, ?)", rows)
+        self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,313 @@
+"""Cache, against the shipped suite over Memory and Disk, and what it promises beyond."""
+
+import os
+import pickle
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.kv import Cache, Disk, KVStore, Memory
+from vstate.testing import Faulty, KVStoreTests
+
+KEY = "o/" + "ab" * 32
+OTHER = "o/" + "cd" * 32
+
+
+class TestCacheInMemory(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Cache:
+        return Cache(Memory())
+
+
+class TestTinyCache(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Cache:
+        return Cache(Memory(), max_bytes=600)
+
+
+class TestCacheWithDirectory(KVStoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Cache]:
+        with Cache(Disk(tmp_path / "store"), 1000, tmp_path / "cache", 10**6) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
+        return lambda: Cache(Disk(tmp_path / "store"), directory=tmp_path / "second")
+
+
+@pytest.fixture
+def inner() -> Faulty:
+    return Faulty(Memory())
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_an_object_is_fetched_once(inner: Faulty) -> None:
+    """The second read of an object, alone or among many, does not reach the store."""
+    inner.store.set_many({KEY: b"1", OTHER: b"2"})
+    store = Cache(inner)
+    assert store.get(KEY) == store.get(KEY) == b"1"
+    assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
+    assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
+    assert inner.calls == ["get", "get_many"]
+
+
+def test_a_written_object_is_not_fetched(inner: Faulty) -> None:
+    """What went through the cache on its way in is in it, and a transaction stays one call."""
+    store = Cache(inner)
+    assert store.transact({KEY: b"1", "r/heads/main": b"x"}, {"r/heads/main": None})
+    store.set(OTHER, b"2")
+    assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
+    assert inner.calls == ["transact", "set"]
+
+
+def test_refs_and_absence_are_never_cached() -> None:
+    """Another writer's ref, and an object that it adds, are seen at once."""
+    memory = Memory()
+    store = Cache(memory)
+    assert store.get(KEY) is None
+    store.set("r/heads/main", b"mine")
+    assert store.get("r/heads/main") == b"mine"
+    memory.set_many({"r/heads/main": b"theirs", KEY: b"object"})
+    assert store.get("r/heads/main") == b"theirs"
+    assert store.get_many(["r/heads/main", KEY]) == {"r/heads/main": b"theirs", KEY: b"object"}
+
+
+def test_presence_is_asked_of_the_store() -> None:
+    """An object that another process has collected is not "in" the store because a copy of it is left."""
+    memory = Memory()
+    store = Cache(memory)
+    store.set(KEY, b"object")
+    memory.delete(KEY)
+    assert KEY not in store
+
+
+def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
+    """What the store did not take is not served from the cache."""
+    store = Cache(inner)
+    for number, write in enumerate(
+        [
+            lambda: store.set(KEY, b"1"),
+            lambda: store.set_many({KEY: b"1"}),
+            lambda: store.transact({KEY: b"1"}, {}),
+        ]
+    ):
+        inner.fail_at = len(inner.calls) + 1
+        with pytest.raises(StoreUnavailable):
+            write()
+        assert store.get(KEY) is None, number
+    assert not store.transact({KEY: b"1", "ref": b"1"}, {"ref": b"0"})
+    assert store.get(KEY) is None
+
+
+def test_a_deletion_drops_the_copy(inner: Faulty, tier: Path) -> None:
+    """A deleted object is gone from every tier, also if the store's answer to the deletion was lost."""
+    with Cache(inner, directory=tier) as store:
+        deletions: list[Callable[[], object]] = [
+            lambda: store.delete(KEY),
+            lambda: store.delete_many([KEY]),
+            lambda: store.transact({KEY: None}, {}),
+            lambda: store.compare_and_swap(KEY, b"object", None),
+        ]
+        for delete in deletions:
+            store.set(KEY, b"object")
+            delete()
+            assert store.get(KEY) is None
+            store.set(KEY, b"object")
+            inner.fail_at, inner.after = len(inner.calls) + 1, True
+            with pytest.raises(StoreUnavailable):
+                delete()
+            assert store.get(KEY) is None
+
+
+def test_forget_fetches_again(inner: Faulty, tier: Path) -> None:
+    """A forgotten object comes from the store the next time."""
+    with Cache(inner, directory=tier) as store:
+        store.set(KEY, b"damaged")
+        inner.store.set(KEY, b"sound")
+        assert store.get(KEY) == b"damaged"
+        store.forget(KEY)
+        assert store.get(KEY) == b"sound"
+
+
+def test_the_least_recently_used_goes_first(inner: Faulty) -> None:
+    """Memory is bounded by bytes; what was read lately stays, and what is too large is not kept."""
+    store = Cache(inner, max_bytes=10_000)
+    keys = [f"o/{number:064x}" for number in range(4)]
+    store.set_many({key: bytes(3000) for key in keys[:3]})
+    store.get(keys[0])
+    store.set(keys[3], bytes(3000))
+    assert set(store._memory) == {keys[0], keys[2], keys[3]}
+    assert store._memory_bytes <= 10_000
+    store.set(OTHER, bytes(20_000))
+    assert OTHER not in store._memory
+    for key in keys:
+        store.delete(key)
+    assert store._memory_bytes == 0
+
+
+def test_the_second_tier_outlives_the_process(tmp_path: Path, tier: Path) -> None:
+    """A later Cache with the same directory does not ask the store, for small objects and large ones."""
+    contents = {KEY: b"small", OTHER: bytes(100_000)}
+    with Cache(Memory(), directory=tier) as store:
+        store.set_many(contents)
+    inner = Faulty(Memory())
+    with Cache(inner, directory=tier) as store:
+        assert store.get_many(contents) == contents
+        assert store.get(KEY) == b"small"
+    assert inner.calls == []
+
+
+def test_the_second_tier_is_bounded(tier: Path) -> None:
+    """Past `directory_bytes` the tier throws out the oldest."""
+    with Cache(Memory(), 0, tier, 500_000) as store:
+        for number in range(60):
+            store.set(f"o/{number:064x}", os.urandom(40_000))
+        for number in range(60):
+            assert store.get(f"o/{number:064x}") is not None
+    assert sum(file.stat().st_size for file in tier.rglob("*.val")) < 700_000
+
+
+@pytest.mark.parametrize("damage", ["no files", "cut files", "rows", "database", "pickle", "gone"])
+def test_a_damaged_second_tier_is_a_miss(tier: Path, damage: str) -> None:
+    """Whatever is wrong with the tier, the store's bytes are read, and no error comes out."""
+    memory = Memory()
+    contents = {KEY: b"small", OTHER: bytes(100_000)}
+    with Cache(memory, directory=tier) as store:
+        store.set_many(contents)
+    files = list(tier.rglob("*.val"))
+    assert len(files) == 1
+    if damage == "no files":
+        files[0].unlink()
+    elif damage == "cut files":
+        files[0].write_bytes(b"")
+    elif damage == "rows":
+        _sql(tier, "UPDATE Cache SET value = 'text', mode = 7")
+    elif damage == "pickle":
+        _sql(tier, "UPDATE Cache SET value = ?, mode = 4, filename = NULL", pickle.dumps(_Bomb()))
+    elif damage == "database":
+        (tier / "cache.db").write_bytes(b"not a database\n" * 1000)
+    with Cache(memory, 0, tier) as store:
+        if damage == "gone":
+            for file in tier.glob("cache.db*"):
+                file.unlink()
+        # A cut file is read as it is: the layer above checks every object against its id.
+        expected = {KEY: b"small", OTHER: b""} if damage == "cut files" else contents
+        assert store.get_many(contents) == expected
+        store.set_many(contents)
+        store.forget(KEY)
+        assert store.get(KEY) == b"small"
+    assert not _Bomb.went_off
+
+
+class _Bomb:
+    """Sets `went_off` when it is unpickled."""
+
+    went_off = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _explode, ()
+
+
+def _explode() -> bytes:
+    _Bomb.went_off = True
+    return b"exploded"
+
+
+def _sql(tier: Path, statement: str, *parameters: bytes) -> None:
+    connection = sqlite3.connect(tier / "cache.db")
+    connection.execute(statement, parameters)
+    connection.commit()
+    connection.close()
+
+
+def test_the_second_tier_writes_no_pickle(tier: Path) -> None:
+    """Every row is raw bytes or a file of bytes, with a str key."""
+    with Cache(Memory(), directory=tier) as store:
+        store.set_many({KEY: b"small", OTHER: bytes(100_000)})
+    connection = sqlite3.connect(tier / "cache.db")
+    rows = connection.execute("SELECT DISTINCT raw, mode, typeof(key) FROM Cache ORDER BY mode").fetchall()
+    connection.close()
+    assert rows == [(1, 1, "text"), (1, 2, "text")]
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    """A file where the second tier should be leaves a cache without one."""
+    (tmp_path / "file").write_text("in the way")
+    with Cache(Memory(), directory=tmp_path / "file") as store:
+        store.set(KEY, b"object")
+        assert store.get(KEY) == b"object"
+
+
+def test_negative_bounds_are_refused() -> None:
+    """A bound is a number of bytes."""
+    with pytest.raises(InvalidInput):
+        Cache(Memory(), max_bytes=-1)
+
+
+def test_it_is_where_its_store_is(tmp_path: Path) -> None:
+    """Messages name the store behind, and closing closes it."""
+    store = Cache(Disk(tmp_path / "store"))
+    assert store.location == str(tmp_path / "store")
+    assert repr(store) == f"Cache(Disk({store.location!r}))"
+    store.close()
+    with pytest.raises(InvalidInput, match="is closed"):
+        store.get("r/heads/main")
+
+
+def test_pickling_opens_it_again(tmp_path: Path, tier: Path) -> None:
+    """A pickled Cache is another one over the same store."""
+    with Cache(Disk(tmp_path / "store"), directory=tier) as store:
+        store.set_many({KEY: b"object", "ref": b"value"})
+        with pickle.loads(pickle.dumps(store)) as other:
+            assert other.get_many([KEY, "ref"]) == {KEY: b"object", "ref": b"value"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_it_crosses_a_fork(tmp_path: Path, tier: Path) -> None:
+    """Forked while another thread uses it, a cache works on both sides."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        number = 0
+        try:
+            while not stop.is_set():
+                key = f"o/{number % 50:064x}"
+                store.set(key, bytes(1000))
+                assert store.get(key) == bytes(1000)
+                number += 1
+        except BaseException as error:
+            errors.append(error)
+
+    with Cache(Disk(tmp_path / "store", durability="process"), 5000, tier) as store:
+        store.set(KEY, b"object")
+        thread = threading.Thread(target=use)
+        thread.start()
+        statuses = []
+        try:
+            for _ in range(5):
+                child = os.fork()
+                if child == 0:
+                    status = 1
+                    try:
+                        store.set(OTHER, b"child")
+                        status = 0 if (store.get(KEY), store.get(OTHER)) == (b"object", b"child") else 1
+                    finally:
+                        os._exit(status)
+                statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        finally:
+            stop.set()
+            thread.join()
+        assert errors == []
+        assert statuses == [0] * 5
+        assert store.get(OTHER) == b"child"

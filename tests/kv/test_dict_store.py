@@ -1,0 +1,105 @@
+"""The five methods that a backend must write are enough, and the default transact keeps its order."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.kv import KVStore
+from vstate.kv.base import check_key, check_value
+from vstate.testing import Faulty, KVStoreTests
+
+
+class DictStore(KVStore):
+    """The least that makes a store."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        return self.values.get(check_key(key))
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[check_key(key)] = check_value(value)
+
+    def delete(self, key: str) -> None:
+        self.values.pop(check_key(key), None)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        check_key(prefix)
+        return iter([key for key in self.values if key.startswith(prefix)])
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        with self.lock:
+            if self.get(key) != expected:
+                return False
+            if new is None:
+                self.delete(key)
+            else:
+                self.set(key, new)
+            return True
+
+
+class TestDictStore(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> DictStore:
+        return DictStore()
+
+
+class TestFaultyWithoutFault(KVStoreTests):
+    @pytest.fixture(params=[True, False])
+    def store(self, request: pytest.FixtureRequest) -> Faulty:
+        return Faulty(DictStore(), atomic=request.param)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
+    """Wherever the default is interrupted, a ref that moved leads to objects that are there."""
+    writes = {"o/1": b"1", "r/main": b"new", "o/2": b"2", "old": None}
+
+    def run(fail_at: int | None) -> Faulty:
+        store = Faulty(DictStore(), fail_at, after=after, atomic=False)
+        store.store.set_many({"r/main": b"old", "old": b"x"})
+        if fail_at is None:
+            assert store.transact(writes, {"r/main": b"old"})
+        else:
+            with pytest.raises(StoreUnavailable):
+                store.transact(writes, {"r/main": b"old"})
+        return store
+
+    calls = run(None).calls
+    assert calls == ["get", "set_many", "compare_and_swap", "delete_many"]
+    for fail_at in range(1, len(calls) + 1):
+        contents = dict(run(fail_at).store.items())
+        if contents["r/main"] == b"new":
+            assert contents["o/1"] == b"1"
+            assert contents["o/2"] == b"2"
+        else:
+            assert contents["old"] == b"x"
+
+
+def test_two_swaps_are_refused_by_name() -> None:
+    """The default says which keys it cannot swap as one."""
+    with pytest.raises(InvalidInput, match=r"'r/a', 'r/b'"):
+        DictStore().transact({"r/a": b"1", "r/b": b"1"}, {"r/a": None, "r/b": None})
+
+
+def test_faulty_counts_and_fails_once() -> None:
+    """The chosen call fails with the chosen error; the ones before and after go through."""
+    store = Faulty(DictStore(), 2, OSError)
+    store.set("a", b"1")
+    with pytest.raises(OSError, match="call 2, before set"):
+        store.set("b", b"1")
+    store.set("c", b"1")
+    assert store.calls == ["set", "set", "set"]
+    assert sorted(store.store.keys()) == ["a", "c"]
+
+
+def test_faulty_after_has_done_it() -> None:
+    """With `after`, the work is done and only the answer is lost."""
+    store = Faulty(DictStore(), 1, after=True)
+    with pytest.raises(StoreUnavailable):
+        store.set("a", b"1")
+    assert store.get("a") == b"1"

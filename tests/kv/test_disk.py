@@ -1,0 +1,652 @@
+"""Disk, against the shipped suite, and what it promises beyond: real processes, kills, quotas and damage."""
+
+import copy
+import multiprocessing
+import operator
+import os
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate.errors import (
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from vstate.kv import Disk
+from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES, _pack, _unpack
+from vstate.testing import KVStoreTests
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+class TestDisk(KVStoreTests):
+    @pytest.fixture(params=["power", "process"])
+    def store(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Disk]:
+        with Disk(tmp_path / "store", durability=request.param) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], Disk]:
+        return lambda: Disk(tmp_path / "store", create=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    point = tmp_path / "mounted"
+    point.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(point)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield point
+    subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def _object(number: int) -> str:
+    return f"o/{number * 0x9E3779B97F4A7C15 % 2**256:064x}"
+
+
+def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+# Opening
+
+
+def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
+    """A new store makes its directory, and reads None from it."""
+    with Disk(tmp_path / "a" / "b" / "c") as store:
+        assert store.get("key") is None
+    assert os.listdir(tmp_path / "a" / "b" / "c") == ["vstate.db"]
+
+
+def test_create_false_makes_nothing(tmp_path: Path) -> None:
+    """Without `create`, a missing directory, a directory without a store and an empty file are NotFound."""
+    with pytest.raises(NotFound, match="no store at"):
+        Disk(tmp_path / "absent", create=False)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(NotFound, match="no store at"):
+        Disk(tmp_path, create=False)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "vstate.db").touch()
+    with pytest.raises(NotFound, match="empty"):
+        Disk(tmp_path, create=False)
+
+
+def test_an_interrupted_creation_is_completed(directory: Path) -> None:
+    """A file that SQLite had only begun to make becomes a store."""
+    directory.mkdir()
+    connection = sqlite3.connect(directory / "vstate.db")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    with Disk(directory) as store:
+        store.set("key", b"value")
+        assert store.get("key") == b"value"
+
+
+def test_a_relative_directory_survives_chdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path counts from where the store was opened."""
+    monkeypatch.chdir(tmp_path)
+    with Disk("agent-state") as store:
+        assert repr(store) == "Disk('agent-state')"
+        assert store.location == str(tmp_path / "agent-state")
+        monkeypatch.chdir("/")
+        store.set("key", b"value")
+        assert store.get("key") == b"value"
+
+
+def test_importing_loads_no_driver() -> None:
+    """`import vstate.kv` loads neither a driver nor a slow module."""
+    slow = "sqlite3", "diskcache", "asyncio", "urllib", "shutil", "tempfile", "logging", "random", "pytest"
+    program = f"import sys, vstate.kv; print([name for name in {slow} if name in sys.modules])"
+    assert _start(program).communicate()[0].strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"durability": "none"}, {"size_limit": 0}, {"size_limit": -1}, {"directory": ""}, {"directory": "\0"}],
+)
+def test_wrong_options_are_refused(directory: Path, options: dict[str, Any]) -> None:
+    """An option that means nothing raises InvalidInput and makes nothing."""
+    with pytest.raises(InvalidInput):
+        Disk(**({"directory": directory} | options))
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
+def test_durability_sets_synchronous(directory: Path, durability: Any, synchronous: int) -> None:
+    """The writing connection syncs at every commit, or at checkpoints; the log is on and bounded in both."""
+    with Disk(directory, durability=durability) as store:
+        store.set("key", b"value")
+        connection = store._writer.connection
+        assert connection is not None
+        for name, value in [
+            ("synchronous", synchronous),
+            ("journal_mode", "wal"),
+            ("journal_size_limit", LOG_BYTES),
+            ("busy_timeout", 0),
+        ]:
+            assert connection.execute(f"PRAGMA {name}").fetchone() == (value,)
+
+
+def test_a_closed_store_says_so(directory: Path) -> None:
+    """Closing twice is fine; using what is closed is not."""
+    store = Disk(directory)
+    store.close()
+    store.close()
+    for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: list(store.keys())):
+        with pytest.raises(InvalidInput, match="is closed"):
+            call()
+
+
+def test_pickling_opens_it_again(directory: Path) -> None:
+    """A pickled or copied Disk is another handle on the same store, with the same options."""
+    with Disk(directory, size_limit=10**6, durability="process", timeout=5) as store:
+        store.set("key", b"value")
+        for other in (pickle.loads(pickle.dumps(store)), copy.copy(store)):
+            with other:
+                assert other.get("key") == b"value"
+                assert other.__reduce__() == store.__reduce__()
+    shutil.rmtree(directory)
+    with pytest.raises(NotFound):
+        pickle.loads(pickle.dumps(store))
+
+
+def test_a_spawned_process_can_be_given_a_store(directory: Path) -> None:
+    """A Disk passed to multiprocessing works in the other process."""
+    with Disk(directory) as store, multiprocessing.get_context("spawn").Pool(1) as pool:
+        store.set("key", b"value")
+        assert pool.apply(operator.methodcaller("get", "key"), (store,)) == b"value"
+        assert pool.apply(operator.methodcaller("compare_and_swap", "key", b"value", b"new"), (store,))
+        assert store.get("key") == b"new"
+
+
+# Keys and size
+
+
+def test_object_keys_are_packed_into_33_bytes() -> None:
+    """Only "o/" and 64 lowercase hex digits are packed, and everything comes back."""
+    key = "o/" + "0123456789abcdef" * 4
+    assert len(_pack(key)) == 33
+    for other in (
+        key,
+        key.upper(),
+        key[:-1],
+        key + "0",
+        "o/" + " 0" * 32,
+        "o/" + "é" * 64,
+        "O" + key[1:],
+        "",
+    ):
+        assert _unpack(_pack(other)) == other
+        assert other == key or _pack(other) == other.encode()
+
+
+def test_a_value_that_is_there_already_costs_no_write(directory: Path) -> None:
+    """Setting the same bytes again dirties no page: the log neither grows nor is touched."""
+    with Disk(directory) as store:
+        store.set_many({_object(number): b"x" * 3000 for number in range(10)})
+        before = os.stat(directory / "vstate.db-wal")
+        assert store.transact({_object(number): b"x" * 3000 for number in range(10)}, {})
+        after = os.stat(directory / "vstate.db-wal")
+        assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        store.set(_object(1), b"y")
+        assert store.get(_object(1)) == b"y"
+        assert os.stat(directory / "vstate.db-wal").st_size > before.st_size
+
+
+def test_size_counts_the_log(directory: Path) -> None:
+    """`size` is the bytes on the disk, and small rows cost little beside their own bytes."""
+    with Disk(directory, durability="process") as store:
+        assert store.size() == sum(
+            entry.stat().st_size for entry in directory.glob("*") if entry.suffix != ".db-shm"
+        )
+        store.set_many({_object(number): os.urandom(500) for number in range(2000)})
+    with Disk(directory) as store:
+        assert 1_000_000 < store.size() < 1_400_000
+
+
+def test_the_log_is_cut_back(directory: Path) -> None:
+    """A huge transaction does not leave a huge log."""
+    with Disk(directory, durability="process") as store:
+        store.set("huge", bytes(3 * LOG_BYTES))
+        store.delete("huge")
+        for number in range(3):
+            store.set("small", str(number).encode())
+        assert os.stat(directory / "vstate.db-wal").st_size <= LOG_BYTES
+
+
+def test_a_value_beyond_sqlite_is_refused(directory: Path) -> None:
+    """More than a row of SQLite can hold raises InvalidInput."""
+    with Disk(directory) as store:
+        with pytest.raises(InvalidInput, match="at most"):
+            store.set("key", bytes(MAX_VALUE_BYTES + 1))
+        assert "key" not in store
+
+
+# Threads, processes, forks, kills
+
+
+def test_threads_read_write_and_list_at_once(directory: Path) -> None:
+    """Readers see whole transactions only, while others write."""
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                work()
+        except BaseException as error:
+            errors.append(error)
+
+    with Disk(directory, durability="process") as store:
+        store.set_many({"a": b"0", "b": b"0"})
+
+        def write() -> None:
+            old = store.get("a")
+            new = str(int(old or b"0") + 1).encode()
+            store.transact({"a": new, "b": new, _object(int(new)): new}, {"a": old})
+
+        def read() -> None:
+            values = store.get_many(["a", "b"])
+            assert values["a"] == values["b"]
+            assert store.get(_object(int(values["a"]))) == values["a"] or values["a"] == b"0"
+
+        def scan() -> None:
+            assert {"a", "b"} <= set(store.keys())
+
+        threads = [
+            threading.Thread(target=guarded, args=(work,)) for work in (write, write, read, read, scan)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(list(store.keys("o/"))) == int(store.get("a") or b"0") > 0
+
+
+def test_processes_lose_no_increment(directory: Path) -> None:
+    """Four processes that make the store at once and swap 50 times each lose nothing and starve nobody."""
+    program = """if True:
+        import sys
+        from vstate.kv import Disk
+        with Disk(sys.argv[1]) as store:
+            for _ in range(50):
+                while True:
+                    old = store.get("counter")
+                    if store.compare_and_swap("counter", old, str(int(old or b"0") + 1).encode()):
+                        break
+        """
+    processes = [_start(program, directory) for _ in range(4)]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    with Disk(directory) as store:
+        assert store.get("counter") == b"200"
+
+
+def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
+    """After each of 20 kills, what was reported as done is there, and nothing is there by half."""
+    program = """if True:
+        import sys
+        from vstate.kv import Disk
+        store = Disk(sys.argv[1], durability=sys.argv[2])
+        number = int(store.get("counter") or b"0")
+        while True:
+            value = str(number).encode()
+            writes = {f"o/{number * 8 + part:064x}": value * 2000 for part in range(3)}
+            expected = value if number else None
+            number += 1
+            assert store.transact({**writes, "counter": str(number).encode()}, {"counter": expected})
+            print(number, flush=True)
+        """
+    for round_number in range(20):
+        process = _start(program, directory, "process" if round_number % 2 else "power")
+        assert process.stdout is not None
+        reported = 0
+        for _ in range(3 + round_number * 2):
+            reported = int(process.stdout.readline())
+        process.kill()
+        process.communicate()
+        with Disk(directory) as store:
+            count = int(store.get("counter") or b"0")
+            assert count >= reported > 0
+            objects = dict(store.items("o/"))
+        assert objects == {
+            f"o/{number * 8 + part:064x}": str(number).encode() * 2000
+            for number in range(count)
+            for part in range(3)
+        }
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_store_crosses_a_fork(directory: Path) -> None:
+    """Forked while another thread transacts, a store works in the child and goes on working in the parent."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+    moved = 0
+
+    def increment(store: Disk) -> None:
+        while True:
+            old = store.get("counter")
+            if store.compare_and_swap("counter", old, str(int(old or b"0") + 1).encode()):
+                return
+
+    def race() -> None:
+        nonlocal moved
+        try:
+            while not stop.is_set():
+                increment(store)
+                moved += 1
+        except BaseException as error:
+            errors.append(error)
+
+    with Disk(directory) as store:
+        thread = threading.Thread(target=race)
+        thread.start()
+        children = []
+        try:
+            for _ in range(8):
+                child = os.fork()
+                if child == 0:
+                    status = 1
+                    try:
+                        for _ in range(5):
+                            increment(store)
+                        status = 0
+                    finally:
+                        os._exit(status)
+                children.append(child)
+                increment(store)
+        finally:
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+            stop.set()
+            thread.join()
+        assert errors == []
+        assert statuses == [0] * 8
+        assert store.get("counter") == str(8 * 5 + 8 + moved).encode()
+
+
+@needs_fork
+def test_a_fork_leaves_no_connection_behind(directory: Path) -> None:
+    """Neither side of a fork has the connections of before it."""
+    with Disk(directory) as store:
+        store.set("key", b"value")
+        assert store._writer.connection is not None
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if store._writer.connection is store._reader.connection is None else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store._writer.connection is None
+        assert store.get("key") == b"value"
+
+
+def test_a_lock_is_waited_for_and_given_up(directory: Path) -> None:
+    """A writer waits for another's lock, up to `timeout`; readers do not wait."""
+    with Disk(directory, timeout=0.2) as store:
+        store.set("key", b"value")
+        other = sqlite3.connect(directory / "vstate.db", isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"locked by other writers for 0\.2 s") as caught:
+            store.set("key", b"new")
+        assert caught.value.outcome_unknown is False
+        assert store.get("key") == b"value"
+        timer = threading.Timer(0.05, other.execute, ["ROLLBACK"])
+        timer.start()
+        store.set("key", b"new")
+        timer.join()
+        other.close()
+        assert store.get("key") == b"new"
+
+
+# Quota and full disks
+
+
+def _fill(store: Disk, value_bytes: int = 10_000) -> int:
+    """Commit objects with a ref until the store is full; how many commits were done."""
+    count = 0
+    while True:
+        old = None if count == 0 else str(count).encode()
+        try:
+            writes = {_object(count): os.urandom(value_bytes), "ref": str(count + 1).encode()}
+            assert store.transact(writes, {"ref": old})
+        except StoreFull:
+            return count
+        count += 1
+        assert count < 10_000
+
+
+def test_a_quota_stops_writes_and_loses_nothing(directory: Path) -> None:
+    """Past `size_limit` a transaction does nothing; what was written stays, and deleting makes room."""
+    with Disk(directory, size_limit=300_000) as store:
+        count = _fill(store)
+        assert count > 10
+        with pytest.raises(StoreFull, match=r"size_limit of 300,000 bytes"):
+            store.set("more", bytes(50_000))
+        assert store.get("ref") == str(count).encode()
+        assert set(store.keys("o/")) == {_object(number) for number in range(count)}
+        store.delete_many([_object(number) for number in range(5)])
+        store.set("more", bytes(30_000))
+        assert store.get("more") == bytes(30_000)
+    assert os.stat(directory / "vstate.db").st_size <= 300_000
+    with Disk(directory, size_limit=10_000_000) as store:
+        store.set("raised", bytes(500_000))
+        assert store.get("ref") == str(count).encode()
+
+
+def test_a_quota_holds_after_reopening_a_connection(directory: Path) -> None:
+    """A store that is over a new, lower limit can be read and emptied, but takes no more."""
+    with Disk(directory) as store:
+        store.set_many({_object(number): os.urandom(10_000) for number in range(20)})
+    with Disk(directory, size_limit=50_000) as store:
+        assert len(list(store.keys("o/"))) == 20
+        with pytest.raises(StoreFull):
+            store.set("more", os.urandom(20_000))
+        store.delete(_object(0))
+        store.delete(_object(1))
+        store.set("more", b"small")
+
+
+def test_a_full_disk_loses_nothing(mounted: Path) -> None:
+    """When the file system is full, a transaction does nothing, and deleting other files makes room."""
+    ballast = mounted / "ballast"
+    ballast.write_bytes(bytes(200_000))
+    with Disk(mounted / "store") as store:
+        count = _fill(store)
+        with pytest.raises(StoreFull, match="disk .* is full"):
+            store.set("more", os.urandom(100_000))
+        assert store.get("ref") == str(count).encode()
+        assert set(store.keys("o/")) == {_object(number) for number in range(count)}
+        ballast.unlink()
+        store.set("more", b"fits again")
+    with Disk(mounted / "store") as store:
+        assert store.get("more") == b"fits again"
+        assert len(list(store.keys("o/"))) == count
+
+
+def test_a_full_disk_cannot_take_a_new_store(mounted: Path) -> None:
+    """Without room for a store, making one is StoreFull."""
+    with (mounted / "ballast").open("wb") as ballast, pytest.raises(OSError, match="No space"):
+        while True:
+            os.write(ballast.fileno(), bytes(4096))
+    with pytest.raises(StoreFull):
+        Disk(mounted / "store").set("key", bytes(100_000))
+
+
+# Damage and obstacles
+
+
+@pytest.mark.parametrize(
+    "text", [b"just some text, and no database\n" * 100, b"SQLite format 3\0" + bytes(5000)]
+)
+def test_a_file_that_is_no_database(directory: Path, text: bytes) -> None:
+    """Something else in place of the file is CorruptStore, and stays as it is."""
+    directory.mkdir()
+    (directory / "vstate.db").write_bytes(text)
+    with pytest.raises(CorruptStore, match="restore it from a copy") as caught:
+        Disk(directory)
+    assert caught.value.location == str(directory)
+    assert (directory / "vstate.db").read_bytes() == text
+
+
+def test_the_database_of_another_program(directory: Path) -> None:
+    """An SQLite file that vstate did not make is refused, with words, and left alone."""
+    directory.mkdir()
+    connection = sqlite3.connect(directory / "vstate.db")
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.close()
+    before = (directory / "vstate.db").read_bytes()
+    with pytest.raises(InvalidInput, match="another program"):
+        Disk(directory)
+    assert (directory / "vstate.db").read_bytes() == before
+
+
+def test_a_newer_format_is_refused(directory: Path) -> None:
+    """A file of a later version says that an upgrade is needed."""
+    Disk(directory).close()
+    connection = sqlite3.connect(directory / "vstate.db")
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(UnsupportedFormat, match="99"):
+        Disk(directory)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated", "table gone"])
+def test_a_damaged_database(directory: Path, damage: str) -> None:
+    """Damage inside the file is CorruptStore when it is met, in reads and in writes."""
+    with Disk(directory) as store:
+        store.set_many({_object(number): os.urandom(2000) for number in range(300)})
+    file = directory / "vstate.db"
+    if damage == "garbage":
+        with file.open("r+b") as opened:
+            opened.seek(4096)
+            opened.write(os.urandom(file.stat().st_size - 4096))
+    elif damage == "truncated":
+        os.truncate(file, 8192)
+    else:
+        connection = sqlite3.connect(file)
+        connection.execute("DROP TABLE kv")
+        connection.close()
+
+    def read() -> None:
+        with Disk(directory) as store:
+            store.get_many([_object(number) for number in range(300)])
+
+    def write() -> None:
+        with Disk(directory) as store:
+            store.set_many({_object(number): b"new" for number in range(300, 600)})
+
+    for use in (read, write):
+        with pytest.raises(CorruptStore):
+            use()
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    """A file where the directory or its parent should be, or a directory where the file should be."""
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "odd" / "vstate.db").mkdir(parents=True)
+    for path in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "odd"):
+        for create in (True, False):
+            with pytest.raises(InvalidInput, match="choose another directory"):
+                Disk(path, create=create)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_read_only_file_system(mounted: Path) -> None:
+    """What cannot be written to says so, and what to do, be it an old store or a new one."""
+    Disk(mounted / "store").close()
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    with pytest.raises(StoreUnavailable, match="writable"):
+        Disk(mounted / "store").set("key", b"value")
+    with pytest.raises(StoreUnavailable, match="writable"):
+        Disk(mounted / "new")
+
+
+def test_a_removed_directory(directory: Path) -> None:
+    """Reads of refs and writes fail, rather than going to a file that nobody can find; a restored store works."""
+    with Disk(directory) as store:
+        store.set("ref", b"value")
+        store.close()
+    with Disk(directory) as store:
+        assert store.get("ref") == b"value"
+        store.set("ref", b"new")
+        directory.rename(directory.with_name("moved"))
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="was removed"):
+                store.get("ref")
+            with pytest.raises(StoreUnavailable, match="was removed"):
+                store.set("ref", b"newer")
+            assert not directory.exists()
+        directory.mkdir()
+        with pytest.raises(StoreUnavailable, match="was removed"):
+            store.set("ref", b"newer")
+        assert os.listdir(directory) == []
+        directory.rmdir()
+        directory.with_name("moved").rename(directory)
+        assert store.get("ref") == b"new"
+        store.set("ref", b"newer")
+    shutil.rmtree(directory)
+    with Disk(directory) as store:
+        assert store.get("ref") is None
+
+
+class _FailingCommit:
+    """A connection whose next COMMIT fails as a failed fsync makes it fail."""
+
+    def __init__(self, connection: sqlite3.Connection, *, done: bool) -> None:
+        self.connection = connection
+        self.done = done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def execute(self, sql: str, *parameters: Any) -> Any:
+        if sql != "COMMIT":
+            return self.connection.execute(sql, *parameters)
+        if self.done:
+            self.connection.execute("COMMIT")
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_failed_fsync_leaves_the_outcome_unknown(directory: Path, done: bool) -> None:
+    """The error says that the outcome is unknown, and the next use reads it from a new handle."""
+    with Disk(directory) as store:
+        store.set("ref", b"old")
+        connection = store._writer.connection
+        assert connection is not None
+        failing: Any = _FailingCommit(connection, done=done)
+        store._writer.connection = failing
+        with pytest.raises(StoreUnavailable, match="read the ref again") as caught:
+            store.compare_and_swap("ref", b"old", b"new")
+        assert caught.value.outcome_unknown is True
+        assert store._writer.connection is None
+        assert store.get("ref") == (b"new" if done else b"old")
+        store.set("ref", b"later")
+        assert store.get("ref") == b"later"

@@ -1,0 +1,247 @@
+"""What changed inside a value, by path."""
+
+import datetime
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate.repo.details import Detail, details
+from vstate.values.inert import Global, Record, read
+
+nan = float("nan")
+
+
+def _changes(old: object, new: object) -> list[tuple[str, str, object, object]]:
+    return [(found.kind, found.path, found.old, found.new) for found in details(old, new)]
+
+
+def _lines(old: object, new: object) -> list[str]:
+    return [str(found) for found in details(old, new)]
+
+
+def test_equal_values_have_no_details() -> None:
+    """Copies, NaN among them, do not differ."""
+    value = {"a": [1, 2.5, nan, None, b"x", (1, {2, 3})], "b": Record("app.P", {"x": nan})}
+    copy = {"a": [1, 2.5, float("nan"), None, b"x", (1, {2, 3})], "b": Record("app.P", {"x": nan})}
+    assert details(value, copy) == []
+
+
+def test_paths_name_keys_indices_and_fields() -> None:
+    """Identifiers with a dot, other keys in brackets, indices in brackets, the value itself as nothing."""
+    old = {"messages": [{"content": "a"}], "odd key": {"x": 1}, 7: 1, "plan": Record("app.Plan", {"goal": 1})}
+    new = {"messages": [{"content": "b"}], "odd key": {"x": 2}, 7: 2, "plan": Record("app.Plan", {"goal": 2})}
+    assert _lines(old, new) == [
+        "~ messages[0].content: 'a' -> 'b'",
+        '~ ["odd key"].x: 1 -> 2',
+        "~ [7]: 1 -> 2",
+        "~ plan.goal: 1 -> 2",
+    ]
+    assert details("a", "b") == [Detail("", "modified", "a", "b")]
+    assert _lines("a", "b") == ["~ 'a' -> 'b'"]
+
+
+def test_added_and_removed_entries() -> None:
+    """Keys of one side only are added or removed."""
+    assert _changes({"a": 1, "b": 2}, {"b": 2, "c": 3}) == [
+        ("removed", "a", 1, None),
+        ("added", "c", None, 3),
+    ]
+    assert _lines({"a": 1}, {"b": None}) == ["- a: 1", "+ b: None"]
+
+
+def test_types_count() -> None:
+    """1, 1.0 and True are three values, as values, as keys and as members."""
+    for old, new in [
+        (1, True),
+        (1, 1.0),
+        (0, False),
+        ((1,), [1]),
+        (b"a", bytearray(b"a")),
+        ({1}, frozenset({1})),
+    ]:
+        assert [found.kind for found in details(old, new)] == ["modified"]
+        assert [found.path for found in details([0, old], [0, new])] == ["[1]"]
+    assert [found.kind for found in details({1: "x"}, {True: "x"})] == ["removed", "added"]
+    assert [found.kind for found in details({1}, {1.0})] == ["removed", "added"]
+
+
+def test_an_insertion_is_one_added_item() -> None:
+    """Items before and behind it are not touched, and equal items keep their places."""
+    old: list[dict[str, object]] = [{"id": n} for n in range(50)]
+    new: list[dict[str, object]] = [{"id": n} for n in range(50)]
+    new.insert(20, {"id": "x"})
+    assert _changes(old, new) == [("added", "[20]", None, {"id": "x"})]
+    assert _changes(new, old) == [("removed", "[20]", {"id": "x"}, None)]
+
+
+def test_edits_in_several_places_of_a_list() -> None:
+    """Insertion, deletion and change are told apart, also within long lists."""
+    old = [{"role": "user", "text": f"message {n}"} for n in range(3000)]
+    new = [{**item} for item in old]
+    new.append({"role": "user", "text": "last"})
+    del new[2000]
+    new[1000]["text"] = "changed"
+    new.insert(0, {"role": "system", "text": "first"})
+    assert _changes(old, new) == [
+        ("added", "[0]", None, {"role": "system", "text": "first"}),
+        ("modified", "[1001].text", "message 1000", "changed"),
+        ("removed", "[2000]", {"role": "user", "text": "message 2000"}, None),
+        ("added", "[3000]", None, {"role": "user", "text": "last"}),
+    ]
+
+
+def test_sets_compare_by_member() -> None:
+    """Members are added or removed, records among them by what they hold."""
+    assert _lines({1, "a"}, {1, "b"}) == ["- {'a'}: 'a'", "+ {'b'}: 'b'"]
+    assert details({Record("app.P", {"x": 1})}, {Record("app.P", {"x": 1})}) == []
+    assert details({Record("app.P"): 1}, {Record("app.P"): 1}) == []
+    assert _lines({Record("app.P"): 1}, {Record("app.P"): 2}) == ["~ [app.P()]: 1 -> 2"]
+
+
+def test_records_of_one_type_compare_by_part() -> None:
+    """Fields, arguments, items and entries; another type is another value."""
+    old = Record("app.P", {"a": 1, "b": 2}, args=(1, 2), items=[1], entries={"k": 1}, state=3)
+    new = Record("app.P", {"a": 1, "c": 2}, args=(1, 3), items=[1, 2], entries={"k": 2}, state=4)
+    assert [(found.kind, found.path) for found in details(old, new)] == [
+        ("modified", "args[1]"),
+        ("removed", "b"),
+        ("added", "c"),
+        ("added", "[1]"),
+        ("modified", "k"),
+        ("modified", "state"),
+    ]
+    assert [found.path for found in details(Record("a.A"), Record("a.B"))] == [""]
+    assert _lines(Record("d.D", args=("1.5",)), Record("d.D", args=("1.6",))) == ["~ '1.5' -> '1.6'"]
+    assert details(Global("a.f"), Global("a.f")) == []
+    assert _lines(Global("a.f"), Global("a.g")) == ["~ <a.f> -> <a.g>"]
+
+
+def test_arrays_say_how_many_elements_differ() -> None:
+    """All elements are compared, not only those that are shown; dtype and shape by name."""
+    array = np.arange(100_000.0).reshape(100, 1000)
+    other = array.copy()
+    other[50, 3] = other[99, 999] = -1
+    old, new = read(pickle.dumps(array, 5)), read(pickle.dumps(other, 5))
+    (found,) = details({"a": old}, {"a": new})
+    assert (found.path, found.note) == ("a", "2 of 100000 elements differ")
+    assert details(old, read(pickle.dumps(array.copy(), 4))) == []
+    changes = details(read(pickle.dumps(np.zeros(3))), read(pickle.dumps(np.zeros(4, "f4"))))
+    assert [found.path for found in changes] == ["dtype", "shape[0]", "data[3]"]
+
+
+def test_times_in_two_zones_differ() -> None:
+    """The same moment with another offset is a change."""
+    utc = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    other = utc.astimezone(datetime.timezone(datetime.timedelta(hours=1)))
+    assert utc == other
+    assert len(details(utc, other)) == 1
+
+
+def test_long_texts_are_shown_where_they_differ() -> None:
+    """The common beginning is left out, so that the two sides look different."""
+    (line,) = _lines({"t": "same " * 100 + "old end"}, {"t": "same " * 100 + "new end"})
+    assert "old end" in line
+    assert "new end" in line
+    assert len(line) < 160
+
+
+def test_control_characters_are_escaped() -> None:
+    """Neither paths nor values can drive a terminal."""
+    line = _lines({"\x1b[2J": 1}, {"\x1b[2J": "\x1b[31m"})[0]
+    assert line.isprintable()
+
+
+def test_limit_bounds_the_number() -> None:
+    """At most `limit` details, the first ones."""
+    old, new = list(range(5000)), [-n for n in range(1, 5001)]
+    assert len(details(old, new)) == 1000
+    assert [found.path for found in details(old, new, limit=2)] == ["[0]", "[1]"]
+    assert details(old, new, limit=0) == []
+
+
+def _laughs(depth: int, leaf: Any) -> Any:
+    value = [leaf]
+    for _ in range(depth):
+        value = [value, value]
+    return value
+
+
+def _chain(depth: int, leaf: Any) -> Any:
+    value = leaf
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def _ring(size: int) -> Any:
+    first: list[Any] = [0]
+    last = first
+    for n in range(1, size):
+        last.append([n])
+        last = last[-1]
+    last.append(first)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        (_laughs(60, 1), _laughs(60, 1), 0),
+        (_laughs(60, 1), _laughs(60, 2), 1),
+        (_chain(9000, 1), _chain(9000, 2), 1),
+        (_ring(5), _ring(5), 0),
+        (_ring(7), _ring(7), 0),
+        (["x"] * 50_000, ["x", "y"] * 50_000, 1000),
+        ([str(n) for n in range(20_000)], [str(-n) for n in range(20_000)], 1000),
+    ],
+)
+def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> None:
+    """Values that are endless when followed naively, or worst for aligning, end soon."""
+    start = time.process_time()
+    assert len(details(old, new)) == count
+    assert time.process_time() - start < 2
+
+
+def test_cycles_of_different_length_differ() -> None:
+    """Two rings are compared until they first come back to where they were."""
+    assert details(_ring(3), _ring(4)) != []
+
+
+_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.floats(), st.text("ab", max_size=2)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.tuples(inner),
+        st.dictionaries(st.one_of(st.text("abc", max_size=1), st.integers(0, 2)), inner, max_size=4),
+        st.sets(st.integers(0, 4), max_size=3),
+    ),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_values, _values)
+def test_details_are_empty_exactly_for_equal_values(old: Any, new: Any) -> None:
+    """Nothing is found between copies, something between values that pickle says differ, both ways."""
+    assert details(old, pickle.loads(pickle.dumps(old))) == []
+    same = _typed(old) == _typed(new)
+    assert (details(old, new) == []) == same
+    assert (details(new, old) == []) == same
+    for found in details(old, new):
+        assert str(found)
+
+
+def _typed(value: Any) -> Any:
+    """An independent form that equals only that of equal values of equal types."""
+    if isinstance(value, list | tuple):
+        return (type(value), [_typed(item) for item in value])
+    if isinstance(value, dict):
+        return (dict, sorted((repr(key), repr(_typed(item))) for key, item in value.items()))
+    if isinstance(value, set):
+        return (set, sorted(map(repr, value)))
+    return repr(0.0 if value == 0 and isinstance(value, float) else value)

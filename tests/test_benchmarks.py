@@ -1,0 +1,57 @@
+"""The benchmarks as a user runs them, on the two cheapest workloads: that they run, not what they say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent
+
+pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the extra vstate[bench]")
+
+
+def benchmarks(*options: str) -> subprocess.CompletedProcess[str]:
+    """`python -m benchmarks` at the top of the repository."""
+    command = [sys.executable, "-m", "benchmarks", *options]
+    return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=200)
+
+
+def test_list_names_every_row() -> None:
+    """--list prints a name for each row, each once."""
+    done = benchmarks("--list")
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.splitlines()
+    assert len(names) == len(set(names)) >= 24
+    assert "import vstate" in names
+
+
+def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
+    """The chosen rows are in the table and, with samples, medians and ratios, in the JSON file."""
+    file = tmp_path / "results.json"
+    chosen = "^(commit 1 changed key of 10,000, memory|1,000 events.*)$"
+    done = benchmarks("--rows", chosen, "--repeat", "1", "--json", str(file), "--scratch", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "commit 1 changed key" in done.stdout
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert report["versions"]["kvgit"] == "0.4.3"
+    commit, events, growth = report["rows"]
+    assert set(commit["samples"]) == {"vstate", "kvgit"}
+    assert len(commit["samples"]["vstate"]) == 1
+    (target,) = commit["targets"]
+    ratio = commit["medians"]["vstate"] / commit["medians"]["kvgit"]
+    assert target["reached"] == pytest.approx(ratio)
+    assert target["met"] == (ratio <= 0.7)
+    assert events["unit"] == "bytes"
+    assert events["medians"]["vstate"] > 0
+    assert growth["unit"] == "ratio"
+
+
+def test_no_such_row_is_a_usage_error() -> None:
+    """A pattern without a match exits 2 and says how to find the names."""
+    done = benchmarks("--rows", "no such row")
+    assert done.returncode == 2
+    assert "--list" in done.stderr

@@ -1,0 +1,142 @@
+"""The example agent as a user runs it: in processes of its own, some of which are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Versioned
+
+AGENT = Path(__file__).parent.parent / "docs" / "examples" / "research_agent.py"
+CALLS = 39
+
+
+def run(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """One run of the agent on `store`, with a hash seed of its own as every process has."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    return subprocess.run(
+        [sys.executable, str(AGENT), "--store", str(store), *options],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
+
+
+def contents(store: Path, branch: str) -> dict[str, Any]:
+    """Everything on a branch, with the plan as a dict: its class is the one of another program's `__main__`."""
+    with Disk(store) as disk:
+        state = Versioned(disk, branch=branch)
+        return {key: vars(value) if key == "plan" else value for key, value in state.items()}
+
+
+def commits(store: Path, branch: str = "main") -> list[str]:
+    with Disk(store) as disk:
+        return [commit.id for commit in Versioned(disk, branch=branch).log()]
+
+
+def table(output: str) -> str:
+    """The findings as a run printed them."""
+    _, head, rest = output.partition("module   ")
+    return head + rest[: rest.index(" are documented.")]
+
+
+def difference(output: str) -> str:
+    """The difference of the two branches as a run printed it."""
+    return output.partition("What is different on the branch what-if:\n")[2]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The store and the output of a run that nothing disturbed."""
+    store = tmp_path_factory.mktemp("uninterrupted") / "store"
+    done = run(store)
+    assert done.returncode == 0, done.stderr
+    return store, done.stdout
+
+
+def test_a_run_makes_one_commit_a_call(uninterrupted: tuple[Path, str]) -> None:
+    """39 calls are 39 commits, and the state holds what the example says it does."""
+    store, _ = uninterrupted
+    assert len(commits(store)) == CALLS
+    state = contents(store, "main")
+    assert state["plan"]["calls"] == CALLS
+    assert state["plan"]["finished"]
+    assert isinstance(state["seen"], set)
+    assert len(state["messages"]) == CALLS - 1  # all calls but tabulate() add one
+    assert sum(key.startswith("notes/") for key in state) == len(state["plan"]["read"]) == 30
+    assert len(state["findings"]["modules"]) == 30
+
+
+@pytest.mark.parametrize("call", [1, 7, 23, 39])
+def test_a_killed_run_resumes_to_the_same_state(
+    call: int, uninterrupted: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Killed in the middle of a call, and run again, it ends as if nothing had happened."""
+    store = tmp_path / "store"
+    killed = run(store, "--crash-at", str(call))
+    assert killed.returncode == -signal.SIGKILL
+    before = commits(store)
+    assert len(before) == call - 1
+
+    resumed = run(store)
+    assert resumed.returncode == 0, resumed.stderr
+    after = commits(store)
+    assert after[len(after) - len(before) :] == before
+    assert len(after) == CALLS
+    for branch in ("main", "what-if"):
+        assert contents(store, branch) == contents(uninterrupted[0], branch)
+    assert table(resumed.stdout) == table(uninterrupted[1])
+    assert difference(resumed.stdout) == difference(uninterrupted[1])
+
+
+def test_what_is_committed_when_killed_is_the_state_between_two_calls(tmp_path: Path) -> None:
+    """None of the edits that the killed call had made are in the store."""
+    store = tmp_path / "store"
+    assert run(store, "--crash-at", "3").returncode == -signal.SIGKILL
+    state = contents(store, "main")
+    assert state["plan"]["read"] == ["http.server"]
+    assert [key for key in state if key.startswith("notes/")] == ["notes/http.server"]
+    assert len(state["messages"]) == 2
+    assert {module for modules in state["index"].values() for module in modules} == {"http.server"}
+
+
+def test_two_kills_in_one_life(uninterrupted: tuple[Path, str], tmp_path: Path) -> None:
+    """A resumed run can be killed as well."""
+    store = tmp_path / "store"
+    for call in ("12", "30"):
+        assert run(store, "--crash-at", call).returncode == -signal.SIGKILL
+    assert run(store).returncode == 0
+    assert contents(store, "main") == contents(uninterrupted[0], "main")
+
+
+def test_the_what_if_branch_left_main_ten_commits_ago(uninterrupted: tuple[Path, str]) -> None:
+    """It shares all but the newest ten commits of main, and went on under another policy."""
+    store, output = uninterrupted
+    main, other = set(commits(store)), set(commits(store, "what-if"))
+    assert len(main - other) == 10
+    assert len(main & other) == CALLS - 10
+    plan = contents(store, "what-if")["plan"]
+    assert plan["policy"] == "smallest first"
+    assert plan["finished"]
+    assert plan["read"] != contents(store, "main")["plan"]["read"]
+    assert "findings" in difference(output)
+    assert "notes/" in difference(output)
+
+
+def test_a_second_complete_run_changes_nothing(uninterrupted: tuple[Path, str]) -> None:
+    """There is nothing left to do: no commit, and the same findings again."""
+    store, output = uninterrupted
+    before = commits(store), commits(store, "what-if")
+    again = run(store, "--quiet")
+    assert again.returncode == 0, again.stderr
+    assert (commits(store), commits(store, "what-if")) == before
+    assert table(again.stdout) == table(output)
+    assert difference(again.stdout) == difference(output)
+    assert " call " not in again.stdout

@@ -1,0 +1,712 @@
+"""Reading pickles without running them."""
+
+import builtins
+import collections
+import copyreg
+import dataclasses
+import datetime
+import decimal
+import enum
+import importlib
+import json
+import os
+import pathlib
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import time
+import types
+import uuid
+import zoneinfo
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate.errors import VStateError
+from vstate.values.inert import Global, InertError, Limits, Record, plain, preview, read
+
+PROTOCOLS = range(6)
+
+
+class Plan:
+    def __init__(self, goal: str) -> None:
+        self.goal = goal
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    a: int
+    b: Any = None
+
+    def __getstate__(self) -> Any:
+        return None, {"a": self.a, "b": self.b}
+
+
+class Pair(NamedTuple):
+    left: int
+    right: int
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Items(list):  # type: ignore[type-arg]
+    pass
+
+
+class Table(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Keyword:
+    def __new__(cls, *, size: int) -> "Keyword":
+        return super().__new__(cls)
+
+    def __getnewargs_ex__(self) -> Any:
+        return (), {"size": 3}
+
+
+_here = __name__
+
+
+def _read(value: object, protocol: int = 5) -> Any:
+    return read(pickle.dumps(value, protocol))
+
+
+# --- plain data
+
+_hashable = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.text(),
+        st.binary(max_size=300),
+    ),
+    lambda inner: st.one_of(st.tuples(inner, inner), st.frozensets(inner, max_size=3)),
+    max_leaves=4,
+)
+_data = st.recursive(
+    st.one_of(_hashable, st.complex_numbers(allow_nan=False), st.binary().map(bytearray)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner),
+        st.dictionaries(_hashable, inner, max_size=4),
+        st.sets(_hashable, max_size=4),
+    ),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_data, st.sampled_from(PROTOCOLS))
+def test_plain_data_is_itself(value: Any, protocol: int) -> None:
+    """In every protocol plain data comes back equal, of the same types, and can be shown."""
+    found = _read(value, protocol)
+    assert found == value
+    assert repr(found) == repr(value) or "set" in repr(value) or "{" in repr(value)
+    preview(found)
+    json.dumps(plain(found))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_long_values_and_odd_numbers(protocol: int) -> None:
+    """Long texts and ints, surrogates, infinities, and times."""
+    value: list[Any] = [2**5000, -(2**5000), -1, 255, 256, 65536, 2**31, -(2**31) - 1, float("inf"), -0.0]
+    value += ["é" * 300, "\ud800", "a\\b\nc\x1a\0", "x" * 70_000, b"\n" * 300, b"y" * 70_000]
+    value += [
+        datetime.datetime(2024, 5, 6, 7, 8, 9, 123456, fold=1),
+        datetime.datetime(1, 1, 1, tzinfo=datetime.UTC),
+        datetime.datetime(9999, 12, 31, tzinfo=datetime.timezone(datetime.timedelta(hours=-3), "X")),
+        datetime.date(2024, 2, 29),
+        datetime.time(23, 59, 59, 999999),
+        datetime.timedelta(-5, 3, 1),
+    ]
+    found = _read(value, protocol)
+    assert found == value
+    assert found[16].fold == (protocol >= 4)  # earlier ones cannot say it
+    assert found[18].tzname() == "X"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_sharing_and_cycles_are_kept(protocol: int) -> None:
+    """One object referred to twice is one object, and a container may contain itself."""
+    shared = [1]
+    value: dict[str, Any] = {"a": shared, "b": shared}
+    value["self"] = value
+    value["tuple"] = (value,)
+    found = _read(value, protocol)
+    assert found["a"] is found["b"]
+    assert found["self"] is found
+    assert found["tuple"][0] is found
+    assert "<cycle>" in preview(found)
+    assert {"$cycle": True} in json.loads(json.dumps(plain(found))).values()
+
+
+def test_buffers_are_taken_in_order() -> None:
+    """Out-of-band buffers are the ones given; too few are an error."""
+    buffers: list[pickle.PickleBuffer] = []
+    value = [pickle.PickleBuffer(b"abc"), pickle.PickleBuffer(bytearray(b"def")), np.arange(5)]
+    data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    raw = [buffer.raw() for buffer in buffers]
+    found: Any = read(data, raw)
+    assert [bytes(found[0]), bytes(found[1])] == [b"abc", b"def"]
+    assert found[0].readonly
+    assert found[2].fields["data"] == [0, 1, 2, 3, 4]
+    with pytest.raises(InertError, match="buffers"):
+        read(data, raw[:2])
+
+
+# --- objects
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_an_instance_is_a_record_of_its_fields(protocol: int) -> None:
+    """Class name, attributes, arguments, items and entries of instances of importable classes."""
+    found = _read([Plan("x"), Slotted(1), Pair(1, 2), Items([1, 2]), Table(a=1)], protocol)
+    assert [repr(one) for one in found] == [
+        f"{_here}.Plan(goal='x')",
+        f"{_here}.Slotted(a=1, b=None)",
+        f"{_here}.Pair(1, 2)",
+        f"{_here}.Items([1, 2])",
+        f"{_here}.Table({{'a': 1}})",
+    ]
+    assert found[0].type == f"{_here}.Plan"
+    assert found[0].fields == {"goal": "x"}
+    assert found[3].items == [1, 2]
+    assert found[4].entries == {"a": 1}
+    assert _read(Keyword(size=3)).kwargs == {"size": 3}
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+def test_instances_in_the_first_protocols(protocol: int) -> None:
+    """copyreg._reconstructor means the class that it names."""
+    found = _read([Plan("x"), Items([1]), Table(a=1)], protocol)
+    assert [repr(one) for one in found] == [
+        f"{_here}.Plan(goal='x')",
+        f"{_here}.Items([1])",
+        f"{_here}.Table({{'a': 1}})",
+    ]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (collections.OrderedDict(a=1), "collections.OrderedDict({'a': 1})"),
+        (collections.defaultdict[int, Any](list, {1: 2}), "collections.defaultdict(<builtins.list>, {1: 2})"),
+        (collections.Counter("aa"), "collections.Counter({'a': 2})"),
+        (collections.deque([1, 2]), "collections.deque([1, 2])"),
+        (collections.deque([1], 5), "collections.deque([1], maxlen=5)"),
+        (decimal.Decimal("1.50"), "decimal.Decimal('1.50')"),
+        (uuid.UUID(int=5), "uuid.UUID('00000000-0000-0000-0000-000000000005')"),
+        (pathlib.PurePosixPath("/a/b"), "pathlib.PurePosixPath('/a/b')"),
+        (pathlib.PureWindowsPath("c:/a/b"), r"pathlib.PureWindowsPath('c:\\a\\b')"),
+        (range(3), "builtins.range(0, 3, 1)"),
+        (ValueError("x"), "builtins.ValueError('x')"),
+        (zoneinfo.ZoneInfo("UTC"), "zoneinfo.ZoneInfo('UTC')"),
+        (Colour.RED, f"<{_here}.Colour(1)>"),
+        (os.path.join, "<posixpath.join>"),
+        (re.compile("a"), "<re._compile('a', 32)>"),
+        (np.float64(1.5), "numpy.float64(1.5)"),
+        (np.arange(3, dtype=">i2"), "numpy.ndarray(dtype='>int16', shape=(3,), data=[0, 1, 2])"),
+        (np.array([True]), "numpy.ndarray(dtype='bool', shape=(1,), data=[True])"),
+        (np.array(["a", "bc"]), "numpy.ndarray(dtype='U2', shape=(2,), data=['a', 'bc'])"),
+        (np.array([{}, 1], object), "numpy.ndarray(dtype='object', shape=(2,), data=[{}, 1])"),
+        (np.array([1 + 2j]), "numpy.ndarray(dtype='complex128', shape=(1,), data=[(1+2j)])"),
+        (np.zeros((0, 2)), "numpy.ndarray(dtype='float64', shape=(0, 2), data=[])"),
+        (
+            np.array(["2024-02-03T04:05:06.5", "NaT"], "M8[ms]"),
+            "numpy.ndarray(dtype='datetime64[ms]', shape=(2,), data=['2024-02-03T04:05:06.500', 'NaT'])",
+        ),
+        (
+            np.asfortranarray([[1, 2], [3, 4]]),
+            "numpy.ndarray(dtype='int64', shape=(2, 2), order='F', data=[1, 3, 2, 4])",
+        ),
+    ],
+)
+def test_well_known_classes_read_well(value: Any, shown: str, protocol: int) -> None:
+    """The common classes show what they hold, the same in every protocol."""
+    assert repr(_read(value, protocol)) == shown
+
+
+def test_an_array_shows_its_beginning() -> None:
+    """A hundred elements are decoded; the record says how many more there are, and has all the bytes."""
+    array = _read(np.arange(1000.0))
+    assert array.fields["data"] == [float(n) for n in range(100)]
+    assert array.fields["omitted"] == 900
+    assert array.raw.nbytes == 8000
+
+
+def test_a_time_in_a_named_zone() -> None:
+    """The zone's rules are not at hand, so the local time and the zone stand side by side."""
+    value = datetime.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))
+    assert repr(_read(value)) == (
+        "datetime.datetime(datetime.datetime(2024, 1, 1, 0, 0), zoneinfo.ZoneInfo('UTC'))"
+    )
+
+
+def test_by_value_classes_and_functions() -> None:
+    """What cloudpickle writes for `__main__` shows under the names that it has there."""
+    main = types.ModuleType("__main__")
+    exec(
+        "import enum\n"
+        "class Plan:\n"
+        "    def __init__(self): self.goal = 'x'\n"
+        "class Level(enum.Enum):\n"
+        "    LOW = 1\n"
+        "def fn(x, y=2): return x\n",
+        main.__dict__,
+    )
+    found: Any = read(cloudpickle.dumps([main.Plan(), main.Plan, main.Level.LOW, main.fn]))
+    assert repr(found) == "[__main__.Plan(goal='x'), <__main__.Plan>, <__main__.Level(1)>, <__main__.fn>]"
+    assert repr(found[3].fields["__defaults__"]) == "(2,)"
+    assert found[1].fields["__init__"].name == "__main__.Plan.__init__"
+
+
+def test_a_frame_of_pandas_is_nested_records() -> None:
+    """The columns of a DataFrame can be found in its record."""
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    found = _read(pandas.DataFrame({"price": [1, 2], "name": ["x", "y"]}))
+    assert found.type.endswith("DataFrame")
+    text = preview(found, max_depth=20)
+    for part in ("data=[1, 2]", "data=['x', 'y']", "data=['price', 'name']"):
+        assert part in text
+
+
+def test_keys_that_are_records() -> None:
+    """A record can be a key or a member, whatever it holds."""
+    found = _read({Colour.RED: 1, Pair(1, 2): 2, frozenset({Colour.RED}): 3})
+    assert sorted(found.values()) == [1, 2, 3]
+    assert any(isinstance(key, Record) for key in found)
+
+
+def test_setters_copyreg_and_persistent_ids() -> None:
+    """Less usual opcodes: extensions, persistent ids, INST and OBJ."""
+    assert repr(read(b"\x80\x02\x82\x07.")) == "<copyreg.extension_7>"
+    assert repr(read(b"\x80\x02K\x05Q.")) == "<pickle.persistent_load(5)>"
+    assert repr(read(b"Pname\n.")) == "<pickle.persistent_load('name')>"
+    assert repr(read(b"(I1\niapp\nOld\n.")) == "<app.Old(1)>"
+    assert repr(read(b"(capp\nOld\nI1\no.")) == "<app.Old(1)>"
+    assert read(b"S'a\\x41\\n\\101\\\\'\n.") == "aA\nA\\"
+    assert read(b"U\x02\xff\xfe.") == b"\xff\xfe"
+
+
+# --- nothing runs
+
+
+def _exploits(command: str) -> dict[str, bytes]:
+    line = command.encode()
+    texts = [bytes([0x8C, len(text)]) + text for text in (b"os", b"system", line)]
+    return {
+        "GLOBAL and REDUCE, protocol 0": b"cos\nsystem\n(S'" + line + b"'\ntR.",
+        "INST": b"(S'" + line + b"'\nios\nsystem\n.",
+        "OBJ": b"(cos\nsystem\nS'" + line + b"'\no.",
+        "NEWOBJ": b"\x80\x02cos\nsystem\nX" + len(line).to_bytes(4, "little") + line + b"\x85\x81.",
+        "REDUCE, protocol 2": b"\x80\x02cos\nsystem\nX" + len(line).to_bytes(4, "little") + line + b"\x85R.",
+        "STACK_GLOBAL, protocol 4": b"\x80\x04" + texts[0] + texts[1] + b"\x93" + texts[2] + b"\x85R.",
+        "thrown away": b"cos\nsystem\n(S'" + line + b"'\ntR0N.",
+        "as a key": b"}cos\nsystem\n(S'" + line + b"'\ntRI1\ns.",
+        "BUILD": b"capp\nX\n)\x81cos\nsystem\n(S'" + line + b"'\ntRb.",
+        "getattr": b"cbuiltins\ngetattr\n(cos\nS'system'\ntR(S'"
+        + line
+        + b"'\ntR.".replace(b"cos\nS", b"cos\nx\nS"),
+    }
+
+
+@pytest.mark.parametrize("name", _exploits(""))
+def test_no_code_runs(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a pickle calls is only named: no file appears, and nothing is imported."""
+    marker = tmp_path / "ran"
+    data = _exploits(f"touch {marker}")[name]
+
+    def forbidden(*args: object, **kwargs: object) -> None:
+        raise AssertionError("imported")
+
+    monkeypatch.setattr(importlib, "import_module", forbidden)
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", forbidden)
+        found = read(data)
+    text = preview(found, width=None)
+    assert not marker.exists()
+    assert "touch" in text or name == "thrown away"
+
+
+def test_the_exploits_do_work(tmp_path: pathlib.Path) -> None:
+    """The same bytes run under pickle.loads, so that the test above means something."""
+    marker = tmp_path / "ran"
+    pickle.loads(_exploits(f"touch {marker}")["STACK_GLOBAL, protocol 4"])
+    assert marker.exists()
+
+
+def test_a_call_is_shown_as_not_made() -> None:
+    """Calls and globals stand in angle brackets."""
+    found = read(_exploits("echo hi")["REDUCE, protocol 2"])
+    assert repr(found) == "<os.system('echo hi')>"
+    assert isinstance(found, Record)
+    assert found.called
+    assert plain(found) == {"$type": "os.system", "$called": True, "$args": ["echo hi"]}
+    bare = read(b"cos\nsystem\n.")
+    assert isinstance(bare, Global)
+    assert repr(bare) == "<os.system>"
+
+
+def test_the_reader_has_no_way_to_import() -> None:
+    """The module loads neither pickle nor importlib nor numpy."""
+    code = (
+        "import sys; from vstate.values import inert, budget, shapes, arrays, plain, record\n"
+        "for m in (inert, budget, shapes, arrays, plain, record):\n"
+        "    assert not {'pickle', 'importlib', 'numpy', 'eval'} & set(vars(m)), m\n"
+        "assert 'numpy' not in sys.modules and 'pickle' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": _root()})
+
+
+def _root() -> str:
+    return str(pathlib.Path(__file__).parents[2])
+
+
+# --- malformed and costly input
+
+_MALFORMED = {
+    "empty": b"",
+    "no STOP": b"N",
+    "unknown opcode": b"\xff.",
+    "newer protocol": b"\x80\x63N.",
+    "empty stack": b".",
+    "cut text": b"X\x05\0\0\0ab.",
+    "length past the end": b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+    "frame past the end": b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7fN.",
+    "no mark": b"t.",
+    "takes below the mark": b"N(\x85.",
+    "memo": b"h\x05.",
+    "text that is no UTF-8": b"\x8c\x01\xff.",
+    "malformed escape": b"V\\u12\n.",
+    "no quotes": b"Sabc\n.",
+    "unhashable key": b"}]Ns.",
+    "unhashable member": b"\x8f(]\x90.",
+    "unhashable in a tuple": b"}]\x85Ns.",
+    "appends to a number": b"K\x01K\x02a.",
+    "entries in a list": b"]NNs.",
+    "odd entries": b"}(Nu.",
+    "calls a number": b"K\x01)R.",
+    "arguments that are no tuple": b"cos\nsystem\nNR.",
+    "attributes of a number": b"K\x01}K\x01K\x01sb.",
+    "int": b"Ix\n.",
+    "float": b"Fx\n.",
+    "long": b"L0x12L\n.",
+    "many digits": b"I" + b"9" * 5000 + b"\n.",
+    "extension 0": b"\x82\0.",
+    "global of numbers": b"K\x01K\x02\x93.",
+    "huge memo index": b"Np" + b"9" * 50 + b"\n.",
+    "no buffer": b"\x97.",
+    "buffer of None": b"N\x98.",
+    "long name": b"c" + b"a" * 5000 + b"\nb\n.",
+}
+
+
+@pytest.mark.parametrize("name", _MALFORMED)
+def test_malformed_input_is_an_inert_error(name: str) -> None:
+    """The error says what is wrong and where."""
+    with pytest.raises(InertError, match=r"cannot read this pickle: .* \(at byte \d+\)") as caught:
+        read(_MALFORMED[name])
+    assert isinstance(caught.value, VStateError)
+    assert caught.value.offset is not None
+
+
+_SEEDS = [
+    pickle.dumps([1, 2.5, "text", b"bytes", {"a": (1, {2}, frozenset({3}))}, None, True], protocol)
+    for protocol in PROTOCOLS
+] + [
+    cloudpickle.dumps(value)
+    for value in (
+        [Colour.RED, Pair(1, 2), Keyword(size=1), Slotted(1), datetime.datetime.now(datetime.UTC)],
+        [np.arange(3.0), np.array(["a"]), np.array(["NaT"], "M8[s]"), np.array([None]), np.float32(1)],
+        lambda x: x,
+        [collections.deque([1], 2), collections.OrderedDict(a=1), uuid.UUID(int=1), pathlib.PurePath("a")],
+        [datetime.time(1), datetime.date.min, datetime.timedelta(1), zoneinfo.ZoneInfo("UTC"), copyreg],
+    )
+]
+
+
+def _harmless(data: bytes) -> None:
+    start = time.process_time()
+    try:
+        found = read(data)
+    except InertError:
+        return
+    preview(found)
+    json.dumps(plain(found))
+    assert time.process_time() - start < 2
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=200))
+def test_random_bytes(data: bytes) -> None:
+    """Random bytes are read or refused."""
+    _harmless(data)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(
+    st.sampled_from(_SEEDS),
+    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255), st.integers(0, 2)), max_size=8),
+)
+def test_mutated_pickles(data: bytes, edits: list[tuple[float, int, int]]) -> None:
+    """Pickles with bytes replaced, inserted and removed are read or refused."""
+    mutated = bytearray(data)
+    for where, byte, kind in edits:
+        at = int(where * (len(mutated) - 1))
+        if kind == 0:
+            mutated[at] = byte
+        elif kind == 1:
+            mutated.insert(at, byte)
+        else:
+            del mutated[at : at + 1 + byte % 8]
+    _harmless(bytes(mutated))
+
+
+def test_limits_are_those_given() -> None:
+    """Depth, nodes and bytes are counted."""
+    nested: list[Any] = []
+    for _ in range(50):
+        nested = [nested]
+    read(pickle.dumps(nested), limits=Limits(depth=60))
+    with pytest.raises(InertError, match="nested"):
+        read(pickle.dumps(nested), limits=Limits(depth=40))
+    with pytest.raises(InertError, match="parts"):
+        read(pickle.dumps(list(range(1000))), limits=Limits(nodes=500))
+    with pytest.raises(InertError, match="memory"):
+        read(pickle.dumps(b"x" * 1000), limits=Limits(bytes=500))
+
+
+MILLION = 10**6
+_PRIME = 2**61 - 1  # the hashes of its multiples are all 0
+
+
+def _le(number: int, size: int) -> bytes:
+    return number.to_bytes(size, "little")
+
+
+def _long(number: int) -> bytes:
+    raw = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + _le(len(raw), 1) + raw
+
+
+def _text(text: bytes) -> bytes:
+    return b"X" + _le(len(text), 4) + text
+
+
+def _multiples(tail: bytes) -> bytes:
+    return b"".join(_long(n * _PRIME) + tail for n in range(1, 200_000))
+
+
+def _calls(function: bytes, args: bytes, opcode: bytes = b"R") -> bytes:
+    """A list of many calls of one function with one tuple of arguments."""
+    return b"c" + function + b"\n\x94" + args + b"q\xff](" + (b"h\0h\xff" + opcode) * 300_000 + b"e."
+
+
+_NONES = b"N" * MILLION
+
+_BOMBS: dict[str, Callable[[], bytes]] = {
+    "lists": lambda: b"]" * (4 * MILLION) + b".",
+    "memoized lists": lambda: b"]\x94" * (2 * MILLION) + b".",
+    "sets": lambda: b"\x8f" * (4 * MILLION) + b".",
+    "marks": lambda: b"(" * (4 * MILLION) + b".",
+    "ints": lambda: b"](" + b"J\1\2\3\4" * (3 * MILLION - 10) + b"e.",
+    "nested lists": lambda: b"]" * MILLION + b"a" * (MILLION - 1) + b".",
+    "nested tuples": lambda: b")" + b"\x85" * (4 * MILLION) + b".",
+    "nested tuples, fewer": lambda: b")" + b"\x85" * MILLION + b".",
+    "nested records": lambda: b"ca\nb\n" + b")R" * MILLION + b".",
+    "states": lambda: b"ca\nb\n)\x81\x94" + b"}\x8c\x01xh\0s" * 300_000 + b".",
+    "a nested key": lambda: b"})" + b"\x85" * 100_000 + b"Ns.",
+    "a key of shared tuples": lambda: b"})" + b"2\x86" * 100 + b"Ns.",
+    "shared frozensets": lambda: b"((K\x01\x91" + b"2\x85\x94(h\0h\0\x85\x91" * 60 + b"\x91.",
+    "billion laughs": lambda: b"]\x94" + b"".join(b"](h%ch%ce\x94" % (n, n) for n in range(200)) + b".",
+    "colliding ints": lambda: b"}(" + _multiples(b"N") + b"u.",
+    "colliding members": lambda: b"(" + _multiples(b"") + b"\x91.",
+    "colliding tuples": lambda: b"}(" + _multiples(b"\x85N") + b"u.",
+    "colliding floats": lambda: (
+        b"}("
+        + b"".join(
+            b"G" + struct.pack(">d", float((2 * m + 1) * 2 ** (61 * e))) + b"N"
+            for e in range(16)
+            for m in range(12_000)
+        )
+        + b"u."
+    ),
+    "equal long keys": lambda: (
+        b"}" + 2 * (_text(b"k" * MILLION) + b"\x94") + b"s" + b"h\1Ns" * 500_000 + b"."
+    ),
+    "a giant int": lambda: b"\x8b" + _le(20 * MILLION, 4) + b"\x7f" * (20 * MILLION) + b".",
+    "a giant int as a key": lambda: (
+        b"}(\x8b" + _le(MILLION, 4) + b"\x7f" * MILLION + b"\x94N" + b"h\0N" * 800_000 + b"u."
+    ),
+    "digits": lambda: (b"L" + b"9" * 4200 + b"L\n0") * 5000 + b"N.",
+    "digits of floats": lambda: (b"F0." + b"123456789" * 460 + b"\n0") * 5000 + b"N.",
+    "a long text": lambda: b"\x8d" + _le(60 * MILLION, 8) + b"a" * (60 * MILLION) + b".",
+    "a wide text": lambda: _text(b"a" * (24 * MILLION) + "\U0001f600".encode()) + b".",
+    "long bytes": lambda: b"\x96" + _le(60 * MILLION, 8) + b"a" * (60 * MILLION) + b".",
+    "a long line": lambda: b"V" + b"a" * (15 * MILLION) + b"\n.",
+    "escapes": lambda: b"S'" + b"\\x41" * (4 * MILLION) + b"'\n.",
+    "a scattered memo": lambda: b"N" + b"".join(b"r" + _le(7 * n + 5, 4) for n in range(MILLION)) + b".",
+    "names": lambda: _text(b"a" * 400) + b"\x94" + b"h\0h\0\x93" * 900_000 + b".",
+    "long names": lambda: _text(b"a" * MILLION) + b"\x94" + b"h\0h\0\x930" * 500_000 + b".",
+    "attributes": lambda: _calls(b"builtins\ngetattr", b"ca\nb\n" + _text(b"a" * 900) + b"\x86"),
+    "calls of calls": lambda: b"ca\n" + b"b" * 900 + b"\n" + b")R" * MILLION + b".",
+    "counters of one dict": lambda: _calls(
+        b"collections\nCounter", b"}(" + b"".join(b"M" + _le(n, 2) + b"N" for n in range(65_536)) + b"u\x85"
+    ),
+    "sets of one list": lambda: _calls(b"builtins\nset", b"](" + _NONES + b"e\x85"),
+    "objects of one tuple": lambda: _calls(b"a\nb", b"(" + _NONES + b"t", b"\x81"),
+    "new objects of one tuple": lambda: _calls(b"copyreg\n__newobj__", b"(ca\nb\n" + _NONES + b"t"),
+    "paths of one tuple": lambda: _calls(b"pathlib\nPath", b"(" + _NONES + b"t"),
+    "copies of bytes": lambda: _calls(
+        b"builtins\nbytearray", b"B" + _le(MILLION, 4) + bytes(MILLION) + b"\x85"
+    ),
+    "one state for many": lambda: (
+        b"ca\nb\n)\x81}("
+        + b"".join(b"\x8c\x06%06dN" % n for n in range(300_000))
+        + b"K\x01Nu\x94b"
+        + b"h\0b" * 500_000
+        + b"."
+    ),
+    "arrays of one buffer": lambda: _calls(
+        b"numpy.core.numeric\n_frombuffer",
+        b"(B" + _le(100_000, 4) + bytes(100_000) + b"cnumpy\ndtype\n\x8c\x05V1000\x85RM\x64\0\x85\x8c\x01Ct",
+    ),
+}
+
+_READ_BOMB = """
+import json, resource, sys, time
+from vstate.values.inert import InertError, plain, preview, read
+resource.setrlimit(resource.RLIMIT_AS, (512 * 2**20, 512 * 2**20))
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+data = sys.stdin.buffer.read()
+before, start = peak(), time.process_time()
+value = None
+try:
+    value = read(data)
+    outcome = "read"
+except InertError as error:
+    outcome = str(error)
+seconds = time.process_time() - start
+preview(value)
+json.dumps(plain(value, max_nodes=10_000))
+del value
+total = time.process_time() - start
+print(json.dumps([seconds, total, peak() - before, outcome]))
+"""
+
+
+@pytest.mark.parametrize("name", _BOMBS)
+def test_bombs_cost_little(name: str) -> None:
+    """The worst inputs are read or refused in a process of 512 MB, within 2 s and 256 MB."""
+    child = subprocess.run(
+        [sys.executable, "-c", _READ_BOMB],
+        input=_BOMBS[name](),
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": _root()},
+    )
+    assert child.returncode == 0, child.stderr.decode()[-500:]
+    seconds, total, megabytes, outcome = json.loads(child.stdout)
+    print(f"{name}: {seconds:.2f} s, {total:.2f} s with showing it, {megabytes} MB: {outcome}")
+    assert seconds < 2, outcome
+    assert total < 3, outcome
+    assert megabytes < 256, outcome
+
+
+# --- showing
+
+
+def test_preview_fits_the_width_or_breaks() -> None:
+    """One line where it fits, else one line a part."""
+    value = {"goal": "x" * 30, "steps": [Record("app.Step", {"n": n, "text": "y" * 20}) for n in range(3)]}
+    assert preview(value["steps"][0]) == "app.Step(n=0, text='yyyyyyyyyyyyyyyyyyyy')"
+    text = preview(value, width=60)
+    assert max(map(len, text.splitlines())) <= 60
+    assert text.startswith("{\n  'goal': 'xxx")
+    assert "\n" not in preview(value, width=None)
+
+
+def test_preview_is_bounded() -> None:
+    """Items, depth, long strings and huge numbers are cut, and say so."""
+    assert preview(list(range(100)), max_items=3) == "[0, 1, 2, … 97 more]"
+    assert preview([[[[1]]]], max_depth=2) == "[[[…]]]"
+    assert preview("x" * 10_000).endswith("… 9500 more")
+    assert "more" in preview(10**100_000)
+    shared: list[Any] = [1]
+    for _ in range(200):
+        shared = [shared, shared]
+    assert len(preview(shared, max_depth=1000, width=None)) < 1_000_000
+    assert preview({2, 1, "b", "a"}) == "{1, 2, 'a', 'b'}"
+    assert preview((1,)) == "(1,)"
+    assert preview([set(), frozenset(), frozenset({1})]) == "[set(), frozenset(), frozenset({1})]"
+
+
+def test_nothing_drives_a_terminal() -> None:
+    """Control characters are escaped in texts, names, fields and keys."""
+    evil = "\x1b[2J\x07\u202e\x9b\n"
+    value = [evil, {evil: evil}, Record(evil, {evil: evil}), Global(evil), evil.encode()]
+    assert preview(value, width=None).isprintable()
+    assert repr(value[2]).isprintable()
+
+
+def test_plain_is_json() -> None:
+    """Every kind of value has a form in JSON that tells it from the others."""
+    value = {
+        "a": [1, 2.5, None, True, "x", (1,)],
+        "$odd": {1: 2},
+        "bytes": b"ab",
+        "nan": [float("nan"), float("-inf")],
+        "sets": [{2, 1}, frozenset()],
+        "time": datetime.datetime(2024, 1, 1),
+        "record": Record("app.P", {"x": 1, "$y": 2}, args=(3,), items=[4], entries={"k": 5}),
+        "global": Global("a.b"),
+        "int": 10**2000,
+    }
+    found = json.loads(json.dumps(plain(value), allow_nan=False))
+    assert found["int"].pop("$int") == hex(10**2000)
+    assert found == {
+        "a": [1, 2.5, None, True, "x", [1]],
+        "$$odd": {"$dict": [[1, 2]]},
+        "bytes": {"$bytes": "YWI="},
+        "nan": [{"$float": "nan"}, {"$float": "-inf"}],
+        "sets": [{"$set": [1, 2]}, {"$frozenset": []}],
+        "time": {"$datetime": "2024-01-01T00:00:00"},
+        "record": {
+            "$type": "app.P",
+            "$args": [3],
+            "x": 1,
+            "$$y": 2,
+            "$items": [4],
+            "$entries": {"k": 5},
+        },
+        "global": {"$global": "a.b"},
+        "int": {},
+    }
+
+
+def test_plain_is_bounded() -> None:
+    """Nodes, depth and the length of strings are limited, and what is missing is counted."""
+    assert plain(list(range(10)), max_nodes=4) == [0, 1, 2, {"$more": 7}]
+    assert plain("x" * 10_000, max_nodes=3) == {"$str": "x" * 3072, "$size": 10_000}
+    nested: list[Any] = []
+    for _ in range(500):
+        nested = [nested]
+    assert "$deep" in json.dumps(plain(nested))
+    shared: list[Any] = ["x" * 1000]
+    for _ in range(50):
+        shared = [shared, shared]
+    assert len(json.dumps(plain(shared, max_nodes=1000))) < 3_000_000

@@ -1,0 +1,132 @@
+"""Taking the frames out of a pickle, and putting one back."""
+
+import io
+import pickle
+import pickletools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate.values.opcodes import FRAME, OPCODES, framed, frameless
+
+_FRAME_TARGET = 64 * 1024
+
+_sizes = st.integers(_FRAME_TARGET - 300, _FRAME_TARGET + 300)
+_large = _sizes.flatmap(
+    lambda size: st.sampled_from(
+        [b"\x95" * size, bytearray(b"\x95" * size), "x" * size, "é" * (size // 2), "\x95" * (size // 2)]
+    )
+)
+_atoms = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0x95, 0x9595, 0x95959595, -0x6B, 2**2000]),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.binary().map(bytearray),
+    st.integers(0, 300).map(lambda size: b"\x95" * size),
+)
+_values = st.recursive(
+    st.one_of(_atoms, _atoms, _atoms, _large),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=8),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text(max_size=5), inner, max_size=5),
+        st.frozensets(st.integers(), max_size=5),
+    ),
+    max_leaves=25,
+)
+
+
+def _python_dumps(value: Any, protocol: int) -> bytes:
+    file = io.BytesIO()
+    pickle._Pickler(file, protocol).dump(value)
+    return file.getvalue()
+
+
+def _opcodes(data: bytes) -> list[tuple[str, Any]]:
+    return [(op.name, arg) for op, arg, _ in pickletools.genops(data) if op.name != "FRAME"]
+
+
+def _has_frames(data: bytes) -> bool:
+    return any(op.name == "FRAME" for op, _, _ in pickletools.genops(data))
+
+
+def test_table_agrees_with_the_standard_library() -> None:
+    """Every opcode of the standard library is in the table, under its name and with its encoding."""
+    assert {code: opcode.name for code, opcode in OPCODES.items()} == {
+        ord(op.code): op.name for op in pickletools.opcodes
+    }
+    for op in pickletools.opcodes:
+        ours = OPCODES[ord(op.code)]
+        if op.arg is None:
+            assert ours[1:] == (0, 0, 0)
+        elif op.arg.n >= 0:
+            assert ours[1:] == (op.arg.n, 0, 0)
+        elif op.arg.n == pickletools.UP_TO_NEWLINE:
+            assert ours.lines == (2 if "pair" in op.arg.name else 1)
+        else:
+            assert ours.prefix == int(op.arg.name[-1])
+
+
+@settings(max_examples=120, deadline=None)
+@given(_values, st.sampled_from([4, 5]), st.booleans())
+def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_python: bool) -> None:
+    """The same value, the same opcodes and no frames, from both of CPython's picklers; idempotent."""
+    data = _python_dumps(value, protocol) if in_python else pickle.dumps(value, protocol)
+    bare = frameless(data)
+    assert pickle.loads(bare) == value
+    assert _opcodes(bare) == _opcodes(data)
+    assert not _has_frames(bare)
+    assert frameless(bare) == bare
+    assert pickle.loads(framed(bare)) == value
+    assert frameless(framed(bare)) == bare
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("in_python", [False, True])
+def test_many_frames_and_large_objects_between_them(protocol: int, in_python: bool) -> None:
+    """Large objects outside of frames, with a few loose bytes between them that look like frames."""
+    large = b"\x95" * 70_000
+    value: list[Any] = [[large + bytes([n]), 0x95, 0x9595, "\x95" * 40_000 + str(n), None] for n in range(5)]
+    value += [[f"text {n}", n * 0.5, n] for n in range(20_000)]
+    data = _python_dumps(value, protocol) if in_python else pickle.dumps(value, protocol)
+    bare = frameless(data)
+    assert sum(op.name == "FRAME" for op, _, _ in pickletools.genops(data)) > 5
+    assert not _has_frames(bare)
+    assert pickle.loads(bare) == value
+    reader = pickle.Unpickler(io.BytesIO(framed(bare)))
+    assert reader.load() == value
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3])
+def test_protocols_without_frames_stay_as_they_are(protocol: int) -> None:
+    """Before protocol 4 there are no frames, and both functions return what they got."""
+    data = pickle.dumps({"a": [1, 2, b"\x95" * 300]}, protocol)
+    assert frameless(data) is data
+    assert framed(data) is data
+
+
+@given(st.binary(max_size=60).map(lambda tail: b"\x80\x05" + tail))
+def test_what_is_no_pickle_comes_back(data: bytes) -> None:
+    """Nothing raises, and the result is never longer."""
+    assert len(frameless(data)) <= len(data)
+
+
+def test_a_cut_pickle_comes_back_unchanged() -> None:
+    """A frame that says more than there is is left alone."""
+    data = pickle.dumps(list(range(1000)), 5)[:-1]
+    assert data[2] == FRAME
+    assert frameless(data) == data
+
+
+def test_framed_is_one_frame() -> None:
+    """PROTO, one FRAME over the rest, and never a second one."""
+    data = pickle.dumps([{"a": n} for n in range(50_000)], 5)
+    once = framed(frameless(data))
+    assert [op.name for op, _, _ in pickletools.genops(once)].count("FRAME") == 1
+    assert framed(once) == once

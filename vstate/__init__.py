@@ -1,0 +1,43 @@
+"""vstate: a git-like, versioned state store for Python programs and AI agents.
+
+from vstate import Versioned
+
+state = Versioned("agent-state")        # a directory; None: memory
+state["messages"] = []
+state["messages"].append("hello")       # edits in place count
+state.commit("first words")
+"""
+
+from vstate.errors import *  # noqa: F403  # every exception is public
+from vstate.errors import __all__ as _errors
+from vstate.kv.base import KVStore
+from vstate.kv.cache import Cache
+from vstate.kv.disk import Disk
+from vstate.kv.memory import Memory
+from vstate.kv.url import open_store
+from vstate.objects.commit import Commit, Event
+from vstate.repo.diff import Change, Diff
+from vstate.state import Live, Namespace, Snapshot, Versioned
+from vstate.tasks import events, task, view
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cache",
+    "Change",
+    "Commit",
+    "Diff",
+    "Disk",
+    "Event",
+    "KVStore",
+    "Live",
+    "Memory",
+    "Namespace",
+    "Snapshot",
+    "Versioned",
+    "events",
+    "open_store",
+    "task",
+    "view",
+    *_errors,
+]

@@ -1,0 +1,257 @@
+"""Every error that vstate raises, by what the caller does next.
+
+    VStateError
+      NotFound            look at the name; also a KeyError
+        KeyNotFound         no such key in the mapping
+      AlreadyExists       choose another name
+      Conflict            retry, or resolve and retry
+        RefMoved            another writer moved the branch
+        MergeConflict       both sides changed the same keys
+        UncommittedChanges  commit or discard first
+      ReadOnly            write elsewhere
+        DetachedHead        switch to a branch first
+      NotVersioned        use Versioned instead of Live
+      InvalidInput        mend the argument; also a ValueError
+      Unpicklable         change the value; also a TypeError
+      CannotLoad          make the class importable again
+      StorageError        look at the store
+        CorruptObject       one object is damaged or missing
+        CorruptStore        the store as a whole cannot be read
+        UnsupportedFormat   written by a newer vstate
+        StoreFull           make room, then retry
+        StoreUnavailable    retry later
+
+Each carries its data as attributes and says in its message what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = [
+    "AlreadyExists",
+    "CannotLoad",
+    "Conflict",
+    "CorruptObject",
+    "CorruptStore",
+    "DetachedHead",
+    "InvalidInput",
+    "KeyNotFound",
+    "MergeConflict",
+    "NotFound",
+    "NotVersioned",
+    "ReadOnly",
+    "RefMoved",
+    "StorageError",
+    "StoreFull",
+    "StoreUnavailable",
+    "UncommittedChanges",
+    "Unpicklable",
+    "UnsupportedFormat",
+    "VStateError",
+]
+
+
+class VStateError(Exception):
+    """The root of every error that vstate raises on purpose."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        # KeyError's own __str__ would print the message in quotes.
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default would call __init__ with the message alone, which the subclasses do not take.
+        return _restore, (type(self), self.message, dict(self.__dict__))
+
+
+def _restore(kind: type[VStateError], message: str, attributes: dict[str, object]) -> VStateError:
+    error = kind.__new__(kind, message)
+    error.__dict__.update(attributes)
+    return error
+
+
+def _with_candidates(message: str, candidates: Iterable[str]) -> str:
+    names = ", ".join(candidates)
+    return f"{message}; did you mean: {names}?" if names else message
+
+
+class NotFound(VStateError, KeyError):
+    """A name leads nowhere. `name` is what was asked for, `candidates` what was perhaps meant."""
+
+    def __init__(self, message: str, *, name: str = "", candidates: Sequence[str] = ()) -> None:
+        super().__init__(_with_candidates(message, candidates))
+        self.name = name
+        self.candidates = tuple(candidates)
+
+
+class KeyNotFound(NotFound):
+    """The mapping has no such key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no key {key!r}", name=key)
+        self.key = key
+
+
+class AlreadyExists(VStateError):
+    """A branch or tag of that name is there already."""
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class Conflict(VStateError):
+    """Somebody else's change, or a change of your own, is in the way. Nothing was written."""
+
+
+class RefMoved(Conflict):
+    """A ref was not where the writer last saw it; read it again and retry."""
+
+    def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
+        super().__init__(
+            f"{ref} moved: expected {_short(expected)}, found {_short(actual)}; refresh() and try again"
+        )
+        self.ref = ref
+        self.expected = expected
+        self.actual = actual
+
+
+class MergeConflict(Conflict):
+    """Both sides changed the same keys. `keys` names them; everything is still staged."""
+
+    def __init__(self, keys: Iterable[str], *, branch: str | None = None) -> None:
+        self.keys = tuple(sorted(keys))
+        self.branch = branch
+        shown = ", ".join(repr(key) for key in self.keys[:10])
+        more = f" and {len(self.keys) - 10} more" if len(self.keys) > 10 else ""
+        where = f" on branch {branch!r}" if branch else ""
+        super().__init__(
+            f"another writer{where} changed {shown}{more} too; your changes are still staged: "
+            "discard() those keys, then refresh() and redo them"
+        )
+
+
+class UncommittedChanges(Conflict):
+    """The operation would lose staged changes."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation} would lose uncommitted changes; commit() or discard() them first")
+        self.operation = operation
+
+
+class ReadOnly(VStateError):
+    """The state cannot be written to."""
+
+
+class DetachedHead(ReadOnly):
+    """HEAD points at a commit, not at a branch, so there is nothing for a commit to move."""
+
+    def __init__(self, commit: str | None = None) -> None:
+        super().__init__(
+            f"HEAD is detached at {_short(commit)}; switch() to a branch, or make one here "
+            "with switch(name, create=True) or `vstate checkout -b NAME`"
+        )
+        self.commit = commit
+
+
+class NotVersioned(VStateError):
+    """A `Live` state has no history."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"Live keeps no history, so it has no {operation}(); use Versioned()")
+        self.operation = operation
+
+
+class InvalidInput(VStateError, ValueError):
+    """An argument is malformed or ambiguous; `candidates` lists what it could have meant."""
+
+    def __init__(self, message: str, *, candidates: Sequence[str] = ()) -> None:
+        super().__init__(_with_candidates(message, candidates))
+        self.candidates = tuple(candidates)
+
+
+class Unpicklable(VStateError, TypeError):
+    """Some values cannot be pickled; nothing was committed, everything is still staged.
+
+    `culprits` maps each key to where in its value the trouble is, for example
+    `'state["job"]["conn"]: sqlite3.Connection'`.
+    """
+
+    def __init__(self, culprits: Mapping[str, str]) -> None:
+        self.culprits = dict(culprits)
+        self.keys = tuple(self.culprits)
+        super().__init__(
+            f"cannot pickle {'; '.join(self.culprits.values())}. Nothing was committed, everything is "
+            "still staged: delete or replace these values, or give their class a __getstate__"
+        )
+
+
+class CannotLoad(VStateError):
+    """A stored value is intact, but this program cannot rebuild it: `key`, and the `name` it needs."""
+
+    def __init__(self, name: str, reason: str, *, key: str | None = None) -> None:
+        self.name = name
+        self.reason = reason
+        self.key = key
+        what = f"the value of {key!r}" if key is not None else "a value"
+        super().__init__(
+            f"cannot load {what}, which needs {name}: {reason}. The stored bytes are intact: make the "
+            "class importable under that name, or look at the value with `vstate show`"
+        )
+
+
+class StorageError(VStateError):
+    """The store failed, or holds something that it should not."""
+
+
+class CorruptObject(StorageError):
+    """An object is missing, damaged or malformed. `id` is its id in hex."""
+
+    def __init__(self, id: str, reason: str) -> None:
+        super().__init__(f"object {id} is corrupt: {reason}; restore it from a copy of the store")
+        self.id = id
+        self.reason = reason
+
+
+class CorruptStore(StorageError):
+    """The store as a whole cannot be read; `location` is where it is."""
+
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"the store at {location} is damaged: {reason}; restore it from a copy")
+        self.location = location
+        self.reason = reason
+
+
+class UnsupportedFormat(StorageError):
+    """The store was written by a newer vstate."""
+
+    def __init__(self, found: str, supported: int) -> None:
+        super().__init__(
+            f"the store has format {found}, this vstate reads up to {supported}; upgrade it: "
+            "pip install --upgrade vstate"
+        )
+        self.found = found
+        self.supported = supported
+
+
+class StoreFull(StorageError):
+    """A quota or the disk is full. Nothing was written, nothing was evicted."""
+
+
+class StoreUnavailable(StorageError):
+    """The store could not be reached or used now.
+
+    `outcome_unknown` is True when a write was under way, which may or may not have happened.
+    """
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+def _short(id: str | None) -> str:
+    return id[:10] if id else "nothing"

@@ -1,0 +1,214 @@
+"""KVStore: the contract of a store. A backend writes five methods and gets the others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from vstate.errors import InvalidInput
+
+OBJECT_PREFIX = "o/"
+"""The keys that start so hold objects: content-addressed, so never changed once written."""
+
+
+def check_key(key: object) -> str:
+    """`key` itself; InvalidInput unless it is a str without NUL that UTF-8 can encode."""
+    if not isinstance(key, str):
+        raise InvalidInput(f"a store's keys are str, not {type(key).__name__}: {key!r}")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
+    if "\0" in key:
+        raise InvalidInput(f"key {key!r} holds a NUL character")
+    return key
+
+
+def check_value(value: object) -> bytes:
+    """`value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a store's values are bytes, not {type(value).__name__}")
+
+
+class KVStore(AbstractContextManager["KVStore"], ABC):
+    """Bytes by key.
+
+    A subclass writes `get`, `set`, `delete`, `keys` and `compare_and_swap`, and may override the rest
+    for speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
+
+    Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput; values are bytes, otherwise
+    TypeError (`check_key` and `check_value` see to both). A store that cannot be reached or used raises
+    StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share one.
+    """
+
+    @abstractmethod
+    def get(self, key: str) -> bytes | None:
+        """The value last set, or None if the key is absent."""
+
+    @abstractmethod
+    def set(self, key: str, value: bytes) -> None:
+        """Make `value` the key's value: durably, when this returns, as far as the store is durable."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Make the key absent; it may be absent already."""
+
+    @abstractmethod
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Every key that starts with `prefix`, each once, in any order.
+
+        A key set or deleted meanwhile may or may not be among them; the others are.
+        """
+
+    @abstractmethod
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        """If the value is `expected`, make it `new` and return True; otherwise change nothing, return False.
+
+        None means absent, on either side. Atomic among all threads and processes that use the store.
+        """
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """The values of those keys that are present."""
+        found = {}
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                found[key] = value
+        return found
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key of `items`. If it raises, some may be set and others not."""
+        for key, value in items.items():
+            self.set(key, value)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete every one of the keys. If it raises, some may be deleted and others not."""
+        for key in keys:
+            self.delete(key)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Every key that starts with `prefix` and its value, under the promise of `keys`."""
+        for key in self.keys(prefix):
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """If every key of `expected` has that value, carry out `writes` and return True; otherwise return
+        False, having swapped nothing. None means absent in `expected`, and "delete" in `writes`.
+
+        A store with transactions makes this one, and says so. This default promises the order that keeps a
+        store consistent whenever it is interrupted: check, set what nothing is expected of (objects), swap
+        the one expected key that is written (the ref), and delete last. So a key that is written without an
+        expectation may have been set although the answer is False, and what is deleted is deleted only
+        after the swap. It checks an expected key that is not written by reading it, not atomically with the
+        rest; and it raises InvalidInput, writing nothing, if two expected keys are to be written, which
+        takes a store with transactions.
+        """
+        swapped = [key for key in expected if key in writes]
+        if len(swapped) > 1:
+            raise InvalidInput(
+                f"{type(self).__name__} cannot swap several keys as one ({', '.join(map(repr, swapped))}): "
+                "swap one at a time, or use a store with transactions, such as Disk"
+            )
+        for key in writes:
+            check_key(key)
+        # Also the key to be swapped is looked at first: mostly that saves a lost race from writing at all.
+        for key, value in expected.items():
+            if self.get(key) != value:
+                return False
+        others = {key: value for key, value in writes.items() if key not in expected}
+        sets = {key: value for key, value in others.items() if value is not None}
+        if sets:
+            self.set_many(sets)
+        for key in swapped:
+            if not self.compare_and_swap(key, expected[key], writes[key]):
+                return False
+        if len(sets) < len(others):
+            self.delete_many([key for key, value in others.items() if value is None])
+        return True
+
+    def forget(self, key: str) -> None:
+        """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""
+
+    @property
+    def location(self) -> str:
+        """Where the store is, for messages to people; never a secret."""
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def close(self) -> None:
+        """Give back what the store holds open. Closing twice is fine; using a closed store is not."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ForkAware(ABC):
+    """Something with locks, or with handles that must not cross a fork. `survive_forks` signs it on."""
+
+    @abstractmethod
+    def before_fork(self) -> None:
+        """Take all the locks, then close what must not be in two processes."""
+
+    @abstractmethod
+    def after_fork(self, *, child: bool) -> None:
+        """Release the locks; in the child make new ones, since their owners may not exist there."""
+
+
+_alive: WeakSet[ForkAware] = WeakSet()
+_forking = threading.RLock()
+_paused: list[ForkAware] = []
+
+
+def survive_forks(resource: ForkAware) -> None:
+    """Have `resource` told before and after each fork, for as long as it lives."""
+    with _forking:
+        _alive.add(resource)
+
+
+def _before_fork() -> None:
+    # Two threads that fork at a time would otherwise each hold locks that the other waits for.
+    _forking.acquire()
+    _paused.extend(_alive)
+    for resource in _paused:
+        resource.before_fork()
+
+
+def _after_fork(child: bool) -> None:
+    global _forking
+    for resource in _paused:
+        resource.after_fork(child=child)
+    _paused.clear()
+    if child:
+        _forking = threading.RLock()
+    else:
+        _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(child=False),
+        after_in_child=lambda: _after_fork(child=True),
+    )

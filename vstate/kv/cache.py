@@ -1,0 +1,306 @@
+"""Cache: a store in front of a store, which keeps the objects it has seen and never a ref."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from vstate.errors import InvalidInput
+from vstate.kv.base import OBJECT_PREFIX, ForkAware, KVStore, check_key, check_value, survive_forks
+
+ENTRY_BYTES = 250  # about what CPython takes for an entry beside its value: key, two headers, links
+TIER_TIMEOUT = 0.1  # seconds; asking the store is better than waiting for a cache
+
+
+class Cache(KVStore, ForkAware):
+    """`store`, with the objects read from it and written to it kept at hand.
+
+    Only keys under "o/" are cached: they never change. A cached ref would be a stale head as soon as a
+    second process commits. What is written goes to the store first, a transaction as one transaction.
+
+    - `max_bytes` bounds what is kept in memory; the least recently used goes first.
+    - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most;
+      several processes may share it. It is only ever a help: whatever fails or is damaged in it counts as
+      not cached, and deleting the directory while nobody uses it is fine. It needs the package diskcache.
+    """
+
+    def __init__(
+        self,
+        store: KVStore,
+        max_bytes: int = 64 * 1024 * 1024,
+        directory: str | os.PathLike[str] | None = None,
+        directory_bytes: int = 1024 * 1024 * 1024,
+    ) -> None:
+        if max_bytes < 0 or directory_bytes < 0:
+            raise InvalidInput("max_bytes and directory_bytes are numbers of bytes, 0 or more")
+        self._store = store
+        self._max_bytes = max_bytes
+        self._directory = None if directory is None else os.path.abspath(directory)
+        self._directory_bytes = directory_bytes
+        self._lock = threading.RLock()
+        self._memory: OrderedDict[str, bytes] = OrderedDict()
+        self._memory_bytes = 0
+        self._tier = None if self._directory is None else _Tier(self._directory, directory_bytes)
+        survive_forks(self)
+
+    def get(self, key: str) -> bytes | None:
+        if not _cacheable(key):
+            return self._store.get(key)
+        value = self._cached(key)
+        if value is None:
+            value = self._store.get(key)
+            if value is not None:
+                self._keep(key, value)
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        missing = []
+        for key in keys:
+            value = self._cached(key) if _cacheable(key) else None
+            if value is None:
+                missing.append(key)
+            else:
+                found[key] = value
+        if missing:
+            fetched = self._store.get_many(missing)
+            self._keep_many(fetched)
+            found.update(fetched)
+        return found
+
+    def set(self, key: str, value: bytes) -> None:
+        value = check_value(value)
+        self._store.set(key, value)
+        self._keep_many({key: value})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        items = {key: check_value(value) for key, value in items.items()}
+        self._store.set_many(items)
+        self._keep_many(items)
+
+    def delete(self, key: str) -> None:
+        try:
+            self._store.delete(key)
+        finally:
+            self.forget(key)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        try:
+            self._store.delete_many(keys)
+        finally:
+            for key in keys:
+                self.forget(key)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return self._store.keys(prefix)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """As the store gives them; a scan does not push everything else out of the cache."""
+        return self._store.items(prefix)
+
+    def __contains__(self, key: str) -> bool:
+        # The store is asked: a writer that leaves out an object because it "is there" must not be told
+        # so by the copy of one that has since been collected as garbage.
+        return key in self._store
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self._written({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
+        return self._written(writes, lambda: self._store.transact(writes, expected))
+
+    def forget(self, key: str) -> None:
+        if not _cacheable(key):
+            return
+        with self._lock:
+            self._drop(key)
+        if self._tier is not None:
+            self._tier.delete(key)
+        self._store.forget(key)
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    def __repr__(self) -> str:
+        return f"Cache({self._store!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._store, self._max_bytes, self._directory, self._directory_bytes)
+
+    def close(self) -> None:
+        with self._lock:
+            self._memory.clear()
+            self._memory_bytes = 0
+        if self._tier is not None:
+            self._tier.close()
+        self._store.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        if self._tier is not None:
+            self._tier.close()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()
+
+    # The store is never called under the lock: a slow one would hold up every hit, and every fork.
+
+    def _cached(self, key: str) -> bytes | None:
+        with self._lock:
+            value = self._memory.get(key)
+            if value is not None:
+                self._memory.move_to_end(key)
+                return value
+        if self._tier is None:
+            return None
+        value = self._tier.get(key)
+        if value is not None:
+            self._remember(key, value)
+        return value
+
+    def _keep(self, key: str, value: bytes) -> None:
+        self._remember(key, value)
+        if self._tier is not None:
+            self._tier.set_many([(key, value)])
+
+    def _keep_many(self, items: Mapping[str, bytes]) -> None:
+        objects = [(key, value) for key, value in items.items() if _cacheable(key)]
+        for key, value in objects:
+            self._remember(key, value)
+        if objects and self._tier is not None:
+            self._tier.set_many(objects)
+
+    def _written(self, writes: Mapping[str, bytes | None], write: Any) -> bool:
+        done = False
+        try:
+            done = bool(write())
+        finally:
+            # Also when it failed: whether a deletion happened is then unknown.
+            for key, value in writes.items():
+                if value is None:
+                    self.forget(key)
+        if done:
+            self._keep_many({key: value for key, value in writes.items() if value is not None})
+        return done
+
+    def _remember(self, key: str, value: bytes) -> None:
+        size = ENTRY_BYTES + len(value)
+        with self._lock:
+            self._drop(key)
+            if size > self._max_bytes:
+                return
+            self._memory[key] = value
+            self._memory_bytes += size
+            while self._memory_bytes > self._max_bytes:
+                _, oldest = self._memory.popitem(last=False)
+                self._memory_bytes -= ENTRY_BYTES + len(oldest)
+
+    def _drop(self, key: str) -> None:
+        value = self._memory.pop(key, None)
+        if value is not None:
+            self._memory_bytes -= ENTRY_BYTES + len(value)
+
+
+def _cacheable(key: str) -> bool:
+    return check_key(key).startswith(OBJECT_PREFIX)
+
+
+class _Tier:
+    """The second tier, a diskcache. Nothing that goes wrong in it comes out: it is then a miss."""
+
+    def __init__(self, directory: str, size: int) -> None:
+        self._cache: Any = None
+        try:
+            self._cache = _open_diskcache(directory, size)
+        except ImportError as error:
+            raise InvalidInput(
+                "a Cache with a directory needs the package diskcache: pip install diskcache"
+            ) from error
+        except Exception:
+            # A damaged or unwritable directory: without this tier everything still works.
+            pass
+
+    def get(self, key: str) -> bytes | None:
+        if self._cache is None:
+            return None
+        try:
+            value = self._cache.get(key)
+        except Exception:
+            return None
+        return value if type(value) is bytes else None
+
+    def set_many(self, items: Iterable[tuple[str, bytes]]) -> None:
+        if self._cache is None:
+            return
+        try:
+            # One transaction for all: each would otherwise be a commit of its own.
+            with self._cache.transact():
+                for key, value in items:
+                    self._cache.set(key, value)
+        except Exception:
+            return
+
+    def delete(self, key: str) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache.delete(key)
+        except Exception:
+            return
+
+    def close(self) -> None:
+        """Close this thread's connection; diskcache opens it again if it is needed."""
+        if self._cache is None:
+            return
+        try:
+            self._cache.close()
+        except Exception:
+            return
+
+
+def _open_diskcache(directory: str, size: int) -> Any:
+    # An optional driver, and a slow import (60 ms).
+    import diskcache
+
+    class BytesOnly(diskcache.Disk):  # type: ignore[misc]
+        """Refuses what diskcache would pickle, and above all unpickle: a row that somebody edited
+        would otherwise run code as it is read (CVE-2025-69872)."""
+
+        def put(self, key: Any) -> Any:
+            if type(key) is not str:
+                raise ValueError("only str keys")
+            return super().put(key)
+
+        def get(self, key: Any, raw: Any) -> Any:
+            if not raw or type(key) is not str:
+                raise ValueError("not a raw str key")
+            return key
+
+        def store(self, value: Any, read: Any, key: Any = diskcache.UNKNOWN) -> Any:
+            if type(value) is not bytes or read:
+                raise ValueError("only bytes")
+            return super().store(value, read, key=key)
+
+        def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
+            if read or mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
+                raise ValueError("not a row of bytes")
+            return super().fetch(mode, filename, value, read)
+
+    # "least-recently-used" would write to the database at each read.
+    return diskcache.Cache(
+        directory,
+        timeout=TIER_TIMEOUT,
+        disk=BytesOnly,
+        size_limit=size,
+        eviction_policy="least-recently-stored",
+    )

@@ -1,0 +1,537 @@
+"""Disk: a store in one SQLite file, for one machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from vstate.errors import (
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from vstate.kv.base import OBJECT_PREFIX, ForkAware, KVStore, check_key, check_value, survive_forks
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Durability = Literal["power", "process"]
+
+FILE_NAME = "vstate.db"
+APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the program that a file belongs to
+FORMAT = 1
+
+MAX_VALUE_BYTES = 1_000_000_000 - 1024  # SQLite's limit is 10^9 bytes for a row, key and headers included
+LOG_BYTES = 4 * 1024 * 1024
+KEYS_PER_PAGE = 1000
+ITEMS_PER_PAGE = 16
+KEYS_PER_QUERY = 100
+
+FIRST_PAUSE = 0.0002
+LONGEST_PAUSE = 0.02
+
+# A rowid table, not WITHOUT ROWID: six rows of 200 B to 4 KB per commit, 18,000 rows, take 54 MB and 184 us
+# a commit against 71 MB and 369 us (3% of rows of 64 KB: 87 MB and 229 us against 104 MB and 498 us).
+_CREATE = "CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)"
+_GET = "SELECT value FROM kv WHERE key = ?"
+# The WHERE leaves the page of a value that is there already clean, so that a second write costs no I/O.
+_SET = (
+    "INSERT INTO kv (key, value) VALUES (?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value IS NOT excluded.value"
+)
+_DELETE = "DELETE FROM kv WHERE key = ?"
+_KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+_ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+
+_OBJECT_MARK = b"\xff"  # no UTF-8 text holds this byte
+_OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
+
+
+def _pack(key: str) -> bytes:
+    """A key as it is stored: "o/" and 64 hex digits as the mark and 32 bytes, any other as UTF-8."""
+    check_key(key)
+    if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
+        with suppress(ValueError):
+            packed = bytes.fromhex(key[2:])
+            # fromhex also takes capitals and spaces, which would not come back.
+            if packed.hex() == key[2:]:
+                return _OBJECT_MARK + packed
+    return key.encode()
+
+
+def _unpack(stored: bytes) -> str:
+    """The key that `_pack` made `stored` of."""
+    return OBJECT_PREFIX + stored[1:].hex() if stored.startswith(_OBJECT_MARK) else stored.decode()
+
+
+def _ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:
+    """Where the stored forms of the keys with this prefix lie: from the first to the second, inclusive."""
+    text = check_key(prefix).encode()
+    yield text, text + _OBJECT_MARK
+    if OBJECT_PREFIX.startswith(prefix[:2]):
+        digits = prefix[2:]
+        if len(digits) <= 64 and not digits.strip("0123456789abcdef"):
+            first, last = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
+            yield _OBJECT_MARK + first, _OBJECT_MARK + last
+
+
+class _Handle:
+    """One SQLite connection, opened when it is needed, and the lock under which it is used."""
+
+    __slots__ = ("connection", "lock", "place")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.connection: sqlite3.Connection | None = None
+        self.place: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+
+class Disk(KVStore, ForkAware):
+    """A store in `directory`, which is made if need be: one SQLite file with a write-ahead log.
+
+    Any number of threads and processes of one machine may use it at once; reads wait for nobody, and a
+    Disk opened before a fork works on both sides of it. A commit is one transaction and one fsync.
+
+    - `durability="power"` keeps what was written through a power cut, `"process"` through a killed
+      process only, for a fraction of the time where fsync is slow.
+    - `size_limit`, in bytes, is a quota for the database file: a write past it raises StoreFull and does
+      nothing. Deleting still works, and makes room. The log beside the file is cut back to 4 MiB.
+    - `create=False` raises NotFound unless there is a store.
+    - `timeout`, in seconds, is how long to wait for other writers before StoreUnavailable.
+
+    Network file systems do not keep the promises that this needs: use a store that is a server there.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        size_limit: int | None = None,
+        durability: Durability = "power",
+        create: bool = True,
+        timeout: float = 60.0,
+    ) -> None:
+        self._closed = False
+        self._reader = _Handle()
+        self._writer = _Handle()
+        # A driver like any other: time that `import vstate` need not spend.
+        global sqlite3
+        import sqlite3
+
+        if durability not in ("power", "process"):
+            raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
+        if size_limit is not None and size_limit <= 0:
+            raise InvalidInput(f"size_limit is a number of bytes above 0, not {size_limit!r}")
+        self._name = os.fspath(directory)
+        if not self._name or "\0" in self._name:
+            raise InvalidInput(f"{self._name!r} is not the name of a directory")
+        self._directory = os.path.abspath(self._name)
+        self._file = os.path.join(self._directory, FILE_NAME)
+        self._size_limit = size_limit
+        self._durability = durability
+        self._timeout = timeout
+        self._create = create
+        self._find_or_make()
+        self._query("SELECT 1", ())
+        # What is gone later was removed; making an empty store in its place would hide that.
+        self._create = False
+        survive_forks(self)
+
+    # Reading
+
+    def get(self, key: str) -> bytes | None:
+        packed = _pack(key)
+        rows = self._query(_GET, (packed,), immutable=packed.startswith(_OBJECT_MARK))
+        if rows:
+            value: bytes = rows[0][0]
+            return value
+        return None
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = {}
+        wanted = [_pack(key) for key in keys]
+        for start in range(0, len(wanted), KEYS_PER_QUERY):
+            part = wanted[start : start + KEYS_PER_QUERY]
+            marks = ",".join("?" * len(part))
+            for packed, value in self._query(f"SELECT key, value FROM kv WHERE key IN ({marks})", part):
+                found[_unpack(packed)] = value
+        return found
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        # Page by page, because a cursor left open would keep the log from being cut back.
+        return (self._unpacked(row[0]) for row in self._scan(_KEYS, prefix, KEYS_PER_PAGE))
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        return ((self._unpacked(row[0]), row[1]) for row in self._scan(_ITEMS, prefix, ITEMS_PER_PAGE))
+
+    def size(self) -> int:
+        """How many bytes the store takes on the disk, its log included."""
+        total = 0
+        for name in (self._file, f"{self._file}-wal"):
+            with suppress(FileNotFoundError):
+                total += os.stat(name).st_size
+        return total
+
+    def _scan(self, sql: str, prefix: str, count: int) -> Iterator[tuple[Any, ...]]:
+        return self._pages(sql, list(_ranges(prefix)), count)
+
+    def _pages(self, sql: str, ranges: list[tuple[bytes, bytes]], count: int) -> Iterator[tuple[Any, ...]]:
+        for first, last in ranges:
+            while rows := self._query(sql, (first, last, count)):
+                yield from rows
+                if len(rows) < count:
+                    break
+                first = rows[-1][0] + b"\0"
+
+    def _unpacked(self, stored: bytes) -> str:
+        try:
+            return _unpack(stored)
+        except (UnicodeDecodeError, AttributeError) as error:
+            raise CorruptStore(self._directory, f"{stored!r} is no key") from error
+
+    def _query(
+        self, sql: str, parameters: tuple[Any, ...] | list[bytes], *, immutable: bool = False
+    ) -> list[tuple[Any, ...]]:
+        waited: tuple[float, float] | None = None
+        while True:
+            try:
+                with self._reader.lock:
+                    connection = self._reader.connection or self._open(self._reader)
+                    rows = connection.execute(sql, parameters).fetchall()
+                    # An object that is found is right, even in a store that has been removed.
+                    if not (immutable and rows):
+                        self._check_place(self._reader)
+                    return rows
+            except sqlite3.Error as error:
+                waited = self._pause_or_raise(error, waited, self._reader)
+
+    # Writing
+
+    def set(self, key: str, value: bytes) -> None:
+        self._write([(_pack(key), self._storable(key, value))], [], [])
+
+    def delete(self, key: str) -> None:
+        self._write([], [(_pack(key),)], [])
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self.transact({key: new}, {key: expected})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key of `items` in one transaction."""
+        self._write([(_pack(key), self._storable(key, value)) for key, value in items.items()], [], [])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete every one of the keys in one transaction."""
+        self._write([], [(_pack(key),) for key in keys], [])
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+        sets, deletes = [], []
+        for key, value in writes.items():
+            if value is None:
+                deletes.append((_pack(key),))
+            else:
+                sets.append((_pack(key), self._storable(key, value)))
+        return self._write(sets, deletes, [(_pack(key), value) for key, value in expected.items()])
+
+    def _storable(self, key: str, value: bytes) -> bytes:
+        value = check_value(value)
+        if len(value) > MAX_VALUE_BYTES:
+            raise InvalidInput(
+                f"the value of {key!r} has {len(value):,} bytes; SQLite takes {MAX_VALUE_BYTES:,} at most"
+            )
+        return value
+
+    def _write(
+        self,
+        sets: list[tuple[bytes, bytes]],
+        deletes: list[tuple[bytes]],
+        expected: list[tuple[bytes, bytes | None]],
+    ) -> bool:
+        waited: tuple[float, float] | None = None
+        while True:
+            try:
+                with self._writer.lock:
+                    return self._transaction(sets, deletes, expected)
+            except sqlite3.Error as error:
+                waited = self._pause_or_raise(error, waited, self._writer)
+
+    def _transaction(
+        self,
+        sets: list[tuple[bytes, bytes]],
+        deletes: list[tuple[bytes]],
+        expected: list[tuple[bytes, bytes | None]],
+    ) -> bool:
+        connection = self._writer.connection or self._open(self._writer)
+        self._check_place(self._writer)
+        connection.execute("BEGIN IMMEDIATE")
+        committing = False
+        try:
+            for key, value in expected:
+                row = connection.execute(_GET, (key,)).fetchone()
+                if (row[0] if row else None) != value:
+                    connection.execute("ROLLBACK")
+                    return False
+            if deletes:
+                connection.executemany(_DELETE, deletes)
+            if sets:
+                connection.executemany(_SET, sets)
+            committing = True
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._abandon(connection)
+            if committing and isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_IOERR:
+                self._writer.close()
+                raise StoreUnavailable(
+                    f"{self._directory} failed while a transaction was being committed ({error}), which "
+                    "therefore may or may not have happened: read the ref again before you retry",
+                    outcome_unknown=True,
+                ) from error
+            raise
+        return True
+
+    def _abandon(self, connection: sqlite3.Connection) -> None:
+        """Undo the transaction, if SQLite has not done so itself; by closing, if nothing else helps."""
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._writer.close()
+
+    # Opening and closing
+
+    def _find_or_make(self) -> None:
+        """Make sure that there is a database file; SQLite makes a new one, but only in a directory."""
+        try:
+            if stat.S_ISREG(os.stat(self._file).st_mode):
+                return
+            raise InvalidInput(
+                f"{self._file} is in the way of a store and not a file; choose another directory"
+            )
+        except FileNotFoundError:
+            if not self._create:
+                raise NotFound(f"no store at {self._directory}", name=self._name) from None
+            self._make_directory(self._directory)
+        except OSError as error:
+            self._raise_unusable(error)
+
+    def _make_directory(self, path: str) -> None:
+        try:
+            if os.path.isdir(path):
+                return
+            parent = os.path.dirname(path)
+            self._make_directory(parent)
+            with suppress(FileExistsError):
+                os.mkdir(path)
+            # A new directory outlives a power cut once its parent is on the disk.
+            if hasattr(os, "O_DIRECTORY"):
+                descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            self._raise_unusable(error)
+
+    def _raise_unusable(self, error: OSError) -> NoReturn:
+        if isinstance(error, NotADirectoryError | FileExistsError):
+            raise InvalidInput(
+                f"{self._directory} cannot be a store, a file is in its way; choose another directory"
+            ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"no room to make {self._directory}: {error.strerror}") from error
+        raise StoreUnavailable(
+            f"{self._directory} cannot be used: {error.strerror}; make it readable and writable for this "
+            "user, or choose another directory"
+        ) from error
+
+    def _open(self, handle: _Handle) -> sqlite3.Connection:
+        if self._closed:
+            raise InvalidInput(f"{self!r} is closed; open it again")
+        # A URI, because only that can say "do not make the file". Three characters mean something in one.
+        path = self._file.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(
+            f"file://{path}?mode={'rwc' if self._create else 'rw'}",
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        try:
+            self._check_or_make_format(connection)
+            if handle is self._writer:
+                # Both are set, since a build of SQLite may have another default.
+                connection.execute(
+                    f"PRAGMA synchronous={'FULL' if self._durability == 'power' else 'NORMAL'}"
+                )
+                connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+                if self._size_limit is not None:
+                    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+                    connection.execute(f"PRAGMA max_page_count={max(1, self._size_limit // page_bytes)}")
+            handle.place = self._place()
+        except BaseException:
+            connection.close()
+            raise
+        handle.connection = connection
+        return connection
+
+    def _check_or_make_format(self, connection: sqlite3.Connection) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application == APPLICATION_ID:
+            if version > FORMAT:
+                raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT)
+            return
+        if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise InvalidInput(
+                f"{self._file} is an SQLite database of another program; choose another directory"
+            )
+        if not self._create:
+            raise NotFound(f"no store at {self._directory}: its file is empty", name=self._name)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != APPLICATION_ID:  # another process may have been faster
+            connection.execute(_CREATE)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+        connection.execute("COMMIT")
+
+    def _place(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_place(self, handle: _Handle) -> None:
+        # SQLite itself goes on reading and writing a file that was removed, and loses it all at the end.
+        place = self._place()
+        if place is None or place != handle.place:
+            handle.close()
+            raise StoreUnavailable(
+                f"{self._directory} was removed or replaced while it was open; restore it, or open another"
+            )
+
+    def close(self) -> None:
+        with self._writer.lock, self._reader.lock:
+            self._closed = True
+            self._writer.close()
+            self._reader.close()
+
+    def __del__(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+    def before_fork(self) -> None:
+        for handle in (self._writer, self._reader):
+            handle.lock.acquire()
+            handle.close()
+
+    def after_fork(self, *, child: bool) -> None:
+        for handle in (self._writer, self._reader):
+            if child:
+                handle.lock = threading.RLock()
+            else:
+                handle.lock.release()
+
+    # Errors
+
+    def _pause_or_raise(
+        self, error: sqlite3.Error, waited: tuple[float, float] | None, handle: _Handle
+    ) -> tuple[float, float]:
+        """Sleep if `error` says that another has the lock, and return the deadline and the next pause.
+
+        SQLite's own busy handler looks again at fixed times, and so can starve a writer (433 ms seen).
+        """
+        if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+            self._raise(error, handle)
+        now = time.monotonic()
+        deadline, pause = waited or (now + self._timeout, FIRST_PAUSE)
+        if now >= deadline:
+            raise StoreUnavailable(
+                f"{self._directory} was locked by other writers for {self._timeout:g} s; retry later"
+            ) from error
+        # One random byte is enough of a jitter, and needs no `import random`.
+        time.sleep(min(pause * (0.5 + os.urandom(1)[0] / 256), deadline - now))
+        return deadline, min(pause * 1.5, LONGEST_PAUSE)
+
+    def _raise(self, error: sqlite3.Error, handle: _Handle) -> NoReturn:
+        """Raise what `error`, which undid its transaction, means to a caller."""
+        code = _code(error)
+        # Without room for its shared memory or a new file, SQLite reports one of the other two.
+        unsure = code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+        if code == sqlite3.SQLITE_FULL or (unsure and self._is_disk_full()):
+            if self._size_limit is not None and not self._is_disk_full():
+                raise StoreFull(
+                    f"{self._directory} has reached its size_limit of {self._size_limit:,} bytes; nothing "
+                    "was written: delete what is not needed, or raise the limit"
+                ) from error
+            raise StoreFull(
+                f"the disk of {self._directory} is full; nothing was written: make room and retry"
+            ) from error
+        # SQLITE_ERROR is a table that is missing or has other columns, since the SQL itself is right.
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR):
+            raise CorruptStore(self._directory, f"{FILE_NAME}: {error}") from error
+        if code == sqlite3.SQLITE_TOOBIG:
+            raise InvalidInput(f"too big for a row of SQLite: {error}") from error
+        if code in (
+            sqlite3.SQLITE_CANTOPEN,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_PERM,
+            sqlite3.SQLITE_IOERR,
+        ):
+            # The handle may have seen what is not there any more; the next use opens another.
+            with handle.lock:
+                handle.close()
+        if not self._create and not os.path.exists(self._file):
+            raise StoreUnavailable(f"{self._directory} was removed; restore it, or open another") from error
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise StoreUnavailable(
+                f"{self._directory} cannot be written to ({error}); SQLite needs that also to read: make the "
+                "directory and its files writable for this user, or copy them to where they are"
+            ) from error
+        raise StoreUnavailable(f"{self._directory} failed: {error}; nothing was written") from error
+
+    def _is_disk_full(self) -> bool:
+        try:
+            return os.statvfs(self._directory).f_bavail == 0
+        except (OSError, AttributeError):
+            return False
+
+    # Identity
+
+    @property
+    def location(self) -> str:
+        return self._directory
+
+    def __repr__(self) -> str:
+        return f"Disk({self._name!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (self._directory, self._size_limit, self._durability, self._timeout)
+
+
+def _reopen(directory: str, size_limit: int | None, durability: Durability, timeout: float) -> Disk:
+    return Disk(directory, size_limit=size_limit, durability=durability, create=False, timeout=timeout)
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary result code; None for an error of the Python module itself."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    return None if extended is None else extended & 0xFF

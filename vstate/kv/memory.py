@@ -1,0 +1,70 @@
+"""Memory: a store in a dict, for tests and notebooks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+
+from vstate.kv.base import ForkAware, KVStore, check_key, check_value, survive_forks
+
+
+class Memory(KVStore, ForkAware):
+    """A store in this process's memory. `transact` is one transaction; a fork gives the child a copy."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._lock = threading.RLock()
+        survive_forks(self)
+
+    def get(self, key: str) -> bytes | None:
+        check_key(key)
+        with self._lock:
+            return self._values.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.transact({key: check_value(value)}, {})
+
+    def delete(self, key: str) -> None:
+        self.transact({key: None}, {})
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        check_key(prefix)
+        with self._lock:
+            return iter([key for key in self._values if key.startswith(prefix)])
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self.transact({key: new}, {key: expected})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key of `items`, or raise and set none."""
+        self.transact({key: check_value(value) for key, value in items.items()}, {})
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+        for key in expected:
+            check_key(key)
+        checked = {
+            check_key(key): None if value is None else check_value(value) for key, value in writes.items()
+        }
+        with self._lock:
+            for key, value in expected.items():
+                if self._values.get(key) != value:
+                    return False
+            for key, value in checked.items():
+                if value is None:
+                    self._values.pop(key, None)
+                else:
+                    self._values[key] = value
+        return True
+
+    def __repr__(self) -> str:
+        return f"Memory({len(self._values)} keys)"
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()

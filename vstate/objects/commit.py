@@ -1,0 +1,142 @@
+"""Commit: one state of a mapping, where it came from, and what happened on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import COMMIT, ID_BYTES, Object, ObjectId
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(time: datetime) -> int:
+    """Whole microseconds since 1970-01-01 UTC."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def moment(microseconds: int) -> datetime:
+    """The aware UTC datetime so many microseconds after 1970-01-01; ValueError out of range."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError as error:
+        raise ValueError(f"time out of range: {microseconds}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: `kind` in the program's own words, `data` plain.
+
+    `commit` is the id of the commit that holds the event and its effects, None until there is one.
+    """
+
+    kind: str
+    time: datetime
+    data: Mapping[str, Any]
+    namespace: str = ""
+    commit: str | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Commit:
+    """A content-addressed snapshot; equal content has an equal `id`.
+
+    `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
+    `time` an aware UTC datetime, `info` plain data, `events` what was recorded since the first parent.
+    """
+
+    tree: ObjectId | None
+    parents: tuple[ObjectId, ...]
+    time: datetime
+    message: str = ""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+
+    @cached_property
+    def body(self) -> bytes:
+        """The canonical encoding, which the id is the hash of."""
+        events = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in self.events]
+        return encode(
+            [self.tree, list(self.parents), microseconds(self.time), self.message, self.info, events]
+        )
+
+    @cached_property
+    def oid(self) -> ObjectId:
+        """The id as bytes."""
+        return ObjectId.of(COMMIT, self.body)
+
+    @property
+    def id(self) -> str:
+        """The id in 64 hex digits."""
+        return str(self.oid)
+
+    @property
+    def short(self) -> str:
+        """The first 10 digits of the id."""
+        return self.oid.short
+
+    def as_object(self) -> Object:
+        """The commit as an object to be stored under `oid`."""
+        return Object(COMMIT, self.body)
+
+    @classmethod
+    def decode(cls, oid: ObjectId, body: bytes) -> Commit:
+        """The commit that `body` encodes; ValueError when it encodes none."""
+        try:
+            tree, parents, time, message, info, events = decode(body)
+            commit = cls(
+                tree=None if tree is None else _id(tree),
+                parents=tuple(_id(parent) for parent in parents),
+                time=moment(time),
+                message=_str(message),
+                info=_dict(info),
+                events=tuple(
+                    Event(_str(kind), moment(at), _dict(data), _str(namespace), str(oid))
+                    for kind, at, data, namespace in events
+                ),
+            )
+        except TypeError as error:
+            raise ValueError(f"not a commit: {error}") from error
+        commit.__dict__["body"] = body
+        commit.__dict__["oid"] = oid
+        return commit
+
+    def __eq__(self, other: object) -> bool:
+        return self.oid == other.oid if isinstance(other, Commit) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.oid)
+
+    def __repr__(self) -> str:
+        return f"Commit({self.short} {self.message!r})" if self.message else f"Commit({self.short})"
+
+    def __str__(self) -> str:
+        return f"{self.short}  {self.time:%Y-%m-%d %H:%M:%S}  {self.message}".rstrip()
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only a notebook asks
+
+        return f"<code>{self.short}</code> {self.time:%Y-%m-%d %H:%M:%S} {escape(self.message)}"
+
+
+def _id(value: object) -> ObjectId:
+    if not isinstance(value, bytes) or len(value) != ID_BYTES:
+        raise ValueError("an id of 32 bytes is missing")
+    return ObjectId(value)
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is missing")
+    return value
+
+
+def _dict(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a map is missing")
+    return value

@@ -1,0 +1,225 @@
+"""A long byte stream as content-defined chunks under a Merkle index.
+
+A stream of up to `BLOB_BYTES` is one blob. A longer one is cut by FastCDC (Xia et al., "The Design of
+Fast Content-Defined Chunking for Data Deduplication Based Storage Systems", IEEE TPDS 2020) and the
+chunks, each a blob, hang below a tree of index nodes. A node ends after an item whose id's last byte is
+a multiple of 16, so nodes too are content-defined: an edit writes the chunks that it touched and one
+node a level, and appending to a stream of n bytes writes O(log n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
+
+if TYPE_CHECKING:
+    from pyfastcdc import FastCDC
+
+BLOB_BYTES = 16 * 1024
+
+MIB = 1024 * 1024
+
+CHUNK_SIZES = ((8 * MIB, 2048), (64 * MIB, 16384), (None, 65536))
+"""FastCDC's average chunk size for streams shorter than each bound, in bytes; part of the format.
+
+The smallest chunk is a quarter of it and the largest four times it. Long streams take larger chunks so
+that a value of gigabytes is not millions of rows; a stream that grows past a bound is stored anew once.
+"""
+
+INDEX_FANOUT = 16
+INDEX_LIMIT = 16 * INDEX_FANOUT
+
+ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks of one stream, in order: their ids and lengths in bytes; and its index nodes' ids."""
+
+    ids: tuple[ObjectId, ...]
+    lengths: tuple[int, ...]
+    indexes: frozenset[ObjectId] = field(default=frozenset(), compare=False)
+
+    @property
+    def length(self) -> int:
+        """The length of the stream in bytes."""
+        return sum(self.lengths)
+
+
+def chunk_size(length: int) -> int:
+    """The average chunk size for a stream of this many bytes."""
+    return next(size for bound, size in CHUNK_SIZES if bound is None or length < bound)
+
+
+def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Link, Chunks, NewObjects]:
+    """Cut a stream into objects: its link, its chunks, and the objects that `previous` does not hold.
+
+    `previous` is a guess at what the stream looked like before; it saves time and never changes the
+    result. Chunks that stand in it are taken to be stored already.
+    """
+    view = memoryview(data)
+    length = view.nbytes
+    if length <= BLOB_BYTES:
+        body = bytes(data)
+        oid = ObjectId.of(BLOB, body)
+        known = previous is not None and oid in previous.ids
+        return Link(oid, length), Chunks((oid,), (length,)), {} if known else {oid: Object(BLOB, body)}
+    if previous is not None and (
+        previous.length <= BLOB_BYTES or chunk_size(previous.length) != chunk_size(length)
+    ):
+        previous = None
+    ids, lengths, objects = _cut(view, previous)
+    root, indexes = _index(ids, lengths)
+    known_indexes = previous.indexes if previous is not None else frozenset()
+    objects.update({oid: node for oid, node in indexes.items() if oid not in known_indexes})
+    return Link(root, length), Chunks(tuple(ids), tuple(lengths), frozenset(indexes)), objects
+
+
+def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], list[int], NewObjects]:
+    # FastCDC decides on a cut from the bytes since the cut before it. So where a chunk of the previous
+    # version stands unchanged after a cut, cutting again would end it at the same place, and hashing it,
+    # at twice the speed, is enough. Its last chunk is no such proof: it ended because the stream did.
+    ids: list[ObjectId] = []
+    lengths: list[int] = []
+    objects: NewObjects = {}
+    position = 0
+    end = len(view)
+    old_ids = previous.ids if previous else ()
+    old_lengths = previous.lengths if previous else ()
+    places = {oid: i for i, oid in enumerate(old_ids[:-1])}
+    stored = set(old_ids)
+    expect = 0
+    while position < end:
+        while expect < len(old_ids) - 1 and position + old_lengths[expect] <= end:
+            size = old_lengths[expect]
+            if ObjectId.of(BLOB, view[position : position + size]) != old_ids[expect]:
+                break
+            ids.append(old_ids[expect])
+            lengths.append(size)
+            position += size
+            expect += 1
+        if position == end:
+            break
+        for piece in _chunker(end).cut_buf(view[position:]):
+            size = piece.length
+            # Copied before it is hashed: another thread may write to the buffer in the meantime.
+            body = bytes(view[position : position + size])
+            oid = ObjectId.of(BLOB, body)
+            ids.append(oid)
+            lengths.append(size)
+            if oid not in stored:
+                objects[oid] = Object(BLOB, body)
+            position += size
+            if oid in places:
+                expect = places[oid] + 1
+                break
+    return ids, lengths, objects
+
+
+def _chunker(length: int) -> FastCDC:
+    from pyfastcdc import FastCDC  # late, for a quick `import vstate`: only long streams need it
+
+    average = chunk_size(length)
+    return FastCDC(
+        average, min_size=average // 4, max_size=average * 4, normalized_chunking=1, seed=0
+    )
+
+
+def _index(ids: Sequence[ObjectId], lengths: Sequence[int]) -> tuple[ObjectId, NewObjects]:
+    """The root of the index over the chunks, and all its nodes."""
+    nodes: NewObjects = {}
+    items = list(zip(ids, lengths, strict=True))
+    height = 1
+    while len(items) > 1:
+        above: list[tuple[ObjectId, int]] = []
+        for run in _runs(items):
+            body = encode([height, b"".join(oid for oid, _ in run), [size for _, size in run]])
+            oid = ObjectId.of(INDEX, body)
+            nodes[oid] = Object(INDEX, body)
+            above.append((oid, sum(size for _, size in run)))
+        items = above
+        height += 1
+    return items[0][0], nodes
+
+
+def _runs(items: Sequence[tuple[ObjectId, int]]) -> Iterable[Sequence[tuple[ObjectId, int]]]:
+    begin = 0
+    for i, (oid, _) in enumerate(items, start=1):
+        # At least two items a node, so that each level is shorter than the one below it.
+        if (oid[-1] % INDEX_FANOUT == 0 and i - begin > 1) or i - begin == INDEX_LIMIT:
+            yield items[begin:i]
+            begin = i
+    if begin < len(items):
+        yield items[begin:]
+
+
+def is_single(link: Link) -> bool:
+    """Whether the stream is one blob without an index."""
+    return link.length <= BLOB_BYTES
+
+
+def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
+    """The height and the items (id, length in bytes) of an index node; ValueError if it is none."""
+    try:
+        height, joined, lengths = decode(body)
+    except TypeError as error:
+        raise ValueError(f"not an index node: {error}") from error
+    shapes = (
+        type(height) is int
+        and height > 0
+        and type(joined) is bytes
+        and type(lengths) is list
+        and len(joined) == ID_BYTES * len(lengths) > 0
+        and all(type(size) is int and size > 0 for size in lengths)
+    )
+    if not shapes:
+        raise ValueError("a malformed index node")
+    ids = (ObjectId(joined[i : i + ID_BYTES]) for i in range(0, len(joined), ID_BYTES))
+    return height, list(zip(ids, lengths, strict=True))
+
+
+def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
+    """The chunks of a stored stream; one batch of reads a level. ValueError if lengths do not add up."""
+    if is_single(link):
+        return Chunks((link.id,), (link.length,))
+    items = [(link.id, link.length)]
+    indexes: set[ObjectId] = set()
+    height: int | None = None
+    while height != 1:
+        bodies = read_indexes([oid for oid, _ in items])
+        indexes.update(bodies)
+        below: list[tuple[ObjectId, int]] = []
+        for oid, length in items:
+            found, parts = read_index(bodies[oid])
+            if height is not None and found != height - 1:
+                raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
+            if sum(size for _, size in parts) != length:
+                raise ValueError(f"the parts of index node {oid} do not add up to {length} bytes")
+            below += parts
+            height_below = found
+        height = height_below
+        items = below
+    return Chunks(tuple(oid for oid, _ in items), tuple(size for _, size in items), frozenset(indexes))
+
+
+def join(read_blobs: ReadMany, chunks: Chunks, *, batch: int = 1024) -> bytearray:
+    """The bytes of a stored stream, read `batch` chunks at a time. ValueError if a length is wrong.
+
+    A bytearray, because an array loaded over it must be writable again.
+    """
+    data = bytearray(chunks.length)
+    position = 0
+    pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
+    while part := list(islice(pairs, batch)):
+        bodies = read_blobs([oid for oid, _ in part])
+        for oid, size in part:
+            if len(bodies[oid]) != size:
+                raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")
+            data[position : position + size] = bodies[oid]
+            position += size
+    return data

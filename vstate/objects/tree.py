@@ -1,0 +1,388 @@
+"""The ordered Merkle tree of keys: an immutable map from str to bytes.
+
+A B+-like tree whose node boundaries come from a hash of the key alone. A key has a *level*: how many
+times 5 zero bits its hash ends in. At height h a key of level above h begins a new node, so a node has
+32 items on average and where nodes begin does not depend on the others. Hence the root is a function of
+the contents: not of the order of edits, nor of what was deleted on the way.
+
+A tree is named by its root's id, None being the empty tree. Values are opaque here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
+
+LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
+
+
+class Node:
+    """One node, never changed once built.
+
+    A leaf (height 0) pairs `keys[i]` with the value `items[i]`. Above, `keys[i]` is the first key below
+    the child `items[i]` and `counts[i]` the number of keys below it. A child that is not written yet
+    stands there as a Node instead of its id.
+    """
+
+    __slots__ = ("counts", "height", "items", "keys")
+
+    def __init__(
+        self,
+        height: int,
+        keys: list[str],
+        items: list[bytes | Node],
+        counts: list[int],
+    ) -> None:
+        self.height = height
+        self.keys = keys
+        self.items = items
+        self.counts = counts
+
+    @property
+    def count(self) -> int:
+        """The number of keys in and below this node."""
+        return sum(self.counts) if self.height else len(self.keys)
+
+    def children(self) -> list[ObjectId]:
+        """The ids of the nodes below; none for a leaf."""
+        return [ObjectId(item) for item in self.items if isinstance(item, bytes)] if self.height else []
+
+    @classmethod
+    def decode(cls, body: bytes) -> Node:
+        """The node that `body` encodes; ValueError when it encodes none."""
+        try:
+            height, keys, items, counts = decode(body)
+        except TypeError as error:
+            raise ValueError(f"not a tree node: {error}") from error
+        shapes = (
+            type(height) is int
+            and type(keys) is type(items) is type(counts) is list
+            and len(keys) == len(items) > 0
+            and len(counts) == (len(keys) if height else 0)
+            and set(map(type, keys)) == {str}
+            and set(map(type, items)) == {bytes}
+            and (height == 0 or (set(map(len, items)) == {ID_BYTES} and set(map(type, counts)) == {int}))
+        )
+        if not shapes:
+            raise ValueError("a malformed tree node")
+        return cls(height, keys, items, counts)
+
+
+ReadNode = Callable[[ObjectId], Node]
+
+
+class KeyChange(NamedTuple):
+    """A key whose value differs between two trees; None stands for absent."""
+
+    key: str
+    old: bytes | None
+    new: bytes | None
+
+
+@lru_cache(maxsize=65536)
+def level(key: str) -> int:
+    """How many heights this key begins a node at: the zero bits that its hash ends in, by fives."""
+    bits = int.from_bytes(blake3(key.encode()).digest(length=8), "big") | 1 << 60
+    return ((bits & -bits).bit_length() - 1) // LEVEL_BITS
+
+
+# Reading
+
+
+def lookup(read: ReadNode, root: ObjectId | None, key: str) -> bytes | None:
+    """The value of `key`, or None. Reads one node for each height."""
+    if root is None:
+        return None
+    node = read(root)
+    while node.height:
+        i = bisect_right(node.keys, key) - 1
+        if i < 0:
+            return None
+        node = _child(read, node, i)
+    i = bisect_left(node.keys, key)
+    if i < len(node.keys) and node.keys[i] == key:
+        return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
+    return None
+
+
+def count(read: ReadNode, root: ObjectId | None) -> int:
+    """The number of keys, from the root alone."""
+    return 0 if root is None else read(root).count
+
+
+def scan(
+    read: ReadNode, root: ObjectId | None, prefix: str = "", *, start: str = ""
+) -> Iterator[tuple[str, bytes]]:
+    """The items whose keys begin with `prefix`, from `start` on, sorted; reads nodes as it goes."""
+    if root is None:
+        return
+    first = max(prefix, start)
+    path: list[tuple[Node, int]] = []
+    node = read(root)
+    while node.height:
+        i = max(bisect_right(node.keys, first) - 1, 0)
+        path.append((node, i + 1))
+        node = _child(read, node, i)
+    position = bisect_left(node.keys, first)
+    while True:
+        for i in range(position, len(node.keys)):
+            key = node.keys[i]
+            if not key.startswith(prefix):
+                return
+            yield key, node.items[i]  # type: ignore[misc]
+        position = 0
+        while path and path[-1][1] == len(path[-1][0].keys):
+            path.pop()
+        if not path:
+            return
+        node, i = path.pop()
+        path.append((node, i + 1))
+        node = _child(read, node, i)
+        while node.height:
+            path.append((node, 1))
+            node = _child(read, node, 0)
+
+
+def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str) -> int:
+    """The number of keys that begin with `prefix`; reads the two edges of the range only."""
+    end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix and ord(prefix[-1]) < 0x10FFFF else None
+    if end is None:
+        return sum(1 for _ in scan(read, root, prefix)) if prefix else count(read, root)
+    return _rank(read, root, end) - _rank(read, root, prefix)
+
+
+def _rank(read: ReadNode, root: ObjectId | None, key: str) -> int:
+    """The number of keys below `key`."""
+    if root is None:
+        return 0
+    node, rank = read(root), 0
+    while node.height:
+        i = max(bisect_right(node.keys, key) - 1, 0)
+        rank += sum(node.counts[:i])
+        node = _child(read, node, i)
+    return rank + bisect_left(node.keys, key)
+
+
+def _child(read: ReadNode, node: Node, i: int) -> Node:
+    item = node.items[i]
+    return item if isinstance(item, Node) else read(ObjectId(item))
+
+
+# Differences
+
+
+def diff(read: ReadNode, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
+    """The keys whose values differ, sorted. Reads only nodes that are not in both trees."""
+    if old == new:
+        return
+    old_nodes = [read(old)] if old is not None else []
+    new_nodes = [read(new)] if new is not None else []
+    while old_nodes or new_nodes:
+        height = max(node.height for node in (*old_nodes, *new_nodes))
+        if height == 0:
+            break
+        if len(old_nodes) == len(new_nodes) == 1 and _same_shape(a := old_nodes[0], b := new_nodes[0]):
+            # The usual case, an overwritten key: compare position by position.
+            moved = [i for i, item in enumerate(a.items) if item != b.items[i]]
+            old_nodes = [_child(read, a, i) for i in moved]
+            new_nodes = [_child(read, b, i) for i in moved]
+            continue
+        shared = set(_ids_below(old_nodes, height)).intersection(_ids_below(new_nodes, height))
+        old_nodes = _descend(read, old_nodes, height, shared)
+        new_nodes = _descend(read, new_nodes, height, shared)
+    yield from _diff_leaves(old_nodes, new_nodes)
+
+
+def _same_shape(a: Node, b: Node) -> bool:
+    return a.height == b.height and a.keys == b.keys
+
+
+def _ids_below(nodes: Sequence[Node], height: int) -> list[bytes | Node]:
+    return [item for node in nodes if node.height == height for item in node.items]
+
+
+def _descend(read: ReadNode, nodes: Sequence[Node], height: int, shared: set[bytes | Node]) -> list[Node]:
+    below = []
+    for node in nodes:
+        if node.height == height:
+            below += [_child(read, node, i) for i, item in enumerate(node.items) if item not in shared]
+        else:
+            below.append(node)
+    return below
+
+
+def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterator[KeyChange]:
+    old = {(key, item) for node in old_nodes for key, item in zip(node.keys, node.items, strict=True)}
+    new = {(key, item) for node in new_nodes for key, item in zip(node.keys, node.items, strict=True)}
+    before: dict[str, bytes] = dict(old - new)  # type: ignore[arg-type]  # the items of a leaf are bytes
+    after: dict[str, bytes] = dict(new - old)  # type: ignore[arg-type]
+    for key in sorted(before.keys() | after.keys()):
+        yield KeyChange(key, before.get(key), after.get(key))
+
+
+# Editing
+
+
+def update(
+    read: ReadNode, root: ObjectId | None, changes: Mapping[str, bytes | None]
+) -> tuple[ObjectId | None, NewObjects, list[tuple[ObjectId, Node]]]:
+    """The tree with `changes` made, None deleting a key; deleting an absent one changes nothing.
+
+    Returns the new root, the new objects, and the new nodes for whoever caches them.
+    """
+    if not changes:
+        return root, {}, []
+    keys = sorted(changes)
+    if root is None:
+        pieces = _edit_leaf(Node(0, [], [], []), keys, changes)
+    else:
+        pieces = _edit(read, read(root), keys, changes)
+    while len(pieces) > 1:
+        pieces = _group(pieces[0].height + 1, pieces)
+    if not pieces:
+        return None, {}, []
+    top = pieces[0]
+    while top.height and len(top.items) == 1:
+        top = _child(read, top, 0)
+    objects: NewObjects = {}
+    nodes: list[tuple[ObjectId, Node]] = []
+    return _write(top, objects, nodes), objects, nodes
+
+
+def _edit(
+    read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]
+) -> list[Node]:
+    """The nodes that take the place of `node`, none if all its keys went.
+
+    The first of them may have lost the key that began it: then the caller joins it to its left.
+    """
+    if node.height == 0:
+        return _edit_leaf(node, keys, changes)
+    if len(keys) == 1:
+        same_shape = _edit_one(read, node, keys, changes)
+        if same_shape is not None:
+            return [same_shape]
+    children: list[tuple[str, bytes | Node, int]] = []
+    begin = 0
+    for i, first in enumerate(node.keys):
+        end = bisect_left(keys, node.keys[i + 1], begin) if i + 1 < len(node.keys) else len(keys)
+        if begin == end:
+            _append(read, children, (first, node.items[i], node.counts[i]), node.height)
+        else:
+            for piece in _edit(read, _child(read, node, i), keys[begin:end], changes):
+                _append(read, children, (piece.keys[0], piece, piece.count), node.height)
+        begin = end
+    return _split(node.height, children)
+
+
+def _edit_one(
+    read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]
+) -> Node | None:
+    """`node` with one key changed below, if that leaves its children as they are; else None."""
+    i = max(bisect_right(node.keys, keys[0]) - 1, 0)
+    pieces = _edit(read, _child(read, node, i), keys, changes)
+    if len(pieces) != 1 or pieces[0].keys[0] != node.keys[i]:
+        return None
+    items, counts = node.items.copy(), node.counts.copy()
+    items[i], counts[i] = pieces[0], pieces[0].count
+    return Node(node.height, node.keys, items, counts)
+
+
+def _append(
+    read: ReadNode,
+    children: list[tuple[str, bytes | Node, int]],
+    child: tuple[str, bytes | Node, int],
+    height: int,
+) -> None:
+    """Add a child of a node of this height, joined to the one before it if nothing begins it now."""
+    if children and level(child[0]) < height:
+        first, left, _ = children[-1]
+        joined = _join(read, _loaded(read, left), _loaded(read, child[1]))
+        children[-1] = (first, joined, joined.count)
+    else:
+        children.append(child)
+
+
+def _join(read: ReadNode, left: Node, right: Node) -> Node:
+    """One node of two neighbours, of which the right one has lost the key that began it."""
+    if left.height == 0:
+        return Node(0, left.keys + right.keys, left.items + right.items, [])
+    children = list(zip(left.keys, left.items, left.counts, strict=True))
+    rest = list(zip(right.keys, right.items, right.counts, strict=True))
+    _append(read, children, rest[0], left.height)
+    children += rest[1:]
+    keys, items, counts = (list(column) for column in zip(*children, strict=True))
+    return Node(left.height, keys, items, counts)  # type: ignore[arg-type]  # zip loses the types
+
+
+def _loaded(read: ReadNode, item: bytes | Node) -> Node:
+    return item if isinstance(item, Node) else read(ObjectId(item))
+
+
+def _split(height: int, children: Sequence[tuple[str, bytes | Node, int]]) -> list[Node]:
+    """Nodes of this height over the children, cut before each key whose level is above it."""
+    if not children:
+        return []
+    starts = [0, *(i for i in range(1, len(children)) if level(children[i][0]) > height), len(children)]
+    nodes = []
+    for begin, end in zip(starts, starts[1:], strict=False):
+        run = children[begin:end]
+        nodes.append(Node(height, [c[0] for c in run], [c[1] for c in run], [c[2] for c in run]))
+    return nodes
+
+
+def _group(height: int, pieces: Sequence[Node]) -> list[Node]:
+    return _split(height, [(piece.keys[0], piece, piece.count) for piece in pieces])
+
+
+def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]) -> list[Node]:
+    known = node.keys
+    if len(keys) == 1:
+        i = bisect_left(known, keys[0])
+        value = changes[keys[0]]
+        if value is not None and i < len(known) and known[i] == keys[0]:
+            items = node.items.copy()
+            items[i] = value
+            return [Node(0, known, items, [])]
+    merged: dict[str, bytes | Node] = dict(zip(known, node.items, strict=True))
+    for key in keys:
+        value = changes[key]
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    if not merged:
+        return []
+    in_order = sorted(merged)
+    # Only a key that is new here, or that no longer comes first, can begin a node inside the leaf.
+    inner = set(known[1:])
+    starts = [
+        0,
+        *(i for i, key in enumerate(in_order) if i and key not in inner and level(key) > 0),
+        len(in_order),
+    ]
+    return [
+        Node(0, in_order[begin:end], [merged[key] for key in in_order[begin:end]], [])
+        for begin, end in zip(starts, starts[1:], strict=False)
+    ]
+
+
+def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) -> ObjectId:
+    """Turn a node, and the unwritten ones below it, into objects; its id."""
+    if node.height:
+        for i, item in enumerate(node.items):
+            if isinstance(item, Node):
+                node.items[i] = _write(item, objects, nodes)
+    body = encode([node.height, node.keys, node.items, node.counts])
+    oid = ObjectId.of(TREE, body)
+    objects[oid] = Object(TREE, body)
+    nodes.append((oid, node))
+    return oid

@@ -1,0 +1,193 @@
+"""Objects: immutable, verified content in a KVStore."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import zstandard
+
+from vstate.errors import CorruptObject, InvalidInput
+from vstate.kv.base import KVStore
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
+from vstate.objects.tree import Node
+
+PREFIX = "o/"
+
+MAX_OBJECT_BYTES = 64 * 1024 * 1024
+"""No object is longer than this before compression; a stored one that says it is, is refused."""
+
+COMPRESSION_LEVEL = 1
+COMPRESS_FROM_BYTES = 64
+
+SAMPLE_AFTER = 8
+SAMPLE_EVERY = 32
+"""After 8 blobs in a row that did not shrink, only every 32nd is tried, until one shrinks."""
+
+NODE_CACHE = 4096
+COMMIT_CACHE = 4096
+
+_LETTERS: dict[Kind, tuple[bytes, bytes]] = {
+    kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
+}
+_KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter in letters}
+
+
+class Objects:
+    """The objects of one store. Threads may share it."""
+
+    def __init__(self, store: KVStore) -> None:
+        self.store = store
+        self._nodes: dict[ObjectId, Node] = {}
+        self._commits: dict[ObjectId, Commit] = {}
+        self._zstd = _Zstd()
+
+    # Reading
+
+    def read(self, kind: Kind, oid: ObjectId) -> bytes:
+        """The body of the object of this kind; CorruptObject if it is missing or damaged."""
+        key = PREFIX + oid.hex()
+        stored = self.store.get(key)
+        try:
+            return self._verified(kind, oid, stored)
+        except CorruptObject:
+            # A cache in front may hold a damaged copy of what is whole behind it.
+            self.store.forget(key)
+            return self._verified(kind, oid, self.store.get(key))
+
+    def read_many(self, kind: Kind, ids: Iterable[ObjectId]) -> dict[ObjectId, bytes]:
+        """The bodies of objects of one kind, in one batch; CorruptObject as for `read`."""
+        wanted = {PREFIX + oid.hex(): oid for oid in ids}
+        if len(wanted) == 1:
+            return {oid: self.read(kind, oid) for oid in wanted.values()}
+        found = self.store.get_many(list(wanted))
+        bodies = {}
+        for key, oid in wanted.items():
+            try:
+                bodies[oid] = self._verified(kind, oid, found.get(key))
+            except CorruptObject:
+                bodies[oid] = self.read(kind, oid)
+        return bodies
+
+    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these blobs."""
+        return self.read_many(BLOB, ids)
+
+    def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these index nodes."""
+        return self.read_many(INDEX, ids)
+
+    def node(self, oid: ObjectId) -> Node:
+        """A tree node, from memory if it was read or written lately."""
+        node = self._nodes.get(oid)
+        if node is None:
+            try:
+                node = Node.decode(self.read(TREE, oid))
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
+            _remember(self._nodes, oid, node, NODE_CACHE)
+        return node
+
+    def commit(self, oid: ObjectId) -> Commit:
+        """A commit, from memory if it was read or written lately."""
+        commit = self._commits.get(oid)
+        if commit is None:
+            try:
+                commit = Commit.decode(oid, self.read(COMMIT, oid))
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
+            _remember(self._commits, oid, commit, COMMIT_CACHE)
+        return commit
+
+    def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
+        """Keep in memory what was just written."""
+        for oid, node in nodes:
+            _remember(self._nodes, oid, node, NODE_CACHE)
+        for commit in commits:
+            _remember(self._commits, commit.oid, commit, COMMIT_CACHE)
+
+    def commit_ids(self, prefix: str) -> Iterator[ObjectId]:
+        """The ids of commits that begin with these hex digits."""
+        for key in self.store.keys(PREFIX + prefix):
+            oid = ObjectId.parse(key.removeprefix(PREFIX))
+            stored = self.store.get(key)
+            if stored and _KIND_OF.get(stored[0]) is COMMIT:
+                yield oid
+
+    def is_commit(self, oid: ObjectId) -> bool:
+        """Whether the store holds a commit of this id."""
+        if oid in self._commits:
+            return True
+        stored = self.store.get(PREFIX + oid.hex())
+        return bool(stored) and _KIND_OF.get(stored[0]) is COMMIT  # type: ignore[index]
+
+    def _verified(self, kind: Kind, oid: ObjectId, stored: bytes | None) -> bytes:
+        if stored is None:
+            raise CorruptObject(str(oid), "it is missing")
+        raw, packed = _LETTERS[kind]
+        letter = stored[:1]
+        if letter == raw:
+            body = stored[1:]
+        elif letter == packed:
+            body = self._zstd.decompress(oid, stored)
+        else:
+            raise CorruptObject(str(oid), f"it is no {kind.name}")
+        if ObjectId.of(kind, body) != oid:
+            raise CorruptObject(str(oid), "its content does not match its id")
+        return body
+
+    # Writing
+
+    def stored(self, objects: NewObjects) -> dict[str, bytes]:
+        """The rows to write for new objects, by key. Ids do not depend on what is compressed."""
+        rows: dict[str, bytes] = {}
+        misses = 0
+        for oid, (kind, body) in objects.items():
+            if len(body) > MAX_OBJECT_BYTES:
+                raise InvalidInput(
+                    f"a {kind.name} of {len(body)} bytes is too large: the limit is {MAX_OBJECT_BYTES}; "
+                    "keep large data in values, not in a commit's message, info or events"
+                )
+            letter, packed_letter = _LETTERS[kind]
+            sampled = kind is not BLOB or misses < SAMPLE_AFTER or misses % SAMPLE_EVERY == 0
+            packed = None
+            if sampled and len(body) >= COMPRESS_FROM_BYTES:
+                packed = self._zstd.compress(body)
+                if len(packed) > len(body) * 0.9:
+                    packed = None
+            if kind is BLOB:
+                misses = misses + 1 if packed is None else 0
+            rows[PREFIX + oid.hex()] = letter + body if packed is None else packed_letter + packed
+        return rows
+
+
+class _Zstd(threading.local):
+    """A compressor and a decompressor for each thread, since zstandard's are not to be shared."""
+
+    def __init__(self) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        self._decompressor = zstandard.ZstdDecompressor()
+
+    def compress(self, body: bytes | memoryview) -> bytes:
+        return self._compressor.compress(body)
+
+    def decompress(self, oid: ObjectId, stored: bytes) -> bytes:
+        packed = memoryview(stored)[1:]
+        try:
+            size = zstandard.frame_content_size(packed)
+            if not 0 <= size <= MAX_OBJECT_BYTES:
+                raise CorruptObject(str(oid), f"it says to be {size} bytes long")
+            return self._decompressor.decompress(packed)
+        except zstandard.ZstdError as error:
+            raise CorruptObject(str(oid), f"it cannot be decompressed: {error}") from error
+
+
+def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    cache[key] = value
+    while len(cache) > limit:
+        try:
+            del cache[next(iter(cache))]  # the oldest
+        except (KeyError, RuntimeError, StopIteration):  # another thread was there first
+            break

@@ -1,0 +1,165 @@
+"""Refs: the names of commits that move, and the log of how they moved."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from vstate.errors import CorruptStore, InvalidInput
+from vstate.kv.base import KVStore
+from vstate.objects.canonical import decode, encode
+from vstate.objects.commit import moment
+from vstate.objects.ids import ID_BYTES, ObjectId
+
+PREFIX = "r/"
+HEADS = "heads/"
+TAGS = "tags/"
+HEAD = "HEAD"
+DEFAULT_BRANCH = "main"
+REFLOG = "reflog/"
+
+_SYMBOLIC = "ref: "
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
+
+
+def check_ref_name(name: str, what: str = "branch") -> str:
+    """The name, if git's check-ref-format would take it for a branch; InvalidInput if not."""
+    if not isinstance(name, str):
+        raise TypeError(f"a {what} name is a str, not {type(name).__name__}")
+    if _FORBIDDEN.search(name) or name == HEAD or len(name) > 200 or not _is_utf8(name):
+        raise InvalidInput(
+            f"{name!r} is not a {what} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
+            "'@{', no '/' or '.' at an end, no part that begins with '.' or ends in '.lock', not 'HEAD'"
+        )
+    return name
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where HEAD is: on a branch (whose commit is None before the first), or detached at a commit."""
+
+    branch: str | None
+    commit: ObjectId | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReflogEntry:
+    """One move of a ref: from `old` to `new` (None: absent) at `time`, by `action`."""
+
+    old: ObjectId | None
+    new: ObjectId | None
+    time: datetime
+    action: str
+
+
+class Refs:
+    """The refs of one store. Names are `heads/<branch>` and `tags/<tag>`; nothing is cached."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+
+    def read(self, ref: str) -> ObjectId | None:
+        """The commit that the ref names, None if there is no such ref."""
+        return self._parse(ref, self._store.get(PREFIX + ref))
+
+    def list(self, prefix: str) -> dict[str, ObjectId]:
+        """The refs under `heads/` or `tags/`, sorted, by the name behind that prefix."""
+        found = {}
+        for key, value in self._store.items(PREFIX + prefix):
+            oid = self._parse(key, value)
+            if oid is not None:
+                found[key.removeprefix(PREFIX + prefix)] = oid
+        return dict(sorted(found.items()))
+
+    def compare_and_swap(
+        self, ref: str, *, expected: ObjectId | None, new: ObjectId | None, action: str
+    ) -> bool:
+        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere."""
+        writes, expectations = self.move(ref, expected=expected, new=new, action=action)
+        return self._store.transact(writes, expectations)
+
+    def move(
+        self, ref: str, *, expected: ObjectId | None, new: ObjectId | None, action: str
+    ) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+        """The writes and expectations of a `transact` that moves the ref and logs it."""
+        writes: dict[str, bytes | None] = {
+            _reflog_key(ref): encode([expected, new, action]),
+            PREFIX + ref: _value(new),
+        }
+        return writes, {PREFIX + ref: _value(expected)}
+
+    def head(self) -> Head:
+        """Where HEAD is; on the branch `main` in a new store."""
+        value = self._store.get(PREFIX + HEAD)
+        if value is None:
+            return Head(DEFAULT_BRANCH, self.read(HEADS + DEFAULT_BRANCH))
+        text = value.decode("utf-8", "replace")
+        if text.startswith(_SYMBOLIC + HEADS):
+            branch = text.removeprefix(_SYMBOLIC + HEADS)
+            return Head(branch, self.read(HEADS + branch))
+        return Head(None, self._parse(HEAD, value))
+
+    def set_head(self, *, branch: str | None = None, commit: ObjectId | None = None, action: str) -> None:
+        """Put HEAD on a branch, or detach it at a commit."""
+        old = self.head().commit
+        new = self.read(HEADS + branch) if branch is not None else commit
+        value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
+        self._store.transact(
+            {_reflog_key(HEAD): encode([old, new, action]), PREFIX + HEAD: value},
+            {PREFIX + HEAD: self._store.get(PREFIX + HEAD)},
+        )
+
+    def reflog(self, ref: str) -> Iterator[ReflogEntry]:
+        """The moves of the ref, newest first."""
+        prefix = f"{REFLOG}{ref}:"
+        for key in sorted(self._store.keys(prefix), reverse=True):
+            value = self._store.get(key)
+            if value is None:
+                continue
+            try:
+                old, new, action = decode(value)
+                at = moment(int(key.removeprefix(prefix)[:16], 16) // 1000)
+            except (ValueError, TypeError) as error:
+                raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
+            yield ReflogEntry(_oid(old), _oid(new), at, action)
+
+    def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:
+        if value is None:
+            return None
+        try:
+            return ObjectId.parse(value.decode("ascii"))
+        except ValueError as error:
+            raise CorruptStore(self._store.location, f"the ref {ref} holds no commit id") from error
+
+
+def _value(oid: ObjectId | None) -> bytes | None:
+    return None if oid is None else oid.hex().encode()
+
+
+def _oid(raw: bytes | None) -> ObjectId | None:
+    if raw is None:
+        return None
+    if len(raw) != ID_BYTES:
+        raise ValueError("an id of 32 bytes is missing")
+    return ObjectId(raw)
+
+
+def _reflog_key(ref: str) -> str:
+    # ":" is in no ref name, so the log of "a" holds no line of "a/b". The random end keeps two moves of
+    # one ref in the same nanosecond apart.
+    nanoseconds = time.time_ns()
+    return f"{REFLOG}{ref}:{nanoseconds:016x}{os.urandom(3).hex()}"
+
+

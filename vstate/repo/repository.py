@@ -1,0 +1,315 @@
+"""Repository: commits, branches and tags over one KVStore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from vstate.errors import (
+    AlreadyExists,
+    CannotLoad,
+    CorruptObject,
+    InvalidInput,
+    NotFound,
+    RefMoved,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
+from vstate.kv.base import KVStore
+from vstate.objects import tree
+from vstate.objects.canonical import plain
+from vstate.objects.commit import Commit, Event
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import KeyChange, Node
+from vstate.repo import history, revision
+from vstate.repo.diff import Diff
+from vstate.repo.objects import Objects
+from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, check_ref_name
+from vstate.values.entry import Decoded, Entry, Reader, decode_value
+from vstate.values.inspection import inspect_value
+
+FORMAT = 1
+FORMAT_KEY = "format"
+
+Revision = str | Commit | ObjectId
+
+
+class Repository:
+    """Everything that does not depend on one mapping: what the command line and `Versioned` stand on.
+
+    Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        self.store = store
+        self.objects = Objects(store)
+        self.refs = Refs(store)
+        self._stamped = self._check_format()
+
+    def _check_format(self) -> bool:
+        stamp = self.store.get(FORMAT_KEY)
+        if stamp is None:
+            return False
+        if not stamp.isdigit() or int(stamp) > FORMAT:
+            raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
+        return True
+
+    # Reading
+
+    def resolve(self, rev: Revision, *, head: Head | None = None) -> Commit:
+        """The commit that a revision names; NotFound or InvalidInput with the candidates otherwise.
+
+        `head` is what HEAD stands for, the store's own by default.
+        """
+        if isinstance(rev, Commit):
+            rev = rev.oid
+        if isinstance(rev, ObjectId):
+            if not self.objects.is_commit(rev):
+                raise NotFound(f"no commit {rev}", name=str(rev))
+            return self.objects.commit(rev)
+        if not isinstance(rev, str):
+            raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
+        oid = revision.resolve(self.objects, self.refs, rev, head or self.refs.head())
+        return self.objects.commit(oid)
+
+    def log(
+        self,
+        rev: Revision = "HEAD",
+        *,
+        key: str | None = None,
+        limit: int | None = None,
+        head: Head | None = None,
+    ) -> Iterator[Commit]:
+        """The commits from `rev` back, newest first; with `key`, those that changed it."""
+        start = self.resolve(rev, head=head).oid
+        walk = (
+            history.ancestors(self.objects, start)
+            if key is None
+            else history.touching(self.objects, start, key)
+        )
+        return islice(walk, limit)
+
+    def entry(self, root: ObjectId | None, key: str) -> Entry | None:
+        """The entry of a key in a tree, None if absent; CorruptObject if it makes no sense."""
+        data = tree.lookup(self.objects.node, root, key)
+        return None if data is None else self.parse_entry(key, data)
+
+    def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
+        """The entries of the keys that begin with `prefix`, sorted, read as they are asked for."""
+        for key, data in tree.scan(self.objects.node, root, prefix):
+            yield key, self.parse_entry(key, data)
+
+    def parse_entry(self, key: str, data: bytes) -> Entry:
+        """The decoded entry; CorruptObject, naming the key, if it makes no sense."""
+        try:
+            return Entry.decode(data)
+        except ValueError as error:
+            raise CorruptObject(data.hex()[:64], f"the entry of {key!r}: {error}") from error
+
+    def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
+        """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
+        try:
+            return decode_value(self.parse_entry(key, data), reader or self.objects)
+        except CannotLoad as error:
+            raise CannotLoad(error.name, error.reason, key=key) from error
+
+    def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
+        """The value of an entry as plain data and records; runs nothing that is stored."""
+        return inspect_value(self.parse_entry(key, data), reader or self.objects)
+
+    def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
+        """The keys in which two trees differ; values are unpickled when asked for, details never."""
+        return self.make_diff(tree.diff(self.objects.node, old, new))
+
+    def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
+        """A Diff of these changes, whose values are read from `reader`."""
+        return Diff(
+            changes,
+            load=lambda key, data: self.load(key, data, reader).value,
+            inspect=lambda key, data: self.inspect(key, data, reader),
+        )
+
+    def changes(self, commit: Commit) -> Diff:
+        """What the commit changed, against its first parent."""
+        parent = self.objects.commit(commit.parents[0]).tree if commit.parents else None
+        return self.diff(parent, commit.tree)
+
+    # Commits
+
+    def build_commit(
+        self,
+        root: ObjectId | None,
+        parents: Sequence[Commit],
+        *,
+        message: str = "",
+        info: Mapping[str, Any] | None = None,
+        events: Iterable[Event] = (),
+    ) -> Commit:
+        """A commit that is not stored yet, dated now, and after its parents whatever the clock says."""
+        if not isinstance(message, str):
+            raise TypeError(f"a commit message is a str, not {type(message).__name__}")
+        time = datetime.now(UTC)
+        for parent in parents:
+            time = max(time, parent.time + timedelta(microseconds=1))
+        return Commit(
+            tree=root,
+            parents=tuple(parent.oid for parent in parents),
+            time=time,
+            message=plain(message, "message"),
+            info=plain(dict(info or {}), "info"),
+            events=tuple(events),
+        )
+
+    def publish(
+        self,
+        branch: str,
+        commits: Iterable[Commit],
+        objects: NewObjects,
+        nodes: Iterable[tuple[ObjectId, Node]],
+        *,
+        expected: ObjectId | None,
+        action: str,
+    ) -> bool:
+        """Write the objects and the commits, and move the branch to the last of them, in one step.
+
+        False if the branch was not at `expected`; nothing has moved then.
+        """
+        commits = list(commits)
+        new = commits[-1].oid
+        rows: dict[str, bytes | None] = dict(
+            self.objects.stored(objects | {commit.oid: commit.as_object() for commit in commits})
+        )
+        if not self._stamped:
+            rows[FORMAT_KEY] = str(FORMAT).encode()
+        moves, expectations = self.refs.move(HEADS + branch, expected=expected, new=new, action=action)
+        try:
+            done = self.store.transact(rows | moves, expectations)
+        except StoreUnavailable as error:
+            if not (error.outcome_unknown and self._landed(branch, new)):
+                raise
+            done = True
+        if done:
+            self._stamped = True
+            self.objects.remember(nodes, commits)
+        return done
+
+    def _landed(self, branch: str, commit: ObjectId) -> bool:
+        """Whether the branch holds the commit, though the write that put it there reported an error."""
+        now = self.refs.read(HEADS + branch)
+        return now is not None and (
+            now == commit
+            or (self.objects.is_commit(commit) and history.is_ancestor(self.objects, commit, now))
+        )
+
+    def rollback(self, branch: str, rev: Revision, *, message: str = "", head: Head | None = None) -> Commit:
+        """A new commit on the branch whose state is that of `rev`; the commits between stay in history.
+
+        Raises RefMoved if another writer got in between.
+        """
+        old = self.branch(branch)
+        target = self.resolve(rev, head=head)
+        commit = self.build_commit(
+            target.tree, (old,), message=message or f"Rollback to {target.short} {target.message}".rstrip()
+        )
+        self._publish_or_raise(branch, commit, old.oid, f"rollback: to {target.short}")
+        return commit
+
+    def _publish_or_raise(self, branch: str, commit: Commit, expected: ObjectId | None, action: str) -> None:
+        if not self.publish(branch, [commit], {}, [], expected=expected, action=action):
+            self._raise_moved(HEADS + branch, expected)
+
+    def _raise_moved(self, ref: str, expected: ObjectId | None) -> None:
+        actual = self.refs.read(ref)
+        raise RefMoved(
+            ref,
+            expected=None if expected is None else str(expected),
+            actual=None if actual is None else str(actual),
+        )
+
+    # Branches, tags and HEAD
+
+    def branch(self, name: str) -> Commit:
+        """The newest commit of a branch; NotFound, with the branches there are, if there is no such one."""
+        oid = self.refs.read(HEADS + check_ref_name(name))
+        if oid is None:
+            raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
+        return self.objects.commit(oid)
+
+    def create_branch(self, name: str, at: Revision = "HEAD", *, head: Head | None = None) -> Commit:
+        """A new branch at a revision; AlreadyExists if the name is taken."""
+        commit = self.resolve(at, head=head)
+        ref = HEADS + check_ref_name(name)
+        action = f"branch: created from {at if isinstance(at, str) else commit.short}"
+        if not self.refs.compare_and_swap(ref, expected=None, new=commit.oid, action=action):
+            raise AlreadyExists(
+                f"there is a branch {name!r} already; choose another name or delete it first", name=name
+            )
+        return commit
+
+    def delete_branch(self, name: str) -> Commit:
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
+        commit = self.branch(name)
+        if self.refs.head().branch == name:
+            raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
+        ref = HEADS + name
+        if not self.refs.compare_and_swap(ref, expected=commit.oid, new=None, action="branch: deleted"):
+            self._raise_moved(ref, commit.oid)
+        return commit
+
+    def rename_branch(self, old: str, new: str) -> Commit:
+        """Give a branch another name, HEAD following; AlreadyExists if the name is taken."""
+        commit = self.create_branch(new, self.branch(old))
+        if self.refs.head().branch == old:
+            self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
+        self.delete_branch(old)
+        return commit
+
+    def move_branch(self, name: str, rev: Revision, *, head: Head | None = None) -> Commit:
+        """Put an existing branch on another commit; the reflog keeps the old one."""
+        old, target = self.branch(name), self.resolve(rev, head=head)
+        ref, action = HEADS + name, f"reset: to {target.short}"
+        if not self.refs.compare_and_swap(ref, expected=old.oid, new=target.oid, action=action):
+            self._raise_moved(ref, old.oid)
+        return target
+
+    def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
+        """A new tag at a revision; AlreadyExists if the name is taken."""
+        commit = self.resolve(rev, head=head)
+        ref = TAGS + check_ref_name(name, "tag")
+        if not self.refs.compare_and_swap(ref, expected=None, new=commit.oid, action="tag: created"):
+            raise AlreadyExists(f"there is a tag {name!r} already; delete it first to move it", name=name)
+        return commit
+
+    def delete_tag(self, name: str) -> Commit:
+        """Delete a tag; the commit it named."""
+        ref = TAGS + check_ref_name(name, "tag")
+        oid = self.refs.read(ref)
+        if oid is None:
+            raise NotFound(f"no tag {name!r}", name=name, candidates=list(self.refs.list(TAGS))[:10])
+        if not self.refs.compare_and_swap(ref, expected=oid, new=None, action="tag: deleted"):
+            self._raise_moved(ref, oid)
+        return self.objects.commit(oid)
+
+    def branches(self) -> dict[str, Commit]:
+        """The newest commit of each branch, by name."""
+        return {name: self.objects.commit(oid) for name, oid in self.refs.list(HEADS).items()}
+
+    def tags(self) -> dict[str, Commit]:
+        """The commit of each tag, by name."""
+        return {name: self.objects.commit(oid) for name, oid in self.refs.list(TAGS).items()}
+
+    def checkout(self, target: str) -> Head:
+        """Move HEAD to a branch of that name, else, detached, to the commit that the revision names."""
+        head = self.refs.head()
+        if target == head.branch or self.refs.read(HEADS + target) is not None:
+            check_ref_name(target)
+            self.refs.set_head(branch=target, action=f"checkout: to {target}")
+        else:
+            commit = self.resolve(target)
+            self.refs.set_head(commit=commit.oid, action=f"checkout: to {commit.short}")
+        return self.refs.head()
+
+
+__all__ = ["DEFAULT_BRANCH", "FORMAT", "Repository", "Revision"]

@@ -1,0 +1,241 @@
+"""State: what Versioned, Live, Snapshot and Namespace have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    ValuesView,
+)
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from vstate.errors import InvalidInput, KeyNotFound
+from vstate.objects.canonical import plain
+from vstate.objects.commit import Commit, Event
+from vstate.state.turns import Turns
+
+if TYPE_CHECKING:
+    from vstate.state.namespace import Namespace
+
+MAX_KEY_BYTES = 4096
+
+_SHOWN = 20
+
+
+def check_key(key: object) -> str:
+    """The key, if it is one: a str that UTF-8 can encode in 4,096 bytes. TypeError, InvalidInput."""
+    if not isinstance(key, str):
+        raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
+    try:
+        size = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
+    if size > MAX_KEY_BYTES:
+        raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
+    return str(key)
+
+
+def make_event(kind: str, data: Mapping[str, Any], namespace: str) -> Event:
+    """An event of now; InvalidInput unless its data is plain."""
+    if not isinstance(kind, str):
+        raise TypeError(f"an event's kind is a str, not {type(kind).__name__}")
+    return Event(plain(kind, "kind"), datetime.now(UTC), plain(dict(data), "data"), namespace)
+
+
+class ReadableState(Mapping[str, Any]):
+    """A mapping of str to any value, sorted by key, with lazy views by prefix."""
+
+    @abstractmethod
+    def scan_keys(self, prefix: str) -> Iterator[str]:
+        """The keys that begin with `prefix`, sorted, read as they are asked for."""
+
+    @abstractmethod
+    def count_keys(self, prefix: str) -> int:
+        """How many keys begin with `prefix`."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self.scan_keys("")
+
+    def __len__(self) -> int:
+        return self.count_keys("")
+
+    def keys(self, prefix: str = "") -> KeysView[str]:
+        """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
+        return _Keys(self, prefix)
+
+    def values(self, prefix: str = "") -> ValuesView[Any]:
+        """The values whose keys begin with `prefix`, in key order, each read as it is asked for."""
+        return _Values(self, prefix)
+
+    def items(self, prefix: str = "") -> ItemsView[str, Any]:
+        """The items whose keys begin with `prefix`, in key order, each read as it is asked for."""
+        return _Items(self, prefix)
+
+    def describe_key(self, key: str) -> str:
+        """Type and size of a value, to be read, without loading it where that is possible."""
+        return type(self[key]).__name__
+
+    def title(self) -> str:
+        """The line that begins the readable form."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        lines = [f"{self.title()}, {len(self)} keys"]
+        for i, key in enumerate(self.scan_keys("")):
+            if i == _SHOWN:
+                lines.append(f"  … and {len(self) - _SHOWN} more")
+                break
+            lines.append(f"  {key}  ({self.describe_key(key)})")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<{self.title()}, {len(self)} keys>"
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only a notebook asks
+
+        head, *lines = str(self).splitlines()
+        return f"<b>{escape(head)}</b><pre>{escape(chr(10).join(lines))}</pre>"
+
+    def __eq__(self, other: object) -> bool:
+        # By content would read every value of a store; by identity is what a handle is.
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class State(ReadableState, MutableMapping[str, Any]):
+    """A state that can be written to: what a task takes, `Versioned`, `Live` or a Namespace of one."""
+
+    @property
+    @abstractmethod
+    def root(self) -> State:
+        """The state that commits: this one, or the one that a namespace belongs to."""
+
+    @abstractmethod
+    def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit what changed; None if nothing did, or the state keeps no history."""
+
+    @abstractmethod
+    def record_event(self, event: Event) -> None:
+        """Keep an event for the next commit."""
+
+    @abstractmethod
+    def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
+        """Commit at the end of the with block; discard what was changed inside on an exception."""
+
+    @abstractmethod
+    def has_uncommitted(self) -> bool:
+        """Whether `commit` would make a commit."""
+
+    @abstractmethod
+    def savepoint(self) -> Callable[[], None]:
+        """A function that takes the mapping back to what it is now; recorded events stay."""
+
+    @abstractmethod
+    def pending_events(self) -> list[Event]:
+        """The events that no commit holds yet, oldest first."""
+
+    turns: Turns
+    """Who may run a transaction now; a namespace has none of its own."""
+
+    prefix: str = ""
+    """What the keys begin with in the root: empty, or a namespace's name and "/"."""
+
+    def record(self, kind: str, **data: Any) -> Event:
+        """Record that something happened; the next commit keeps it. `data` is plain data.
+
+        Raises InvalidInput, naming the place, for data that is not plain.
+        """
+        event = make_event(kind, data, self.prefix.removesuffix("/"))
+        self.root.record_event(event)
+        return event
+
+    def namespace(self, name: str) -> Namespace:
+        """The mapping of the keys under `name/`; it nests, and one commit covers all."""
+        from vstate.state.namespace import Namespace  # stands on this module
+
+        return Namespace(self, name)
+
+
+def missing(key: object) -> KeyNotFound:
+    """The error for a key that is not there; TypeError if it is no str."""
+    if not isinstance(key, str):
+        raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
+    return KeyNotFound(key)
+
+
+class _Keys(KeysView[str]):
+    def __init__(self, state: ReadableState, prefix: str) -> None:
+        super().__init__(state)
+        self._state = state
+        self._prefix = prefix
+
+    def __iter__(self) -> Iterator[str]:
+        return self._state.scan_keys(self._prefix)
+
+    def __len__(self) -> int:
+        return self._state.count_keys(self._prefix)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key.startswith(self._prefix) and key in self._state
+
+    def __repr__(self) -> str:
+        return f"keys({list(self)!r})"
+
+
+class _Values(ValuesView[Any]):
+    def __init__(self, state: ReadableState, prefix: str) -> None:
+        super().__init__(state)
+        self._state = state
+        self._prefix = prefix
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in _Items(self._state, self._prefix))
+
+    def __len__(self) -> int:
+        return self._state.count_keys(self._prefix)
+
+    def __contains__(self, value: object) -> bool:
+        return any(item is value or item == value for item in self)
+
+    def __repr__(self) -> str:
+        return f"values({len(self)} of {self._state!r})"
+
+
+class _Items(ItemsView[str, Any]):
+    def __init__(self, state: ReadableState, prefix: str) -> None:
+        super().__init__(state)
+        self._state = state
+        self._prefix = prefix
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for key in self._state.scan_keys(self._prefix):
+            try:
+                value = self._state[key]
+            except KeyNotFound:  # deleted while we looked
+                continue
+            yield key, value
+
+    def __len__(self) -> int:
+        return self._state.count_keys(self._prefix)
+
+    def __contains__(self, item: object) -> bool:
+        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
+            return False
+        key, value = item
+        if not key.startswith(self._prefix) or key not in self._state:
+            return False
+        found = self._state[key]
+        return found is value or bool(found == value)
+
+    def __repr__(self) -> str:
+        return f"items({len(self)} of {self._state!r})"

@@ -1,0 +1,75 @@
+"""Namespace: the keys of a state under one prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Commit, Event
+from vstate.state.base import State, check_key, missing
+
+
+class Namespace(State):
+    """The mapping of the keys under `name/` of a state, without that prefix.
+
+    It holds nothing itself: what is written here is written to the state, and a commit commits all of it.
+    """
+
+    def __init__(self, parent: State, name: str) -> None:
+        if not check_key(name) or "/" in (name[0], name[-1]):
+            raise InvalidInput(f"{name!r} is not a namespace: it needs a name without '/' at either end")
+        self._root = parent.root
+        self.prefix = f"{parent.prefix}{name}/"
+
+    @property
+    def root(self) -> State:
+        """The state that this is a part of."""
+        return self._root
+
+    def __getitem__(self, key: str) -> Any:
+        if not isinstance(key, str):
+            raise missing(key)
+        return self._root[self.prefix + key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._root[self.prefix + check_key(key)] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._root[self.prefix + check_key(key)]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self.prefix + key in self._root
+
+    def scan_keys(self, prefix: str) -> Iterator[str]:
+        return (key[len(self.prefix) :] for key in self._root.scan_keys(self.prefix + prefix))
+
+    def count_keys(self, prefix: str) -> int:
+        return self._root.count_keys(self.prefix + prefix)
+
+    def describe_key(self, key: str) -> str:
+        return self._root.describe_key(self.prefix + key)
+
+    def title(self) -> str:
+        return f"Namespace {self.prefix!r} of {self._root.title()}"
+
+    def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit the whole state, as its own `commit` does."""
+        return self._root.commit(message, **info)
+
+    def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
+        """A transaction of the whole state."""
+        return self._root.transaction(message, **info)
+
+    def has_uncommitted(self) -> bool:
+        return self._root.has_uncommitted()
+
+    def savepoint(self) -> Callable[[], None]:
+        return self._root.savepoint()
+
+    def record_event(self, event: Event) -> None:
+        self._root.record_event(event)
+
+    def pending_events(self) -> list[Event]:
+        return self._root.pending_events()

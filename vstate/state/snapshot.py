@@ -1,0 +1,97 @@
+"""Snapshot: the state at one commit, read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from vstate.errors import ReadOnly
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.repo.repository import Repository
+from vstate.state.base import ReadableState, missing
+from vstate.values.inspection import describe
+
+
+class Snapshot(ReadableState):
+    """A read-only mapping of what a commit holds. Values are loaded when asked for, and then kept.
+
+    Editing a value in place changes this snapshot's copy only, never the store.
+    """
+
+    def __init__(self, repo: Repository, commit: Commit) -> None:
+        self._repo = repo
+        self._commit = commit
+        self._values: dict[str, Any] = {}
+
+    @property
+    def commit(self) -> Commit:
+        """The commit whose state this is."""
+        return self._commit
+
+    @property
+    def repo(self) -> Repository:
+        """The repository that the commit is in."""
+        return self._repo
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._values[key]
+        except (KeyError, TypeError):
+            pass
+        data = tree.lookup(self._repo.objects.node, self._commit.tree, key) if isinstance(key, str) else None
+        if data is None:
+            raise missing(key)
+        return self._values.setdefault(key, self._repo.load(key, data).value)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
+        return tree.lookup(self._repo.objects.node, self._commit.tree, key) is not None
+
+    def scan_keys(self, prefix: str) -> Iterator[str]:
+        return (key for key, _ in tree.scan(self._repo.objects.node, self._commit.tree, prefix))
+
+    def count_keys(self, prefix: str) -> int:
+        return tree.count_prefix(self._repo.objects.node, self._commit.tree, prefix)
+
+    def describe_key(self, key: str) -> str:
+        entry = self._repo.entry(self._commit.tree, key)
+        if entry is None:
+            raise missing(key)
+        return describe(entry)
+
+    def title(self) -> str:
+        return f"Snapshot of {self._commit.short}"
+
+    def __setitem__(self, key: str, value: Any) -> NoReturn:
+        self._refuse()
+
+    def __delitem__(self, key: str) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ReadOnly(
+            f"a snapshot of {self._commit.short} cannot be changed; to go on from there, use "
+            "state.rollback(rev) or state.fork(name, at=rev)"
+        )
+
+    def update(self, *args: Any, **values: Any) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()
+
+    def pop(self, *args: Any) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()
+
+    def popitem(self) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()
+
+    def clear(self) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()
+
+    def setdefault(self, key: str, default: Any = None) -> NoReturn:
+        """Raise ReadOnly."""
+        self._refuse()

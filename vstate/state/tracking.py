@@ -1,0 +1,122 @@
+"""Tracking: whether anything outside can still reach, and so change, a value that the state holds.
+
+On CPython every reference is counted. A value is *unshared* when each object in it is referenced exactly
+as often as the value itself explains. Whatever this cannot decide counts as shared: that costs a check at
+the next commit, never an edit.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from types import BuiltinFunctionType
+from typing import Any
+from weakref import getweakrefcount
+
+NODE_BUDGET = 20_000
+"""A value of more objects is not walked: pickling it costs about as much as the walk."""
+
+IMMUTABLE = frozenset(
+    {
+        type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), BuiltinFunctionType,
+        date, datetime, time, timedelta, timezone, Decimal,
+    }
+)  # fmt: skip
+"""Types whose instances nothing can change, nor anything that they hold."""
+
+_CONTAINERS = frozenset({list, dict, set, bytearray})
+_FROZEN = frozenset({tuple, frozenset})
+
+_COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def is_immutable(value: Any) -> bool:
+    """Whether no program can change the value in place."""
+    kind = type(value)
+    return kind in IMMUTABLE or (kind in _FROZEN and all(type(item) in IMMUTABLE for item in value))
+
+
+def is_unshared(holder: dict[str, Any], key: str) -> bool:
+    """Whether `holder[key]` and all in it can be reached through `holder` only.
+
+    True is certain, for the moment of the call; False may be caution.
+    """
+    return _COUNTED and _walk([holder[key]]) == _BASELINE
+
+
+def _walk(objects: list[Any]) -> tuple[int, int] | None:
+    """How many references more than the value explains its root and its inner objects have; or None.
+
+    `objects` holds the root alone, and grows. The root has one reference more, that of its holder.
+    """
+    inside = {id(objects[0]): 0}
+    position = 0
+    while position < len(objects):
+        kind = type(objects[position])
+        if kind not in _CONTAINERS and kind not in _FROZEN and not _plain_instance(objects[position]):
+            return None
+        if position > NODE_BUDGET:
+            return None
+        for part in gc.get_referents(objects[position]):
+            if type(part) in IMMUTABLE or part is kind:
+                continue
+            if type(part) in _FROZEN and all(type(item) in IMMUTABLE for item in part):
+                continue
+            known = id(part)
+            if known in inside:
+                inside[known] += 1
+            else:
+                inside[known] = 1
+                objects.append(part)
+            part = None
+        position += 1
+    root = sys.getrefcount(objects[0]) - inside[id(objects[0])]
+    rest = [sys.getrefcount(objects[i]) - inside[id(objects[i])] for i in range(1, len(objects))]
+    if len(set(rest)) > 1:
+        return None
+    return root, rest[0] if rest else _INNER
+
+
+_PLAIN_CLASSES: dict[type, bool] = {}
+
+
+def _plain_instance(value: Any) -> bool:
+    """Whether the value is an instance of a class written in Python that keeps to the usual protocol.
+
+    That is: all that pickle would take of it is in its attributes, where the collector sees them.
+    """
+    kind = type(value)
+    known = _PLAIN_CLASSES.get(kind)
+    if known is None:
+        heap_type = bool(kind.__flags__ & 1 << 9)
+        bases = kind.__mro__[1:]
+        known = (
+            heap_type
+            and type(kind) is type
+            and all(base is object or (base.__flags__ & 1 << 9) for base in bases)
+            and kind.__reduce__ is object.__reduce__
+            and kind.__reduce_ex__ is object.__reduce_ex__
+            and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
+            and not hasattr(kind, "__getnewargs__")
+            and not hasattr(kind, "__getnewargs_ex__")
+            and not hasattr(kind, "__del__")
+        )
+        if len(_PLAIN_CLASSES) > 10_000:
+            _PLAIN_CLASSES.clear()
+        _PLAIN_CLASSES[kind] = known
+    return known and (kind.__weakrefoffset__ == 0 or getweakrefcount(value) == 0)
+
+
+def _calibrate() -> tuple[int, int] | None:
+    """What `_walk` finds for a value that is certainly unshared: the references it takes itself."""
+    holder = {"": [[]]}  # type: ignore[var-annotated]
+    return _walk([holder[""]])
+
+
+_INNER = 0
+if _COUNTED:
+    _found = _calibrate()
+    _INNER = _found[1] if _found else 0
+_BASELINE = _calibrate() if _COUNTED else None

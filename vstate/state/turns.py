@@ -1,0 +1,77 @@
+"""Turns: transactions on one state follow one another, and nest within one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_WARN_AFTER_SECONDS = 30.0
+
+_holding: ContextVar[tuple[int, ...]] = ContextVar("vstate_turns", default=())
+
+
+class Turns:
+    """Who may run a transaction on a state now.
+
+    Nesting is by context, not by thread: what an asyncio task or `asyncio.to_thread` starts inside a
+    transaction is part of it. A thread started otherwise is not, unless it runs in a copy of the context.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    @property
+    def nested(self) -> bool:
+        """Whether this context is inside a transaction already."""
+        return id(self) in _holding.get()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the turn, blocking the thread, and hold it for the with block."""
+        if not self._lock.acquire(timeout=_WARN_AFTER_SECONDS):
+            self._warn()
+            self._lock.acquire()
+        with self._marked():
+            yield
+
+    async def acquire(self) -> None:
+        """Wait for the turn without blocking the event loop."""
+        began = time.monotonic()
+        warned = False
+        pause = 0.0005
+        while not self._lock.acquire(blocking=False):
+            await asyncio.sleep(pause * (0.5 + random.random()))
+            pause = min(pause * 1.5, 0.02)
+            if not warned and time.monotonic() - began > _WARN_AFTER_SECONDS:
+                warned = True
+                self._warn()
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        token = _holding.set((*_holding.get(), id(self)))
+        try:
+            yield
+        finally:
+            _holding.reset(token)
+            self._lock.release()
+
+    @contextmanager
+    def acquired(self) -> Iterator[None]:
+        """Hold, for the with block, the turn that `acquire` waited for."""
+        with self._marked():
+            yield
+
+    def _warn(self) -> None:
+        warnings.warn(
+            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same "
+            "state; if that one waits for this thread, start the thread's work with "
+            "contextvars.copy_context().run, which makes it a part of the other",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,519 @@
+"""Versioned: a branch that a program can write to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from heapq import merge
+from os import PathLike
+from typing import Any, Self
+from weakref import WeakSet
+
+from vstate.errors import DetachedHead, InvalidInput, MergeConflict, RefMoved, UncommittedChanges
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects import tree
+from vstate.objects.commit import Commit, Event
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import KeyChange, Node
+from vstate.repo.diff import Diff
+from vstate.repo.refs import HEADS, Head, check_ref_name
+from vstate.repo.repository import Repository, Revision
+from vstate.state.base import State, check_key, missing
+from vstate.state.snapshot import Snapshot
+from vstate.state.turns import Turns
+from vstate.state.working import Staged, WorkingValues
+from vstate.values.entry import Encoded
+from vstate.values.inspection import describe
+
+
+class Versioned(State):
+    """A dict-like state whose commits are kept: `Versioned(store)` is a branch that you can write to.
+
+    `store` is a KVStore, a path, a URL, or None for memory. `branch=None` follows the store's HEAD: "main"
+    in a new store; a service names its branch instead. Every value that Python can pickle goes in; edits
+    in place are committed too. Threads may share one handle; processes each open their own.
+
+    Reading a value unpickles it, which can run code: open stores that you trust.
+    """
+
+    def __init__(
+        self, store: KVStore | str | PathLike[str] | None = None, *, branch: str | None = None
+    ) -> None:
+        owned = not isinstance(store, KVStore)
+        opened = open_store(store)
+        try:
+            self._repo = Repository(opened)
+            self._follows_head = branch is None
+            head = self._repo.refs.head()
+            if branch is not None:
+                check_ref_name(branch)
+                head = Head(branch, self._repo.refs.read(HEADS + branch))
+            commit = None if head.commit is None else self._repo.objects.commit(head.commit)
+        except BaseException:
+            if owned:
+                opened.close()
+            raise
+        self._owned = owned
+        self._branch = head.branch
+        self._head = commit
+        self._lock = threading.RLock()
+        self._working = WorkingValues(self._repo)
+        self._events: list[Event] = []
+        self._savepoints: WeakSet[_Savepoint] = WeakSet()
+        self.turns = Turns()
+
+    # What it is
+
+    @property
+    def root(self) -> State:
+        """This state."""
+        return self
+
+    @property
+    def repo(self) -> Repository:
+        """The repository that the branch is in."""
+        return self._repo
+
+    @property
+    def store(self) -> KVStore:
+        """The store that the bytes are in."""
+        return self._repo.store
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the next one is made on; None before the first."""
+        return self._head
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; None when HEAD is detached."""
+        return self._branch
+
+    @property
+    def _tree(self) -> ObjectId | None:
+        return None if self._head is None else self._head.tree
+
+    def title(self) -> str:
+        where = f"branch {self._branch!r}" if self._branch else "detached HEAD"
+        at = self._head.short if self._head else "no commit yet"
+        return f"Versioned({self.store.location}) on {where} at {at}"
+
+    # The mapping
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._working.values[key]
+        except (KeyError, TypeError):
+            if not isinstance(key, str):
+                raise missing(key) from None
+        with self._lock:
+            return self._working.load(key, self._tree)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        key = check_key(key)
+        with self._lock:
+            self._working.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        key = check_key(key)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            self._working.delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
+        if key in self._working.values:
+            return True
+        with self._lock:
+            return self._working.contains(key, self._tree)
+
+    def scan_keys(self, prefix: str) -> Iterator[str]:
+        with self._lock:
+            staged = sorted(key for key in self._working.staged if key.startswith(prefix))
+            deleted = set(self._working.deleted)
+            root = self._tree
+        last = None
+        committed = (key for key, _ in tree.scan(self._repo.objects.node, root, prefix))
+        for key in merge(committed, staged):
+            if key != last and key not in deleted:
+                yield key
+            last = key
+
+    def count_keys(self, prefix: str) -> int:
+        with self._lock:
+            count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
+            for key in self._working.staged:
+                if key.startswith(prefix) and not self._is_committed(key):
+                    count += 1
+            for key in self._working.deleted:
+                if key.startswith(prefix) and self._is_committed(key):
+                    count -= 1
+            return count
+
+    def _is_committed(self, key: str) -> bool:
+        return tree.lookup(self._repo.objects.node, self._tree, key) is not None
+
+    def describe_key(self, key: str) -> str:
+        if key in self._working.values:
+            return super().describe_key(key)
+        entry = self._repo.entry(self._tree, key)
+        if entry is None:
+            raise missing(key)
+        return describe(entry)
+
+    # Committing
+
+    def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit what changed, in place or by key, and the recorded events; None if nothing did.
+
+        `info` is plain data kept with the commit. If another writer moved the branch and changed other
+        keys, both are kept: the result is then a merge commit, whose second parent is this change alone.
+
+        Raises MergeConflict if the other changed the same keys, Unpicklable naming every value that cannot
+        be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
+        still staged.
+        """
+        with self._lock:
+            branch = self._branch
+            if branch is None:
+                raise DetachedHead(self._head.id if self._head else None)
+            with self._working.collected(self._tree) as staged:
+                root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
+                if root == self._tree and not self._events:
+                    staged.settle()
+                    return None
+                events = tuple(self._events)
+                parents = () if self._head is None else (self._head,)
+                commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
+                head, foreign = self._publish(branch, commit, staged, staged.objects | objects, nodes)
+                staged.settle()
+            self._head = head
+            del self._events[: len(events)]
+            self._working.forget(foreign)
+            for savepoint in self._savepoints:
+                savepoint.staged.clear()
+            return head
+
+    def _publish(
+        self,
+        branch: str,
+        commit: Commit,
+        staged: Staged,
+        objects: NewObjects,
+        nodes: list[tuple[ObjectId, Node]],
+    ) -> tuple[Commit, list[str]]:
+        """Put the commit on the branch, merged with what others put there; the keys that they changed."""
+        base = self._head
+        summary = commit.message.split("\n", 1)[0][:80]
+        expected = base.oid if base else None
+        commits, action = [commit], f"commit: {summary}"
+        foreign: list[str] = []
+        rows, cached = objects, nodes
+        while not self._repo.publish(branch, commits, rows, cached, expected=expected, action=action):
+            expected = self._repo.refs.read(HEADS + branch)
+            if expected is None:
+                raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
+            if base is not None and expected == base.oid:
+                # It moved and came back.
+                commits, action, foreign = [commit], f"commit: {summary}", []
+                rows, cached = objects, nodes
+                continue
+            theirs = self._repo.objects.commit(expected)
+            foreign = self._foreign_changes(base, theirs, staged.changes, branch)
+            root, merged, merged_nodes = tree.update(self._repo.objects.node, theirs.tree, staged.changes)
+            message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
+            # The first parent is where the branch was; our commit alone is the second.
+            merge_commit = self._repo.build_commit(
+                root, (theirs, commit), message=message, info=commit.info
+            )
+            commits, action = [commit, merge_commit], f"commit (merge): {summary}"
+            rows, cached = objects | merged, [*nodes, *merged_nodes]
+        return commits[-1], foreign
+
+    def _foreign_changes(
+        self, base: Commit | None, theirs: Commit, changes: dict[str, bytes | None], branch: str | None
+    ) -> list[str]:
+        """The keys that they changed since the base; MergeConflict if we changed one, otherwise than they."""
+        foreign = []
+        conflicts = []
+        for key, _, new in tree.diff(self._repo.objects.node, base.tree if base else None, theirs.tree):
+            if key in changes:
+                if changes[key] != new:
+                    conflicts.append(key)
+            else:
+                foreign.append(key)
+        if conflicts:
+            raise MergeConflict(conflicts, branch=branch)
+        return foreign
+
+    def has_uncommitted(self) -> bool:
+        """Whether `commit` would make a commit."""
+        with self._lock:
+            if self._events:
+                return True
+            with self._working.collected(self._tree) as staged:
+                return bool(staged.changes)
+
+    def status(self) -> Diff:
+        """The Diff of HEAD to the working state: what `commit` would commit."""
+        return self.diff()
+
+    def discard(self, *keys: str) -> None:
+        """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
+        with self._lock:
+            if keys:
+                self._working.forget([check_key(key) for key in keys])
+            else:
+                with self._working.collected(self._tree, tolerant=True) as staged:
+                    changed = [*staged.changes, *staged.unpicklable]
+                self._working.forget(changed)
+
+    def record_event(self, event: Event) -> None:
+        """Keep an event for the next commit."""
+        with self._lock:
+            self._events.append(event)
+
+    def pending_events(self) -> list[Event]:
+        """The events that no commit holds yet, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    @contextmanager
+    def transaction(self, message: str = "", **info: Any) -> Iterator[Versioned]:
+        """Commit at the end of the with block; on an exception discard what was changed inside.
+
+        Inside another transaction, or a task, it leaves the commit to that one. Transactions of several
+        threads on one handle follow one another; a failing one discards whatever changed on the handle
+        since it began, so give independent work handles of its own.
+        """
+        if self.turns.nested:
+            with self._discarding():
+                yield self
+            return
+        with self.turns.held():
+            with self._discarding():
+                yield self
+            self.commit(message, **info)
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        restore = self.savepoint()
+        try:
+            yield
+        except BaseException:
+            restore()
+            raise
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that takes the mapping back to what it is now; recorded events stay."""
+        with self._lock:
+            with self._working.collected(self._tree) as staged:
+                saved = _Savepoint(self, dict(staged.encoded))
+            self._savepoints.add(saved)
+        return saved.restore
+
+    def _restore(self, saved: dict[str, Encoded | None]) -> None:
+        with self._lock:
+            with self._working.collected(self._tree, tolerant=True) as now:
+                moved = set(now.unpicklable)
+                for key in now.encoded.keys() | saved.keys():
+                    if key not in saved or key not in now.encoded or not _same(now.encoded[key], saved[key]):
+                        moved.add(key)
+            self._working.forget(moved)
+            for key in moved & saved.keys():
+                self._working.restage(key, saved[key])
+
+    # History
+
+    def _own_head(self) -> Head:
+        return Head(self._branch, None if self._head is None else self._head.oid)
+
+    def _resolve(self, rev: Revision) -> Commit:
+        return self._repo.resolve(rev, head=self._own_head())
+
+    def log(
+        self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None
+    ) -> Iterator[Commit]:
+        """The commits from `rev` back, newest first; with `key`, only those that changed it.
+
+        Empty before the first commit; NotFound for a revision that is not there.
+        """
+        if rev == "HEAD" and self._head is None:
+            return iter(())
+        return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
+
+    def checkout(self, rev: Revision) -> Snapshot:
+        """The state at a revision, to look at: a read-only mapping. This state does not move."""
+        return Snapshot(self._repo, self._resolve(rev))
+
+    def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
+        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`."""
+        if new is not None:
+            before = self._tree if old is None else self._resolve(old).tree
+            return self._repo.diff(before, self._resolve(new).tree)
+        with self._lock:
+            with self._working.collected(self._tree) as staged:
+                changes, reader = dict(staged.changes), staged.reader()
+            node = self._repo.objects.node
+            if old is None:
+                pairs = [
+                    KeyChange(key, tree.lookup(node, self._tree, key), data)
+                    for key, data in sorted(changes.items())
+                ]
+            else:
+                before = self._resolve(old).tree
+                moved = {change.key: change for change in tree.diff(node, before, self._tree)}
+                for key, data in changes.items():
+                    moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
+                pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
+        return self._repo.make_diff(pairs, reader)
+
+    def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
+        """Make the state what it was at `rev`, or `steps` commits ago, as a new commit on top.
+
+        Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
+        stay in the history. Raises DetachedHead, NotFound, RefMoved.
+        """
+        with self._lock:
+            if self._branch is None:
+                raise DetachedHead(self._head.id if self._head else None)
+            target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
+            self.commit("Before rollback")
+            commit = self._repo.rollback(self._branch, target, message=message)
+            self._move(commit)
+            return commit
+
+    def reset(self, rev: Revision) -> Commit:
+        """Move the branch itself to `rev`; uncommitted changes and recorded events are gone.
+
+        The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
+        """
+        with self._lock:
+            if self._branch is None:
+                raise DetachedHead(self._head.id if self._head else None)
+            target = self._repo.move_branch(self._branch, rev, head=self._own_head())
+            self._events.clear()
+            self._working.clear()
+            self._head = target
+            return target
+
+    def refresh(self) -> Commit | None:
+        """Load what other processes committed to the branch; uncommitted changes stay staged on top.
+
+        Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
+        that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
+        """
+        with self._lock:
+            head = self._repo.refs.head()
+            if self._follows_head and head.branch != self._branch:
+                self._require_clean("refresh")
+                self._branch = head.branch
+            elif self._branch is not None:
+                head = Head(self._branch, self._repo.refs.read(HEADS + self._branch))
+            if head.commit is None:
+                if self._head is not None:
+                    raise RefMoved(f"{HEADS}{self._branch}", expected=self._head.id, actual=None)
+                return None
+            self._move(self._repo.objects.commit(head.commit))
+            return self._head
+
+    def _move(self, commit: Commit) -> None:
+        """Go to another commit with what is staged; values that are the same there stay the same objects."""
+        with self._working.collected(self._tree, tolerant=True) as staged:
+            changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
+        foreign = self._foreign_changes(self._head, commit, changes, self._branch)
+        self._working.forget(foreign)
+        self._head = commit
+
+    def _require_clean(self, operation: str) -> None:
+        if self.has_uncommitted():
+            raise UncommittedChanges(operation)
+
+    # Branches and tags
+
+    def create_branch(self, name: str, at: Revision = "HEAD") -> Commit:
+        """Make a branch at a revision, without going there; AlreadyExists if the name is taken."""
+        return self._repo.create_branch(name, at, head=self._own_head())
+
+    def switch(self, name: str, *, create: bool = False) -> Commit | None:
+        """Go to another branch, made here with `create`; a handle that follows HEAD takes HEAD along.
+
+        Raises UncommittedChanges rather than lose any, NotFound with the branches there are.
+        """
+        with self._lock:
+            check_ref_name(name)
+            if name == self._branch:
+                return self._head
+            if create and self._head is None:
+                self._branch = name  # nothing is committed yet: the first commit makes the branch
+            else:
+                if not create:
+                    self._require_clean("switch")
+                target = self.create_branch(name) if create else self._repo.branch(name)
+                if not create:
+                    self._move(target)
+                self._branch = name
+            if self._follows_head:
+                self._repo.refs.set_head(branch=name, action=f"switch: to {name}")
+            return self._head
+
+    def branches(self) -> dict[str, Commit]:
+        """The newest commit of each branch, by name."""
+        return self._repo.branches()
+
+    def delete_branch(self, name: str) -> Commit:
+        """Delete a branch, whose reflog keeps its newest commit; not the one that this handle is on."""
+        if name == self._branch:
+            raise InvalidInput(f"this state is on branch {name!r}; switch to another before deleting it")
+        return self._repo.delete_branch(name)
+
+    def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
+        """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""
+        self.create_branch(name, at)
+        return Versioned(self.store, branch=name)
+
+    def tag(self, name: str, rev: Revision = "HEAD") -> Commit:
+        """Name a revision for good; AlreadyExists if the name is taken."""
+        return self._repo.create_tag(name, rev, head=self._own_head())
+
+    def tags(self) -> dict[str, Commit]:
+        """The commit of each tag, by name."""
+        return self._repo.tags()
+
+    def delete_tag(self, name: str) -> Commit:
+        """Delete a tag; the commit stays."""
+        return self._repo.delete_tag(name)
+
+    # Closing
+
+    def close(self) -> None:
+        """Close the store, if this handle opened it. What is uncommitted is not committed."""
+        if self._owned:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Savepoint:
+    """What was staged at some time; empty once a commit made that the committed state."""
+
+    def __init__(self, state: Versioned, staged: dict[str, Encoded | None]) -> None:
+        self._state = state
+        self.staged = staged
+
+    def restore(self) -> None:
+        self._state._restore(self.staged)
+
+
+def _same(one: Encoded | None, other: Encoded | None) -> bool:
+    return (one and one.entry) == (other and other.entry)
+
+

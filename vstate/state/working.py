@@ -1,0 +1,274 @@
+"""Working values: what a program has in hand, and how it differs from what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from vstate.errors import Unpicklable
+from vstate.objects import tree
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.stream import Chunks
+from vstate.repo.repository import Repository
+from vstate.state.base import missing
+from vstate.state.tracking import is_immutable, is_unshared
+from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
+from vstate.values.pickling import culprit
+
+KEEP_BYTES = 64 * 1024 * 1024
+KEEP_COUNT = 100_000
+"""How many bytes and values are kept in memory that nothing needs: they can be read again."""
+
+
+class Baseline(NamedTuple):
+    """The committed form of a value in hand: its entry and chunks, and another entry that means the same.
+
+    `loaded` says that the value was unpickled from the entry. Pickling it again may then give other bytes
+    (shared strings, the order of a set), so a difference is compared with what a second, untouched copy
+    gives before it counts as a change; `alternate` remembers that.
+    """
+
+    entry: bytes
+    chunks: tuple[Chunks | None, ...]
+    size: int
+    loaded: bool
+    alternate: bytes | None = None
+
+
+class WorkingValues:
+    """The values of one state in hand. Its owner holds a lock around every call but reading `values`.
+
+    - `values` are those that the program may be using: read, set, maybe edited since.
+    - `staged` are the keys that were set, `deleted` those that were deleted, since the last commit.
+    - `_watched` are the keys of values that may be edited in place: all mutable ones in `values`.
+    - `_sealed` are values that nothing outside could reach when they were last compared. They cannot
+      change until they are handed out again, so a commit does not look at them.
+    """
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self.values: dict[str, Any] = {}
+        self.staged: set[str] = set()
+        self.deleted: set[str] = set()
+        self._watched: set[str] = set()
+        self._sealed: dict[str, Any] = {}
+        self._baselines: dict[str, Baseline] = {}
+        self._idle_bytes = 0
+
+    # Reading and writing
+
+    def load(self, key: str, root: ObjectId | None) -> Any:
+        """The value of a key that is not in `values`, from here or from the tree; KeyNotFound."""
+        if key in self.values:
+            return self.values[key]
+        if key in self._sealed:
+            value = self._sealed.pop(key)
+            self._watched.add(key)
+            self.values[key] = value
+            return value
+        data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
+        if data is None:
+            raise missing(key)
+        value, chunks, size = self._repo.load(key, data)
+        if is_immutable(value):
+            self._keep(size)
+        else:
+            self._watched.add(key)
+            self._baselines[key] = Baseline(data, chunks, size, loaded=True)
+        self.values[key] = value
+        return value
+
+    def contains(self, key: str, root: ObjectId | None) -> bool:
+        """Whether the key is there."""
+        if key in self.values or key in self._sealed:
+            return True
+        return key not in self.deleted and tree.lookup(self._repo.objects.node, root, key) is not None
+
+    def set(self, key: str, value: Any) -> None:
+        """Stage a value."""
+        self._sealed.pop(key, None)
+        self.deleted.discard(key)
+        self.staged.add(key)
+        if is_immutable(value):
+            self._watched.discard(key)
+        else:
+            self._watched.add(key)
+        self.values[key] = value
+
+    def delete(self, key: str) -> None:
+        """Stage a deletion."""
+        self.forget((key,))
+        self.deleted.add(key)
+
+    def restage(self, key: str, encoded: Encoded | None) -> None:
+        """Stage what a savepoint held for the key: a value, loaded afresh, or a deletion."""
+        if encoded is None:
+            self.delete(key)
+        else:
+            reader = _Overlay(self._repo.objects, encoded.objects)
+            self.set(key, self._repo.load(key, encoded.entry, reader).value)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop all that is held for the keys, changes included."""
+        for key in list(keys):
+            self.values.pop(key, None)
+            self._sealed.pop(key, None)
+            self._baselines.pop(key, None)
+            self._watched.discard(key)
+            self.staged.discard(key)
+            self.deleted.discard(key)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self.values = {}
+        self._sealed = {}
+        self._baselines = {}
+        self._watched = set()
+        self.staged = set()
+        self.deleted = set()
+        self._idle_bytes = 0
+
+    # Comparing
+
+    @contextmanager
+    def collected(self, root: ObjectId | None, *, tolerant: bool = False) -> Iterator[Staged]:
+        """What differs from the tree now, with every value held still for the with block.
+
+        Raises Unpicklable, naming all culprits; `tolerant` lists their keys in `unpicklable` instead.
+        """
+        held = self.values
+        self.values = {}  # readers now wait for the lock, so that none takes a value being looked at
+        try:
+            staged = Staged(self, held)
+            self._compare(staged, root)
+            if staged.unpicklable and not tolerant:
+                raise Unpicklable(
+                    {
+                        key: culprit(held[key], f'state["{key}"]', error)
+                        for key, error in sorted(staged.unpicklable.items())
+                    }
+                )
+            yield staged
+        finally:
+            # What pickling itself made the state load, if a class's code does that.
+            held |= {key: value for key, value in self.values.items() if key not in held}
+            self.values = held
+
+    def _compare(self, staged: Staged, root: ObjectId | None) -> None:
+        held = staged.held
+        for key in sorted(self._watched | self.staged):
+            unshared = key in self._watched and is_unshared(held, key)
+            baseline = self._baselines.get(key)
+            if baseline is None:
+                baseline = self._read_baseline(key, root)
+            try:
+                encoded = encode_value(held[key], baseline.chunks if baseline else ())
+            except Exception as error:  # pickling runs the classes' own code, which may raise anything
+                staged.unpicklable[key] = error
+                continue
+            if baseline is None or not self._means_the_same(key, baseline, encoded):
+                staged.changes[key] = encoded.entry
+                staged.encoded[key] = encoded
+                staged.objects.update(encoded.objects)
+            if unshared:
+                staged.unshared.append(key)
+        for key in self.deleted:
+            if tree.lookup(self._repo.objects.node, root, key) is not None:
+                staged.changes[key] = None
+                staged.encoded[key] = None
+
+    def _read_baseline(self, key: str, root: ObjectId | None) -> Baseline | None:
+        data = tree.lookup(self._repo.objects.node, root, key)
+        if data is None:
+            return None
+        entry = self._repo.parse_entry(key, data)
+        chunks = () if entry.codec == ATOM else entry_chunks(entry, self._repo.objects)
+        baseline = Baseline(data, chunks, entry.size, loaded=False)
+        if key in self._watched:
+            self._baselines[key] = baseline
+        return baseline
+
+    def _means_the_same(self, key: str, baseline: Baseline, encoded: Encoded) -> bool:
+        if encoded.entry in (baseline.entry, baseline.alternate):
+            return True
+        if not baseline.loaded or baseline.alternate is not None:
+            return False
+        if Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
+            return False
+        try:
+            again = encode_value(self._repo.load(key, baseline.entry).value, baseline.chunks)
+        except Exception:  # the stored value loads no more: what is in hand is new then
+            return False
+        self._baselines[key] = baseline._replace(alternate=again.entry)
+        return again.entry == encoded.entry
+
+    def settle(self, staged: Staged) -> None:
+        """Take what was collected as committed now."""
+        for key, encoded in staged.encoded.items():
+            if encoded is not None and key in self._watched:
+                self._baselines[key] = Baseline(encoded.entry, encoded.chunks, encoded.size, loaded=False)
+            else:
+                self._baselines.pop(key, None)
+            if encoded is not None and key not in self._watched:
+                self._keep(encoded.size)
+        self.staged = set()
+        self.deleted = set()
+        for key in staged.unshared:
+            self._sealed[key] = staged.held.pop(key)
+            self._watched.discard(key)
+            baseline = self._baselines.get(key)
+            self._keep(baseline.size if baseline else 0)
+        if self._idle_bytes > KEEP_BYTES:
+            self._drop_idle(staged.held)
+
+    def _keep(self, size: int) -> None:
+        self._idle_bytes += size + KEEP_BYTES // KEEP_COUNT
+
+    def _drop_idle(self, held: dict[str, Any]) -> None:
+        """Let go of everything that can be read again and that nobody can be waiting to see change."""
+        for key in [key for key in held if key not in self._watched and key not in self.staged]:
+            del held[key]
+        for key in self._sealed:
+            self._baselines.pop(key, None)
+        self._sealed = {}
+        self._idle_bytes = 0
+
+
+class Staged:
+    """What `collected` found: entries by key (None: deleted), their objects, and what nobody else holds."""
+
+    def __init__(self, working: WorkingValues, held: dict[str, Any]) -> None:
+        self._working = working
+        self.held = held
+        self.changes: dict[str, bytes | None] = {}
+        self.encoded: dict[str, Encoded | None] = {}
+        self.objects: NewObjects = {}
+        self.unshared: list[str] = []
+        self.unpicklable: dict[str, Exception] = {}
+
+    def settle(self) -> None:
+        """Take all of it as committed now."""
+        self._working.settle(self)
+
+    def reader(self) -> Reader:
+        """A reader that finds these objects besides the stored ones."""
+        return _Overlay(self._working._repo.objects, dict(self.objects))
+
+
+class _Overlay:
+    """Reads objects that are not stored yet, and the stored ones."""
+
+    def __init__(self, stored: Reader, objects: NewObjects) -> None:
+        self._stored = stored
+        self._objects = objects
+
+    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
+        rest = [oid for oid in ids if oid not in here]
+        return {**here, **self._stored.blobs(rest)} if rest else here
+
+    def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
+        rest = [oid for oid in ids if oid not in here]
+        return {**here, **self._stored.indexes(rest)} if rest else here

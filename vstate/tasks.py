@@ -1,0 +1,244 @@
+"""Tasks and events: functions whose every call is one commit, and what happened in them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar, cast, overload
+
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Event
+from vstate.repo.repository import Revision
+from vstate.state.base import ReadableState, State
+from vstate.state.live import Live
+from vstate.state.namespace import Namespace
+from vstate.state.snapshot import Snapshot
+from vstate.state.versioned import Versioned
+
+OnError = Literal["discard", "commit", "keep"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_SHOWN = 200
+
+
+@overload
+def task(function: _F, /) -> _F: ...
+
+
+@overload
+def task(*, name: str | None = None, on_error: OnError = "discard") -> Callable[[_F], _F]: ...
+
+
+def task(
+    function: _F | None = None, /, *, name: str | None = None, on_error: OnError = "discard"
+) -> _F | Callable[[_F], _F]:
+    """Make each call of a function, `def` or `async def`, one commit of the `state` it is called with.
+
+    Without a `state` the call gets a fresh `Live`. The outermost task commits, with its name as the message
+    and `name`, `seconds` and `outcome` ("ok" or "error") as info; tasks that it calls on the same state add
+    to that commit. What was uncommitted before the call is committed first, on its own. The events
+    `task.start`, `task.end` and `task.error` are recorded by themselves.
+
+    If the function raises, the exception goes on to the caller, and the changes that the call made are
+    discarded ("discard": a commit without changes keeps the events), committed ("commit"), or left staged
+    with the events ("keep").
+    """
+    if on_error not in ("discard", "commit", "keep"):
+        raise InvalidInput(f"on_error is 'discard', 'commit' or 'keep', not {on_error!r}")
+
+    def decorate(function: _F) -> _F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidInput(f"{function.__qualname__} is a generator; a task is a def or async def that returns")
+        title = name if name is not None else function.__name__
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
+                state = _checked(state)
+                if state.root.turns.nested:
+                    with _Call(state, title, on_error).nested():
+                        return await function(*args, state=state, **options)
+                await state.root.turns.acquire()
+                with state.root.turns.acquired(), _Call(state, title, on_error).outermost():
+                    return await cast(Awaitable[Any], function(*args, state=state, **options))
+
+            return cast(_F, call_async)
+
+        @functools.wraps(function)
+        def call(*args: Any, state: State | None = None, **options: Any) -> Any:
+            state = _checked(state)
+            if state.root.turns.nested:
+                with _Call(state, title, on_error).nested():
+                    return function(*args, state=state, **options)
+            with state.root.turns.held(), _Call(state, title, on_error).outermost():
+                return function(*args, state=state, **options)
+
+        return cast(_F, call)
+
+    return decorate if function is None else decorate(function)
+
+
+def _checked(state: object) -> State:
+    if state is None:
+        return Live()
+    if not isinstance(state, State):
+        raise TypeError(
+            f"a task's state is a Versioned, a Live or a Namespace of one, not {type(state).__name__}"
+        )
+    return state
+
+
+class _Call:
+    """One call of a task on one state."""
+
+    def __init__(self, state: State, name: str, on_error: OnError) -> None:
+        self._state = state
+        self._name = name
+        self._on_error = on_error
+        self._began = time.perf_counter()
+
+    @contextmanager
+    def outermost(self) -> Iterator[None]:
+        """Commit what was there before, then, at the end, what the call changed."""
+        self._state.commit(f"Before {self._name}")
+        with self._recorded(self._state.savepoint(), self._commit):
+            yield
+        self._commit("ok")
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """Leave the commit to the task outside."""
+        with self._recorded(self._state.savepoint(), lambda outcome: None):
+            yield
+
+    @contextmanager
+    def _recorded(self, restore: Callable[[], None], failed: Callable[[str], None]) -> Iterator[None]:
+        self._state.record("task.start", name=self._name)
+        self._began = time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            if self._on_error == "discard":
+                restore()
+            self._state.record(
+                "task.error",
+                name=self._name,
+                seconds=self._seconds(),
+                type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+                message=_text(error),
+            )
+            if self._on_error != "keep":
+                failed("error")
+            raise
+        self._state.record("task.end", name=self._name, seconds=self._seconds())
+
+    def _seconds(self) -> float:
+        return round(time.perf_counter() - self._began, 6)
+
+    def _commit(self, outcome: str) -> None:
+        self._state.commit(self._name, name=self._name, seconds=self._seconds(), outcome=outcome)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # an exception class of the user's whose __str__ fails
+        text = ""
+    return text[:2000].encode("utf-8", "backslashreplace").decode()
+
+
+def events(
+    state: State, *, kind: str | None = None, rev: Revision = "HEAD", limit: int | None = None
+) -> list[Event]:
+    """The events of a state up to a revision, oldest first; the newest `limit` of them.
+
+    `event.commit` is the id of the commit that holds the event and its effects:
+    `state.checkout(event.commit)` shows them. It is None for events that no commit holds yet; those are
+    included for "HEAD". With `kind`, only events of that kind; a namespace's are its own and those below.
+    """
+    root = state.root
+    namespace = state.prefix.removesuffix("/")
+    found: list[Event] = []
+
+    def take(batch: list[Event]) -> bool:
+        for event in reversed(batch):
+            if limit is not None and len(found) >= limit:
+                return False
+            inside = not namespace or event.namespace == namespace or event.namespace.startswith(namespace + "/")
+            if inside and (kind is None or event.kind == kind):
+                found.append(event)
+        return True
+
+    more = take(root.pending_events()) if rev == "HEAD" else True
+    if more and isinstance(root, Versioned):
+        for commit in root.log(rev):
+            batch = [
+                Event(event.kind, event.time, event.data, event.namespace, commit.id) for event in commit.events
+            ]
+            if not take(batch):
+                break
+    return found[::-1]
+
+
+class View(dict[str, Any]):
+    """A dict that prints as a table."""
+
+    def __init__(self, title: str, items: Mapping[str, Any]) -> None:
+        super().__init__(items)
+        self._title = title
+
+    def __str__(self) -> str:
+        width = max((len(key) for key in self), default=0)
+        lines = [f"  {key:<{width}}  {_shortened(value)}" for key, value in self.items()]
+        return "\n".join([self._title, *(lines or ["  (nothing)"])])
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only a notebook asks
+
+        rows = "".join(
+            f"<tr><th>{escape(key)}</th><td>{escape(_shortened(value))}</td></tr>" for key, value in self.items()
+        )
+        return f"<table><caption>{escape(self._title)}</caption>{rows}</table>"
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"{_shortened(value[0])} -> {_shortened(value[1])}"
+    text = repr(value).replace("\n", " ")
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def view(state: ReadableState, focus: Literal["full", "recent"] = "full") -> View:
+    """What a state or snapshot holds, as a dict that prints as a table.
+
+    "full": every key and its value. "recent": for each key that the newest commit changed, the pair of its
+    old and new value, None standing for absent; needs a history, so NotVersioned for a `Live`.
+    """
+    if focus == "full":
+        return View(str(state.title()), dict(state.items()))
+    if focus != "recent":
+        raise InvalidInput(f"focus is 'full' or 'recent', not {focus!r}")
+    prefix = ""
+    if isinstance(state, Namespace):
+        prefix, state = state.prefix, state.root
+    if isinstance(state, Snapshot):
+        repo, commit = state.repo, state.commit
+    elif isinstance(state, Versioned):
+        if state.head is None:
+            return View("no commit yet", {})
+        repo, commit = state.repo, state.head
+    else:
+        state.log()  # type: ignore[attr-defined]  # Live's raises NotVersioned
+        raise AssertionError("unreachable")
+    changes = repo.changes(commit)
+    pairs = {
+        key.removeprefix(prefix): (change.old, change.new)
+        for key, change in changes.items()
+        if key.startswith(prefix)
+    }
+    return View(str(commit), pairs)

@@ -1,0 +1,101 @@
+"""Faulty: a store that fails once, at a chosen call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from vstate.errors import StoreUnavailable
+from vstate.kv.base import KVStore
+
+T = TypeVar("T")
+
+
+class Faulty(KVStore):
+    """`store`, whose call number `fail_at` (from 1; None for never) raises `error("...")`.
+
+    It raises instead of doing what was asked, or, with `after=True`, once it has done it, as when the
+    answer of a server is lost. All the other calls go through. `calls` lists the names of the methods called, the
+    failing one included: run once without a fault, then once for every `fail_at` up to `len(calls)`, and
+    see that nothing is lost.
+
+    With `atomic=False`, `transact` is taken apart into the calls that KVStore makes of it for a store
+    without transactions, so that it can also fail halfway.
+    """
+
+    def __init__(
+        self,
+        store: KVStore,
+        fail_at: int | None = None,
+        error: Callable[[str], BaseException] = StoreUnavailable,
+        after: bool = False,
+        *,
+        atomic: bool = True,
+    ) -> None:
+        self.store = store
+        self.fail_at = fail_at
+        self.error = error
+        self.after = after
+        self.atomic = atomic
+        self.calls: list[str] = []
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> bytes | None:
+        return self._call("get", lambda: self.store.get(key))
+
+    def set(self, key: str, value: bytes) -> None:
+        self._call("set", lambda: self.store.set(key, value))
+
+    def delete(self, key: str) -> None:
+        self._call("delete", lambda: self.store.delete(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return self._call("keys", lambda: self.store.keys(prefix))
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self._call("compare_and_swap", lambda: self.store.compare_and_swap(key, expected, new))
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return self._call("get_many", lambda: self.store.get_many(keys))
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        self._call("set_many", lambda: self.store.set_many(items))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._call("delete_many", lambda: self.store.delete_many(keys))
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        return self._call("items", lambda: self.store.items(prefix))
+
+    def __contains__(self, key: str) -> bool:
+        return self._call("__contains__", lambda: key in self.store)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        if not self.atomic:
+            return super().transact(writes, expected)
+        return self._call("transact", lambda: self.store.transact(writes, expected))
+
+    def forget(self, key: str) -> None:
+        self.store.forget(key)
+
+    @property
+    def location(self) -> str:
+        return self.store.location
+
+    def __repr__(self) -> str:
+        return f"Faulty({self.store!r}, fail_at={self.fail_at})"
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _call(self, name: str, action: Callable[[], T]) -> T:
+        with self._lock:
+            self.calls.append(name)
+            failing = len(self.calls) == self.fail_at
+        if failing and not self.after:
+            raise self.error(f"made to fail at call {self.fail_at}, before {name}")
+        result = action()
+        if failing:
+            raise self.error(f"made to fail at call {self.fail_at}, after {name}")
+        return result

@@ -1,0 +1,475 @@
+"""KVStoreTests: what every store has to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
+
+OBJECT = "o/" + "0123456789abcdef" * 4
+ODD_KEYS = [
+    "a",
+    "A",
+    "a/b",
+    "a/b/c",
+    "a%b",
+    "axb",
+    "a_b",
+    "a*b",
+    "a?b",
+    "a[b]",
+    "a\\b",
+    "a'b\"c",
+    "a b",
+    " a",
+    "a\nb",
+    "é",
+    "e\u0301",
+    "ß",
+    "SS",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    *(f"plane/{chr(plane * 0x10000 + 0x61)}" for plane in range(17)),
+    "plane/\U0010ffff",
+    "long/" + "x" * 500,
+    "long/" + "x" * 499 + "y",
+    OBJECT,
+    OBJECT.upper(),
+    "o/" + OBJECT[2:].upper(),
+    OBJECT[:-1],
+    OBJECT + "0",
+    "o/" + " 0" * 32,
+    "o/",
+    "o",
+]
+
+
+class KVStoreTests:
+    """Inherit from it, give it a fixture `store`, and pytest runs all of it against that store:
+
+        class TestMine(KVStoreTests):
+            @pytest.fixture
+            def store(self, tmp_path):
+                with MyStore(tmp_path) as store:
+                    yield store
+
+    `store` must be empty. If it keeps its contents, give a fixture `reopen` too: a function that opens
+    another handle on the same contents each time it is called.
+    """
+
+    @pytest.fixture
+    def store(self) -> Any:
+        raise NotImplementedError("give the subclass a fixture `store` that returns an empty store")
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[], KVStore] | None:
+        return None
+
+    # get, set, delete
+
+    def test_get_of_an_absent_key_is_none(self, store: KVStore) -> None:
+        """What was never set reads as None."""
+        assert store.get("absent") is None
+
+    def test_get_returns_what_was_set(self, store: KVStore) -> None:
+        """What was set is read back as bytes."""
+        store.set("key", b"value")
+        assert store.get("key") == b"value"
+        assert type(store.get("key")) is bytes
+
+    def test_set_overwrites(self, store: KVStore) -> None:
+        """The last value set counts, be it longer, shorter or the same."""
+        for value in (b"one", b"three", b"", b"", b"two"):
+            store.set("key", value)
+            assert store.get("key") == value
+
+    def test_an_object_key_can_be_overwritten(self, store: KVStore) -> None:
+        """The store itself does not know that objects are immutable."""
+        store.set(OBJECT, b"raw")
+        store.set(OBJECT, b"compressed")
+        assert store.get(OBJECT) == b"compressed"
+        assert list(store.keys("o/")) == [OBJECT]
+
+    def test_an_empty_value_is_not_absent(self, store: KVStore) -> None:
+        """Zero bytes are a value."""
+        store.set("key", b"")
+        assert store.get("key") == b""
+        assert "key" in store
+        assert store.get_many(["key"]) == {"key": b""}
+        assert list(store.items()) == [("key", b"")]
+
+    def test_every_byte_survives(self, store: KVStore) -> None:
+        """A value may hold any bytes, NUL and invalid UTF-8 among them."""
+        value = bytes(range(256))
+        store.set("key", value)
+        assert store.get("key") == value
+
+    def test_five_megabytes(self, store: KVStore) -> None:
+        """A value may be large."""
+        value = bytes(range(250)) * 20_000
+        store.set("key", value)
+        assert store.get("key") == value
+
+    def test_delete(self, store: KVStore) -> None:
+        """A deleted key is absent everywhere."""
+        store.set("key", b"value")
+        store.delete("key")
+        assert store.get("key") is None
+        assert "key" not in store
+        assert list(store.keys()) == []
+
+    def test_delete_of_an_absent_key(self, store: KVStore) -> None:
+        """Deleting what is absent is fine."""
+        store.delete("absent")
+        store.delete("absent")
+        assert store.get("absent") is None
+
+    def test_the_value_is_no_alias(self, store: KVStore) -> None:
+        """Changing a bytearray that was set does not change the store."""
+        value: Any = bytearray(b"before")
+        store.set("set", value)
+        store.set_many({"many": value})
+        store.compare_and_swap("swap", None, value)
+        store.transact({"transact": value, OBJECT: value}, {})
+        value[:] = b"after!"
+        for key in ("set", "many", "swap", "transact", OBJECT):
+            assert store.get(key) == b"before"
+            assert type(store.get(key)) is bytes
+
+    # keys
+
+    def test_keys_of_an_empty_store(self, store: KVStore) -> None:
+        """An empty store has no keys under any prefix."""
+        assert list(store.keys()) == []
+        assert list(store.keys("any/")) == []
+
+    def test_odd_keys(self, store: KVStore) -> None:
+        """Every str without NUL and lone surrogates is a key of its own, case and normal form included."""
+        expected = {key: str(number).encode() for number, key in enumerate(ODD_KEYS)}
+        for key, value in expected.items():
+            store.set(key, value)
+        assert {key: store.get(key) for key in ODD_KEYS} == expected
+        assert sorted(store.keys()) == sorted(ODD_KEYS)
+        assert dict(store.items()) == expected
+        for key in ODD_KEYS[::2]:
+            store.delete(key)
+        assert sorted(store.keys()) == sorted(ODD_KEYS[1::2])
+
+    @pytest.mark.parametrize(
+        "prefix",
+        ["", "a", "A", "a%", "a_", "a*", "a?", "a[", "a\\", "a'", "a/", "%", "_", "*", "e", "é"]
+        + ["plane/", "plane/\U0010ffff", "\ud7ff", "\ue000", "\uffff", "long/xxx", "absent"]
+        + [
+            "o",
+            "o/",
+            "O/",
+            OBJECT[:5],
+            OBJECT[:6],
+            OBJECT[:-1],
+            OBJECT,
+            OBJECT + "0",
+            "o/0123456789A",
+            "o/ ",
+        ],
+    )
+    def test_a_prefix_is_taken_literally(self, store: KVStore, prefix: str) -> None:
+        """`keys` and `items` list exactly the keys that start with the prefix; no character is a wildcard."""
+        store.set_many({key: b"value" for key in ODD_KEYS})
+        expected = sorted(key for key in ODD_KEYS if key.startswith(prefix))
+        assert sorted(store.keys(prefix)) == expected
+        assert sorted(key for key, _ in store.items(prefix)) == expected
+
+    def test_keys_lists_each_of_many_once(self, store: KVStore) -> None:
+        """A listing too long for one page has every key once."""
+        objects = {f"o/{number * 2654435761 % 2**256:064x}": b"object" for number in range(1500)}
+        others = {f"n/{number:05}": b"other" for number in range(1500)}
+        store.set_many({**objects, **others})
+        assert sorted(store.keys()) == sorted([*objects, *others])
+        assert sorted(store.keys("o/")) == sorted(objects)
+        assert sorted(store.keys("n/")) == sorted(others)
+        assert sorted(store.items("n/01")) == [(f"n/{number:05}", b"other") for number in range(1000, 1500)]
+
+    def test_the_store_may_change_during_keys(self, store: KVStore) -> None:
+        """Deleting what is being listed, as garbage collection does, neither fails nor skips a key."""
+        store.set_many({f"n/{number}": b"value" for number in range(50)})
+        listed = []
+        for key in store.keys("n/"):
+            listed.append(key)
+            store.delete(key)
+        assert sorted(listed) == sorted(f"n/{number}" for number in range(50))
+        assert list(store.keys()) == []
+
+    @pytest.mark.parametrize("key", ["nul\0inside", "surrogate\ud800", None, 7, b"bytes", ("a",)])
+    def test_a_wrong_key_is_refused(self, store: KVStore, key: Any) -> None:
+        """A key that is no str, or that UTF-8 or C cannot hold, raises InvalidInput and writes nothing."""
+        calls: list[Callable[[], object]] = [
+            lambda: store.get(key),
+            lambda: store.set(key, b"value"),
+            lambda: store.delete(key),
+            lambda: list(store.keys(key)),
+            lambda: store.compare_and_swap(key, None, b"value"),
+            lambda: store.get_many([key]),
+            lambda: store.set_many({key: b"value"}),
+            lambda: store.delete_many([key]),
+            lambda: store.transact({"good": b"value", key: b"value"}, {}),
+            lambda: store.transact({"good": b"value"}, {key: None}),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput):
+                call()
+        assert list(store.keys()) == []
+
+    @pytest.mark.parametrize("value", ["text", 7, ["list"]])
+    def test_a_wrong_value_is_refused(self, store: KVStore, value: Any) -> None:
+        """A value that is not bytes raises TypeError and writes nothing."""
+        calls: list[Callable[[], object]] = [
+            lambda: store.set("key", value),
+            lambda: store.set_many({"key": value}),
+            lambda: store.compare_and_swap("key", None, value),
+            lambda: store.transact({"key": value}, {}),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError):
+                call()
+        assert store.get("key") is None
+
+    # compare_and_swap
+
+    def test_swap_creates_an_absent_key(self, store: KVStore) -> None:
+        """Expecting None creates the key once, and fails when it is there."""
+        assert store.compare_and_swap("key", None, b"new") is True
+        assert store.compare_and_swap("key", None, b"other") is False
+        assert store.get("key") == b"new"
+
+    def test_swap_replaces(self, store: KVStore) -> None:
+        """The value is replaced only if it is the expected one."""
+        store.set("key", b"old")
+        assert store.compare_and_swap("key", b"wrong", b"new") is False
+        assert store.get("key") == b"old"
+        assert store.compare_and_swap("key", b"old", b"new") is True
+        assert store.get("key") == b"new"
+        assert store.compare_and_swap("key", b"new", b"new") is True
+
+    def test_swap_deletes(self, store: KVStore) -> None:
+        """A new value of None deletes the key, only if it has the expected value."""
+        store.set("key", b"old")
+        assert store.compare_and_swap("key", b"wrong", None) is False
+        assert store.get("key") == b"old"
+        assert store.compare_and_swap("key", b"old", None) is True
+        assert store.get("key") is None
+
+    def test_swap_of_nothing_for_nothing(self, store: KVStore) -> None:
+        """None for None succeeds exactly when the key is absent."""
+        assert store.compare_and_swap("key", None, None) is True
+        assert list(store.keys()) == []
+        store.set("key", b"value")
+        assert store.compare_and_swap("key", None, None) is False
+        assert store.get("key") == b"value"
+
+    def test_swap_tells_empty_from_absent(self, store: KVStore) -> None:
+        """b"" and None are two different expectations."""
+        assert store.compare_and_swap("key", b"", b"new") is False
+        store.set("key", b"")
+        assert store.compare_and_swap("key", None, b"new") is False
+        assert store.compare_and_swap("key", b"", b"new") is True
+
+    def test_swap_is_atomic_among_threads(self, store: KVStore) -> None:
+        """Eight threads that increment one counter lose no increment."""
+        store.set("counter", b"0")
+        errors = _in_threads(8, lambda _: [_increment(store, "counter") for _ in range(10)])
+        assert errors == []
+        assert store.get("counter") == b"80"
+
+    def test_swap_creates_for_one_thread_only(self, store: KVStore) -> None:
+        """Of many threads that create one key, one is told that it did."""
+        winners: list[int] = []
+
+        def create(number: int) -> None:
+            if store.compare_and_swap("key", None, str(number).encode()):
+                winners.append(number)
+
+        assert _in_threads(8, create) == []
+        assert [store.get("key")] == [str(number).encode() for number in winners]
+
+    # the given methods
+
+    def test_get_many(self, store: KVStore) -> None:
+        """`get_many` returns what is present and leaves out the rest, whatever iterable it is given."""
+        contents = {f"n/{number}": str(number).encode() for number in range(250)} | {OBJECT: b"object"}
+        store.set_many(contents)
+        assert store.get_many(iter([*contents, "absent", "o/" + "f" * 64])) == contents
+        assert store.get_many(["n/1", "n/1"]) == {"n/1": b"1"}
+        assert store.get_many([]) == {}
+
+    def test_set_many_and_delete_many(self, store: KVStore) -> None:
+        """`set_many` sets all, overwriting; `delete_many` deletes all, absent ones too."""
+        store.set("a", b"old")
+        store.set_many({"a": b"1", "b": b"2", "c": b"3"})
+        assert dict(store.items()) == {"a": b"1", "b": b"2", "c": b"3"}
+        store.delete_many(iter(["a", "c", "absent"]))
+        assert dict(store.items()) == {"b": b"2"}
+        store.set_many({})
+        store.delete_many([])
+        assert dict(store.items()) == {"b": b"2"}
+
+    def test_contains(self, store: KVStore) -> None:
+        """`in` is about presence."""
+        assert "key" not in store
+        store.set("key", b"value")
+        assert "key" in store
+
+    def test_forget_keeps_the_value(self, store: KVStore) -> None:
+        """`forget` is about cached copies; the store keeps its value."""
+        store.set(OBJECT, b"object")
+        store.forget(OBJECT)
+        store.forget("absent")
+        assert store.get(OBJECT) == b"object"
+
+    def test_location_and_repr(self, store: KVStore) -> None:
+        """A store names its type and its place in words."""
+        assert type(store).__name__ in repr(store)
+        assert isinstance(store.location, str)
+        assert store.location
+
+    # transact
+
+    def test_transact_writes_everything(self, store: KVStore) -> None:
+        """With its expectation met, `transact` sets, swaps and deletes."""
+        store.set_many({"r/heads/main": b"old", "stale": b"x"})
+        writes = {
+            OBJECT: b"object",
+            "r/heads/main": b"new",
+            "reflog/1": b"moved",
+            "stale": None,
+            "absent": None,
+        }
+        assert store.transact(writes, {"r/heads/main": b"old"}) is True
+        assert dict(store.items()) == {OBJECT: b"object", "r/heads/main": b"new", "reflog/1": b"moved"}
+
+    def test_transact_creates_and_deletes_a_ref(self, store: KVStore) -> None:
+        """None is an expectation, and a write."""
+        assert store.transact({"r/heads/new": b"1"}, {"r/heads/new": None}) is True
+        assert store.transact({"r/heads/new": b"2"}, {"r/heads/new": None}) is False
+        assert store.transact({"r/heads/new": None}, {"r/heads/new": b"wrong"}) is False
+        assert store.get("r/heads/new") == b"1"
+        assert store.transact({"r/heads/new": None}, {"r/heads/new": b"1"}) is True
+        assert store.get("r/heads/new") is None
+
+    def test_a_failed_transact_moves_no_ref(self, store: KVStore) -> None:
+        """With its expectation wrong, `transact` swaps nothing and deletes nothing."""
+        store.set_many({"r/heads/main": b"theirs", "keep": b"kept"})
+        writes = {OBJECT: b"object", "r/heads/main": b"mine", "keep": None}
+        assert store.transact(writes, {"r/heads/main": b"old"}) is False
+        assert store.get("r/heads/main") == b"theirs"
+        assert store.get("keep") == b"kept"
+
+    def test_transact_checks_what_it_does_not_write(self, store: KVStore) -> None:
+        """An expectation may be about a key that stays as it is."""
+        store.set("format", b"1")
+        assert store.transact({"r/heads/main": b"a"}, {"format": b"2"}) is False
+        assert store.transact({"r/heads/main": b"a"}, {"format": None}) is False
+        assert store.get("r/heads/main") is None
+        assert store.transact({"r/heads/main": b"a"}, {"format": b"1", "r/heads/main": None}) is True
+        assert dict(store.items()) == {"format": b"1", "r/heads/main": b"a"}
+
+    def test_transact_without_expectations(self, store: KVStore) -> None:
+        """Without expectations everything is written; without writes only checked."""
+        assert store.transact({"a": b"1", "b": None}, {}) is True
+        assert store.transact({}, {}) is True
+        assert store.transact({}, {"a": b"1"}) is True
+        assert store.transact({}, {"a": b"2"}) is False
+        assert dict(store.items()) == {"a": b"1"}
+
+    def test_two_swaps_happen_as_one_or_not_at_all(self, store: KVStore) -> None:
+        """A store swaps two keys as one, or raises InvalidInput having written nothing."""
+        store.set_many({"r/heads/a": b"1", "r/heads/b": b"1"})
+        before = dict(store.items())
+        assert_wrong = {"r/heads/a": b"1", "r/heads/b": b"0"}
+        try:
+            assert store.transact({"r/heads/a": b"2", "r/heads/b": b"2"}, assert_wrong) is False
+        except InvalidInput:
+            assert dict(store.items()) == before
+            return
+        assert dict(store.items()) == before
+        assert store.transact({"r/heads/a": b"2", "r/heads/b": b"2"}, before) is True
+        assert dict(store.items()) == {"r/heads/a": b"2", "r/heads/b": b"2"}
+
+    def test_transact_is_atomic_among_threads(self, store: KVStore) -> None:
+        """Threads that each move a ref with transactions lose no move, and no object of one."""
+
+        def move(thread: int) -> None:
+            for number in range(8):
+                while True:
+                    old = store.get("r/heads/main")
+                    new = (old or b"") + b"x"
+                    name = f"o/{thread * 100 + number:064x}"
+                    if store.transact({name: new, "r/heads/main": new}, {"r/heads/main": old}):
+                        break
+
+        assert _in_threads(4, move) == []
+        assert store.get("r/heads/main") == b"x" * 32
+        assert len(list(store.keys("o/"))) == 32
+
+    # durability
+
+    def test_contents_survive_reopening(self, store: KVStore, reopen: Callable[[], KVStore] | None) -> None:
+        """Another handle sees everything that was written, and nothing that was deleted."""
+        if reopen is None:
+            pytest.skip("the store offers no `reopen`: it does not keep its contents")
+        store.set_many({key: b"value" for key in ODD_KEYS})
+        store.set("deleted", b"value")
+        store.delete("deleted")
+        assert store.transact({"r/heads/main": b"1", OBJECT: b"object"}, {"r/heads/main": None})
+        expected = dict.fromkeys(ODD_KEYS, b"value") | {"r/heads/main": b"1", OBJECT: b"object"}
+        with reopen() as beside:
+            assert dict(beside.items()) == expected
+        store.close()
+        with reopen() as later:
+            assert dict(later.items()) == expected
+
+    def test_two_handles_see_each_other(self, store: KVStore, reopen: Callable[[], KVStore] | None) -> None:
+        """What one handle wrote, the other reads next, and swaps are atomic among both."""
+        if reopen is None:
+            pytest.skip("the store offers no `reopen`: it does not keep its contents")
+        with reopen() as other:
+            for number in range(5):
+                store.set("r/heads/main", str(number).encode())
+                assert other.get("r/heads/main") == str(number).encode()
+            assert other.compare_and_swap("r/heads/main", b"4", b"5") is True
+            assert store.compare_and_swap("r/heads/main", b"4", b"6") is False
+            assert store.get("r/heads/main") == b"5"
+            other.delete("r/heads/main")
+            assert store.get("r/heads/main") is None
+
+
+def _increment(store: KVStore, key: str) -> None:
+    while True:
+        old = store.get(key)
+        if store.compare_and_swap(key, old, str(int(old or b"0") + 1).encode()):
+            return
+
+
+def _in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:
+    """Run `work(0)` to `work(count - 1)` at once; what they raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        try:
+            start.wait()
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors

@@ -1,0 +1,234 @@
+"""numpy's arrays, scalars and dtypes, read from what their pickles say, without numpy."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from vstate.values.budget import Budget
+from vstate.values.record import Record
+
+__all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "scalar"]
+
+_SHOWN: Final = 100
+_WIDEST_ITEM: Final = 1000  # bytes
+_MOST_DIMENSIONS: Final = 64
+# Source: numpy's array-interface type strings; struct's format characters.
+_STRUCT_CODES: Final = {
+    "b1": "?",
+    "i1": "b",
+    "i2": "h",
+    "i4": "i",
+    "i8": "q",
+    "u1": "B",
+    "u2": "H",
+    "u4": "I",
+    "u8": "Q",
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+}
+_WORDS: Final = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
+_TIMES: Final = {"M": "datetime64", "m": "timedelta64"}
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_NOT_A_TIME: Final = -(2**63)
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Array(Record):
+    """A numpy array: fields `dtype`, `shape`, `order` ("F", only if so), `data` (its first elements, in
+    the order of memory) and `omitted` (how many more there are)."""
+
+    raw: memoryview | None = None
+    """All the elements as bytes, where they are known; not a copy."""
+    itemsize: int = 0
+    """Bytes of one element in `raw`."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a dtype says about one element."""
+
+    name: str
+    code: str
+    """Kind and bytes, such as "f8"; only the kind for "O", "S", "U", "V"."""
+    itemsize: int
+    order: str
+    """"<" or ">"."""
+    unit: str = ""
+
+    @classmethod
+    def of(cls, dtype: object) -> Layout | None:
+        """The layout that a pickled `numpy.dtype` describes, or None."""
+        if not isinstance(dtype, Record) or dtype.type != "numpy.dtype" or not dtype.args:
+            return None
+        code = dtype.args[0]
+        if not isinstance(code, str) or not code[1:].isdecimal() or len(code) > 8:
+            return None
+        state = dtype.state if isinstance(dtype.state, tuple) else ()
+        order = ">" if len(state) > 1 and state[1] == ">" else "<"
+        kind, count = code[0], int(code[1:])
+        if kind in "SVU":
+            size = count * 4 if kind == "U" else count
+            return cls(f"{kind}{count}{_field_names(state)}", kind, size, order)
+        if kind == "O":
+            return cls("object", kind, count, order)
+        if kind in _TIMES:
+            unit = _unit(state)
+            name = f"{_TIMES[kind]}[{unit}]" if unit else _TIMES[kind]
+            return cls(name, f"i{count}", count, order, unit=f"{kind}{unit}")
+        name = "bool" if code == "b1" else f"{_WORDS.get(kind, kind)}{count * 8}"
+        return cls(f">{name}" if order == ">" else name, code, count, order)
+
+    def decode(self, raw: memoryview, count: int) -> list[object] | None:
+        """The first `count` elements in `raw`, or None for a kind that is not understood."""
+        size = self.itemsize
+        pieces = (bytes(raw[at : at + size]) for at in range(0, count * size, size or 1))
+        if self.code == "S":
+            return [piece.rstrip(b"\0") for piece in pieces]
+        if self.code == "V":
+            return list(pieces)
+        if self.code == "U":
+            encoding = "utf-32-le" if self.order == "<" else "utf-32-be"
+            return [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+        if self.code in ("c8", "c16"):
+            part = "f" if self.code == "c8" else "d"
+            numbers = struct.unpack_from(f"{self.order}{2 * count}{part}", raw)
+            return [complex(*numbers[at : at + 2]) for at in range(0, 2 * count, 2)]
+        letter = _STRUCT_CODES.get(self.code)
+        if letter is None:
+            return None
+        numbers = struct.unpack_from(f"{self.order}{count}{letter}", raw)
+        return [_time(number, self.unit) for number in numbers] if self.unit else list(numbers)
+
+
+def _field_names(state: tuple[object, ...]) -> str:
+    names = state[3] if len(state) > 3 else None
+    if not isinstance(names, tuple):
+        return ""
+    shown = [name for name in names[:20] if isinstance(name, str) and len(name) <= 50]
+    return f"({', '.join(shown)}{', …' if len(shown) < len(names) else ''})"
+
+
+def _unit(state: tuple[object, ...]) -> str:
+    # A dtype of times ends its state with (metadata, (unit, count, numerator, denominator)).
+    match state[8:]:
+        case ((_, (bytes(unit), int(count), *_)),) if len(unit) <= 4 and 0 < count < 10**6:
+            text = unit.decode("ascii", "replace")
+            return text if count == 1 else f"{count}{text}"
+    return ""
+
+
+def _time(number: int, unit: str) -> object:
+    if number == _NOT_A_TIME:
+        return "NaT"
+    kind, unit = unit[0], unit[1:]
+    if kind == "M" and unit == "D" and abs(number) < 700_000:
+        return (_EPOCH + datetime.timedelta(days=number)).date().isoformat()
+    rate = _PER_SECOND.get(unit)
+    if kind != "M" or rate is None or abs(number) // rate >= 60_000_000_000:
+        return number
+    seconds, rest = divmod(number, rate)
+    text = (_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()
+    return f"{text}.{rest:0{len(str(rate)) - 1}}" if rate > 1 else text
+
+
+def array_from_buffer(args: tuple[object, ...], budget: Budget) -> Array | None:
+    """What `numpy._core.numeric._frombuffer(buffer, dtype, shape, order)` would make, or None."""
+    match args:
+        case (bytes() | bytearray() | memoryview() as buffer, dtype, tuple(shape), str(order)):
+            array = Array("numpy.ndarray")
+            return array if _describe(array, buffer, Layout.of(dtype), shape, order, budget) else None
+    return None
+
+
+def fill_array(array: Array, state: object, budget: Budget) -> bool:
+    """Give a bare array the state (version, shape, dtype, is Fortran, data); False if it is none."""
+    match state:
+        case (_, tuple(shape), dtype, int(fortran), data):
+            order = "F" if fortran else "C"
+            layout = Layout.of(dtype)
+            if isinstance(data, bytes | bytearray | memoryview):
+                return _describe(array, data, layout, shape, order, budget)
+            if isinstance(data, list) and layout and layout.code == "O" and _size(shape) == len(data):
+                _give_fields(array, layout, shape, order, data)
+                return True
+    return False
+
+
+def scalar(args: tuple[object, ...], budget: Budget) -> Record | None:
+    """What `numpy._core.multiarray.scalar(dtype, data)` would make, or None."""
+    match args:
+        case (dtype, bytes() | bytearray() | memoryview() as data):
+            layout = Layout.of(dtype)
+            raw = _bytes_of(data)
+            if layout and raw is not None and 0 < layout.itemsize == len(raw) <= _WIDEST_ITEM:
+                _pay(layout, 1, budget)
+                decoded = layout.decode(raw, 1)
+                if decoded is not None:
+                    return Record(f"numpy.{layout.name.split('[')[0]}", args=(decoded[0],))
+    return None
+
+
+def _describe(
+    array: Array,
+    data: bytes | bytearray | memoryview,
+    layout: Layout | None,
+    shape: tuple[object, ...],
+    order: str,
+    budget: Budget,
+) -> bool:
+    raw = _bytes_of(data)
+    size = _size(shape)
+    if layout is None or raw is None or size is None or layout.code == "O":
+        return False
+    if size * layout.itemsize != len(raw):
+        return False
+    array.raw = raw
+    array.itemsize = layout.itemsize
+    shown = min(size, _SHOWN) if layout.itemsize <= _WIDEST_ITEM else 0
+    _pay(layout, shown, budget)
+    decoded = layout.decode(raw, shown) or []
+    _give_fields(array, layout, shape, order, decoded)
+    if size > len(decoded):
+        array.fields["omitted"] = size - len(decoded)
+    return True
+
+
+def _give_fields(
+    array: Array, layout: Layout, shape: tuple[object, ...], order: str, data: list[object]
+) -> None:
+    array.fields.update(dtype=layout.name, shape=shape)
+    if order == "F":
+        array.fields["order"] = order
+    array.fields["data"] = data
+
+
+def _pay(layout: Layout, count: int, budget: Budget) -> None:
+    budget.take_nodes(count)
+    budget.take_bytes(500 + 4 * len(layout.name) + count * (2 * layout.itemsize + 50))
+
+
+def _bytes_of(data: bytes | bytearray | memoryview) -> memoryview | None:
+    view = memoryview(data)
+    if not view.contiguous or 0 in (view.shape or ()):
+        return memoryview(b"") if view.nbytes == 0 else None
+    return view if view.format == "B" and view.ndim == 1 else _cast(view)
+
+
+def _cast(view: memoryview) -> memoryview | None:
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):
+        return None
+
+
+def _size(shape: tuple[object, ...]) -> int | None:
+    if len(shape) > _MOST_DIMENSIONS:
+        return None
+    sizes = [size for size in shape if isinstance(size, int) and 0 <= size < 2**62]
+    return math.prod(sizes) if len(sizes) == len(shape) else None

@@ -1,0 +1,227 @@
+"""Entry: what a tree stores for one key, and how a value becomes one.
+
+An entry is `[ATOM, value]` for an atom, or `[codec, payload, size, type]`: the payload of PICKLE is a list
+of parts (the pickle, then its buffers), of BYTES and TEXT one part. A part is bytes when it is small enough
+to stand in the entry, else a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from vstate.errors import CorruptObject
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
+from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
+from vstate.values.pickling import dumps, loads
+
+ATOM, PICKLE, BYTES, TEXT = range(4)
+
+ATOM_BYTES = 100
+"""A str or bytes up to this long is an atom; a longer one is stored by itself, without pickle."""
+
+INLINE_BYTES = 128
+"""A part up to this long stands in the entry; a longer one is an object, which equal values share."""
+
+Part = bytes | Link
+
+
+class Reader(Protocol):
+    """How stored objects are read; both methods verify what they return or raise CorruptObject."""
+
+    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these blobs."""
+
+    def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these index nodes."""
+
+
+class Encoded(NamedTuple):
+    """A value as an entry, its objects, the chunks of its parts (None for short ones), its size in bytes."""
+
+    entry: bytes
+    objects: NewObjects
+    chunks: tuple[Chunks | None, ...]
+    size: int
+
+
+class Decoded(NamedTuple):
+    """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes."""
+
+    value: Any
+    chunks: tuple[Chunks | None, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A decoded entry; `value` is the atom itself when `codec` is ATOM, and `parts` is empty then."""
+
+    codec: int
+    parts: tuple[Part, ...]
+    size: int
+    type: str
+    value: Any = None
+
+    @classmethod
+    def decode(cls, data: bytes) -> Entry:
+        """The entry that `data` encodes; ValueError when it encodes none."""
+        try:
+            codec, payload, *rest = decode(data)
+            if codec == ATOM and not rest:
+                return cls(ATOM, (), len(data), type(payload).__name__, payload)
+            size, name = rest
+            payload = payload if codec == PICKLE else [payload]
+            parts = tuple(map(_part, payload))
+        except TypeError as error:
+            raise ValueError(f"not an entry: {error}") from error
+        shapes = codec in (PICKLE, BYTES, TEXT) and parts and type(size) is int and type(name) is str
+        if not shapes or size != sum(map(_length, parts)):
+            raise ValueError("a malformed entry")
+        return cls(codec, parts, size, name)
+
+    @property
+    def links(self) -> Iterator[Link]:
+        """The links to objects that the entry needs."""
+        return (part for part in self.parts if isinstance(part, Link))
+
+
+def _part(raw: Any) -> Part:
+    if type(raw) is bytes:
+        return raw
+    oid, length = raw
+    if type(oid) is not bytes or len(oid) != ID_BYTES or type(length) is not int or length < 0:
+        raise ValueError("a malformed link")
+    return Link(ObjectId(oid), length)
+
+
+def _length(part: Part) -> int:
+    return part.length if isinstance(part, Link) else len(part)
+
+
+def type_name(value: Any) -> str:
+    """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+_ATOM_TYPES = frozenset({type(None), bool, float})
+
+
+def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encoded:
+    """The value as an entry, and its objects less those that `previous` holds.
+
+    `previous` are the chunks of the parts of what is stored under the same key now: a guess that saves
+    time. Raises whatever pickling raises.
+    """
+    kind = type(value)
+    if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
+        return _atom(value)
+    if kind is bytes:
+        if len(value) <= ATOM_BYTES:
+            return _atom(value)
+        return _encode_parts(BYTES, [value], "bytes", previous)
+    if kind is str:
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:  # lone surrogates, which pickle can carry
+            return _encode_pickle(value, previous)
+        if len(data) <= ATOM_BYTES:
+            return _atom(value)
+        return _encode_parts(TEXT, [data], "str", previous)
+    return _encode_pickle(value, previous)
+
+
+def _atom(value: Any) -> Encoded:
+    entry = encode([ATOM, value])
+    return Encoded(entry, {}, (), len(entry))
+
+
+def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...]) -> Encoded:
+    data, buffers = dumps(value)
+    return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous)
+
+
+def _encode_parts(
+    codec: int, parts: Sequence[bytes | memoryview], name: str, previous: tuple[Chunks | None, ...]
+) -> Encoded:
+    objects: NewObjects = {}
+    payload: list[Any] = []
+    chunks: list[Chunks | None] = []
+    size = 0
+    for i, part in enumerate(parts):
+        length = part.nbytes if isinstance(part, memoryview) else len(part)
+        size += length
+        if length <= INLINE_BYTES:
+            payload.append(bytes(part))
+            chunks.append(None)
+            continue
+        link, cut, new = split(part, previous[i] if i < len(previous) else None)
+        payload.append(link)
+        chunks.append(None if is_single(link) else cut)
+        objects.update(new)
+    for known in previous:
+        if known is not None and objects:
+            for oid in (*known.ids, *known.indexes):
+                objects.pop(oid, None)
+    entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
+    return Encoded(entry, objects, tuple(chunks), size)
+
+
+def decode_value(entry: Entry, reader: Reader) -> Decoded:
+    """The value of an entry. Unpickles, so runs the code that a pickle names.
+
+    Raises CorruptObject, or CannotLoad naming the class that is in the way.
+    """
+    if entry.codec == ATOM:
+        return Decoded(entry.value, (), entry.size)
+    parts, chunks = read_parts(entry, reader)
+    if entry.codec == PICKLE:
+        return Decoded(loads(parts[0], [_writable(part) for part in parts[1:]]), chunks, entry.size)
+    if entry.codec == TEXT:
+        try:
+            return Decoded(str(parts[0], "utf-8"), chunks, entry.size)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"a text entry is not UTF-8: {error}") from error
+    return Decoded(bytes(parts[0]), chunks, entry.size)
+
+
+def read_parts(
+    entry: Entry, reader: Reader
+) -> tuple[list[bytes | bytearray], tuple[Chunks | None, ...]]:
+    """The bytes of each part of the entry, and the chunks of the long ones."""
+    parts: list[bytes | bytearray] = []
+    chunks: list[Chunks | None] = []
+    for part in entry.parts:
+        if not isinstance(part, Link):
+            parts.append(part)
+            chunks.append(None)
+        elif is_single(part):
+            body = reader.blobs((part.id,))[part.id]
+            if len(body) != part.length:
+                raise CorruptObject(str(part.id), f"it has {len(body)} bytes, not {part.length}")
+            parts.append(body)
+            chunks.append(None)
+        else:
+            try:
+                cut = read_chunks(reader.indexes, part)
+                parts.append(join(reader.blobs, cut))
+            except ValueError as error:
+                raise CorruptObject(str(part.id), str(error)) from error
+            chunks.append(cut)
+    return parts, tuple(chunks)
+
+
+def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
+    """The chunks of the entry's parts, from their indexes alone (None for short ones)."""
+    return tuple(
+        read_chunks(reader.indexes, part) if isinstance(part, Link) and not is_single(part) else None
+        for part in entry.parts
+    )
+
+
+def _writable(part: bytes | bytearray) -> bytearray:
+    # An array over a read-only buffer would load as read-only; pickle marks those that were.
+    return part if isinstance(part, bytearray) else bytearray(part)

@@ -1,0 +1,178 @@
+"""The opcodes of pickle, protocols 0 to 5, and the frames around them.
+
+A FRAME opcode only says how many bytes a reader may fetch at once. Its place follows from sizes, not from
+content, so one edit moves all the frames behind it and spoils every chunk that a content-defined chunker
+would have found again. `frameless` takes the frames out before a pickle is stored, `framed` puts a
+single one back before it is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["FRAME", "OPCODES", "PROTO", "STOP", "Opcode", "framed", "frameless"]
+
+
+class Opcode(NamedTuple):
+    """One opcode and how its argument is written; at most one of the three numbers is not 0."""
+
+    name: str
+    fixed: int = 0
+    """Bytes of an argument of fixed size."""
+    prefix: int = 0
+    """Bytes of the little-endian length in front of an argument of variable size."""
+    lines: int = 0
+    """Lines of an argument in text, each ended by a newline."""
+
+
+# Source: the comments of CPython's Lib/pickletools.py, PEP 307, PEP 3154 and PEP 574.
+OPCODES: Final[dict[int, Opcode]] = {
+    ord(code): opcode
+    for code, opcode in {
+        # protocol 0
+        "(": Opcode("MARK"),
+        ".": Opcode("STOP"),
+        "0": Opcode("POP"),
+        "1": Opcode("POP_MARK"),
+        "2": Opcode("DUP"),
+        "F": Opcode("FLOAT", lines=1),
+        "I": Opcode("INT", lines=1),
+        "L": Opcode("LONG", lines=1),
+        "N": Opcode("NONE"),
+        "P": Opcode("PERSID", lines=1),
+        "R": Opcode("REDUCE"),
+        "S": Opcode("STRING", lines=1),
+        "V": Opcode("UNICODE", lines=1),
+        "a": Opcode("APPEND"),
+        "b": Opcode("BUILD"),
+        "c": Opcode("GLOBAL", lines=2),
+        "d": Opcode("DICT"),
+        "g": Opcode("GET", lines=1),
+        "i": Opcode("INST", lines=2),
+        "l": Opcode("LIST"),
+        "p": Opcode("PUT", lines=1),
+        "s": Opcode("SETITEM"),
+        "t": Opcode("TUPLE"),
+        # protocol 1
+        "G": Opcode("BINFLOAT", fixed=8),
+        "J": Opcode("BININT", fixed=4),
+        "K": Opcode("BININT1", fixed=1),
+        "M": Opcode("BININT2", fixed=2),
+        "Q": Opcode("BINPERSID"),
+        "T": Opcode("BINSTRING", prefix=4),
+        "U": Opcode("SHORT_BINSTRING", prefix=1),
+        "X": Opcode("BINUNICODE", prefix=4),
+        "]": Opcode("EMPTY_LIST"),
+        "e": Opcode("APPENDS"),
+        "h": Opcode("BINGET", fixed=1),
+        "j": Opcode("LONG_BINGET", fixed=4),
+        ")": Opcode("EMPTY_TUPLE"),
+        "o": Opcode("OBJ"),
+        "q": Opcode("BINPUT", fixed=1),
+        "r": Opcode("LONG_BINPUT", fixed=4),
+        "u": Opcode("SETITEMS"),
+        "}": Opcode("EMPTY_DICT"),
+        # protocol 2
+        "\x80": Opcode("PROTO", fixed=1),
+        "\x81": Opcode("NEWOBJ"),
+        "\x82": Opcode("EXT1", fixed=1),
+        "\x83": Opcode("EXT2", fixed=2),
+        "\x84": Opcode("EXT4", fixed=4),
+        "\x85": Opcode("TUPLE1"),
+        "\x86": Opcode("TUPLE2"),
+        "\x87": Opcode("TUPLE3"),
+        "\x88": Opcode("NEWTRUE"),
+        "\x89": Opcode("NEWFALSE"),
+        "\x8a": Opcode("LONG1", prefix=1),
+        "\x8b": Opcode("LONG4", prefix=4),
+        # protocol 3
+        "B": Opcode("BINBYTES", prefix=4),
+        "C": Opcode("SHORT_BINBYTES", prefix=1),
+        # protocol 4
+        "\x8c": Opcode("SHORT_BINUNICODE", prefix=1),
+        "\x8d": Opcode("BINUNICODE8", prefix=8),
+        "\x8e": Opcode("BINBYTES8", prefix=8),
+        "\x8f": Opcode("EMPTY_SET"),
+        "\x90": Opcode("ADDITEMS"),
+        "\x91": Opcode("FROZENSET"),
+        "\x92": Opcode("NEWOBJ_EX"),
+        "\x93": Opcode("STACK_GLOBAL"),
+        "\x94": Opcode("MEMOIZE"),
+        "\x95": Opcode("FRAME", fixed=8),
+        # protocol 5
+        "\x96": Opcode("BYTEARRAY8", prefix=8),
+        "\x97": Opcode("NEXT_BUFFER"),
+        "\x98": Opcode("READONLY_BUFFER"),
+    }.items()
+}
+
+PROTO: Final = 0x80
+FRAME: Final = 0x95
+STOP: Final = 0x2E
+
+_FRAME_HEADER: Final = 9  # the opcode and its eight bytes of length
+_FIRST_FRAMED_PROTOCOL: Final = 4
+
+
+def frameless(data: bytes) -> bytes:
+    """`data`, a pickle as CPython writes it, without its FRAME opcodes; it loads to the same value.
+
+    Idempotent. A pickle of a protocol that has no frames, and data that is no well-formed
+    pickle, comes back unchanged.
+    """
+    if len(data) < 11 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL:
+        return data
+    if data[2] == FRAME and int.from_bytes(data[3:11], "little") == len(data) - 11:
+        return data[:2] + data[11:]
+    return _without_frames(data)
+
+
+def framed(data: bytes) -> bytes:
+    """`data`, a pickle without frames, as PROTO and one frame around all the rest.
+
+    The C unpickler reads a file opcode by opcode unless frames tell it how much to fetch. Data that starts
+    with a frame, or whose protocol has none, comes back unchanged.
+    """
+    if len(data) < 3 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL or data[2] == FRAME:
+        return data
+    length = (len(data) - 2).to_bytes(8, "little")
+    return b"".join((data[:2], b"\x95", length, memoryview(data)[2:]))
+
+
+def _without_frames(data: bytes) -> bytes:
+    view = memoryview(data)
+    size = len(data)
+    kept: list[memoryview] = []
+    start = 0
+    at = 2
+    while at < size:
+        if data[at] != FRAME:
+            # Between frames stand only large objects and up to three bytes of small opcodes.
+            at = _end_of_opcode(data, at)
+            continue
+        body = at + _FRAME_HEADER
+        kept.append(view[start:at])
+        start = body
+        # The pickler never splits an opcode between frames, so nothing inside needs to be looked at.
+        at = body + int.from_bytes(data[at + 1 : body], "little")
+    if at != size or not kept:
+        return data
+    kept.append(view[start:])
+    return b"".join(kept)
+
+
+def _end_of_opcode(data: bytes, at: int) -> int:
+    """Where the opcode at `at` ends; past the end of `data` if it is unknown or cut short."""
+    opcode = OPCODES.get(data[at])
+    if opcode is None:
+        return len(data) + 1
+    at += 1
+    if opcode.prefix:
+        body = at + opcode.prefix
+        return body + int.from_bytes(data[at:body], "little")
+    for _ in range(opcode.lines):
+        newline = data.find(b"\n", at)
+        if newline < 0:
+            return len(data) + 1
+        at = newline + 1
+    return at + opcode.fixed

@@ -1,0 +1,197 @@
+"""Pickling: any Python value as a frameless pickle and its out-of-band buffers, and back."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+from cloudpickle import cloudpickle as by_value
+
+from vstate.errors import CannotLoad
+from vstate.values.opcodes import framed, frameless
+
+OUT_OF_BAND_BYTES = 1024
+"""A contiguous buffer from this size on leaves the pickle and is stored beside it."""
+
+_RETRIES = 20
+
+
+def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    """The value as a frameless pickle and its large contiguous buffers, not copied.
+
+    Classes and functions that another process could not import, those of `__main__` above all, go in by
+    value. Raises whatever pickling raises.
+    """
+    for attempt in range(_RETRIES):
+        try:
+            return _dumps(value)
+        except RuntimeError as error:
+            # Another thread edited a dict or set of the value while it was walked.
+            if "during iteration" not in str(error) or attempt == _RETRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if raw.nbytes < OUT_OF_BAND_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    file = io.BytesIO()
+    cloudpickle.Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
+    return frameless(file.getvalue()), buffers
+
+
+def loads(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = ()) -> Any:
+    """The value that `dumps` gave `data` and `buffers` for. Runs the code that the pickle names.
+
+    Raises CannotLoad, naming the class or function that is in the way.
+    """
+    loader = _Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    try:
+        return loader.load()
+    except CannotLoad:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CannotLoad(loader.last_global or "its pickle", reason) from error
+
+
+class _Loader(pickle.Unpickler):
+    """Finds classes as pickle does, but takes the running program's own class for one of `__main__`.
+
+    cloudpickle would make a second class of the same name, to which isinstance() answers no in a program
+    that was started again.
+    """
+
+    last_global = ""
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.last_global = f"{module}.{name}"
+        if module == by_value.__name__:
+            if name == "_make_skeleton_class":
+                return _make_skeleton_class
+            if name == "_make_skeleton_enum":
+                return _make_skeleton_enum
+            if name == "_class_setstate":
+                return _class_setstate
+        try:
+            return super().find_class(module, name)
+        except Exception as error:
+            raise CannotLoad(self.last_global, f"{type(error).__name__}: {error}") from error
+
+
+def _own_class(module: str | None, name: str) -> type | None:
+    found = getattr(sys.modules.get("__main__"), name, None) if module == "__main__" else None
+    own = isinstance(found, type) and found.__module__ == "__main__" and found.__qualname__ == name
+    return found if own else None
+
+
+def _make_skeleton_class(
+    type_constructor: Any, name: str, bases: Any, type_kwargs: dict[str, Any], tracker: Any, extra: Any
+) -> type:
+    own = _own_class(type_kwargs.get("__module__"), name)
+    if own is not None:
+        return own
+    return by_value._make_skeleton_class(  # type: ignore[no-any-return]
+        type_constructor, name, bases, type_kwargs, tracker, extra
+    )
+
+
+def _make_skeleton_enum(
+    bases: Any, name: str, qualname: str, members: Any, module: str, tracker: Any, extra: Any
+) -> type:
+    own = _own_class(module, qualname)
+    if own is not None:
+        return own
+    return by_value._make_skeleton_enum(  # type: ignore[no-any-return]
+        bases, name, qualname, members, module, tracker, extra
+    )
+
+
+def _class_setstate(made: type, state: Any) -> type:
+    if _own_class(made.__module__, made.__qualname__) is made:
+        return made
+    return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
+
+
+# What cannot be pickled, and where it is
+
+
+_SEARCH_LIMIT = 10_000
+_PATH_LIMIT = 100
+
+
+def culprit(value: Any, path: str, error: BaseException) -> str:
+    """Where in `value` pickling fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
+
+    `path` is how the value itself is reached. Follows the first part that fails by itself, down to one
+    that has no such part; looks at 10,000 parts at the most.
+    """
+    tried = 0
+    for _ in range(_PATH_LIMIT):
+        for step, part in _parts(value):
+            tried += 1
+            if tried > _SEARCH_LIMIT:
+                break
+            failure = _failure(part)
+            if failure is not None:
+                path, value, error = path + step, part, failure
+                break
+        else:
+            break
+        if tried > _SEARCH_LIMIT:
+            break
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(error, RecursionError) or "recursion" in str(error):
+        return f"{path}: {name} (nested deeper than pickle can follow)"
+    return f"{path}: {name} ({error})"
+
+
+def _failure(value: Any) -> BaseException | None:
+    try:
+        dumps(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        if isinstance(value, dict):
+            for key, item in list(value.items()):
+                shown = f'"{key}"' if isinstance(key, str) else repr(key)
+                yield f"[{shown}]", item
+                yield f".keys()[{shown}]", key
+        elif isinstance(value, list | tuple):
+            for i, item in enumerate(list(value)):
+                yield f"[{i}]", item
+        elif isinstance(value, set | frozenset):
+            for item in list(value):
+                yield "{…}", item
+        attributes: dict[str, Any] = dict(getattr(value, "__dict__", None) or {})
+        for cls in type(value).__mro__:
+            slots = cls.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                    attributes[slot] = getattr(value, slot)
+        if not isinstance(value, type):
+            for name, item in attributes.items():
+                yield f".{name}", item
+    except Exception:  # a hostile __getattr__ or __repr__: then the value itself is the answer
+        return
+
+

@@ -1,0 +1,156 @@
+"""Values as data that JSON can hold."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from vstate.values.record import Global, Record, in_order
+
+__all__ = ["plain"]
+
+_DEEPEST: Final = 60  # json recurses too
+_LONGEST_BYTES: Final = 64 * 1024
+_WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 digits
+
+
+def plain(value: object, *, max_nodes: int = 100_000) -> object:
+    """`value`, as `read` returns it, as None, bool, int, float, str, list and dict with str keys only.
+
+    Anything else is a dict with a key that starts with "$"; a "$" in front of a key of the value
+    itself is doubled. A record is {"$type": name, field: ...} with "$args", "$kwargs", "$items",
+    "$entries", "$state" and "$called" where it has them; a global {"$global": name}; others are
+    "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, when not every key is a str), "$float"
+    (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone",
+    "$timedelta" (seconds). A tuple is a list.
+
+    The result is bounded by `max_nodes`, where 1 KiB of a string counts as one: what is left out is
+    {"$more": count}, {"$cycle": true}, {"$deep": true}, or a "$size" beside the beginning of a string.
+    """
+    return _Plain(max_nodes).convert(value, 0)
+
+
+class _Plain:
+    def __init__(self, max_nodes: int) -> None:
+        self.left = max_nodes
+        self.inside: set[int] = set()
+
+    def convert(self, value: object, depth: int) -> object:
+        self.left -= 1
+        if not isinstance(value, list | tuple | dict | set | frozenset | Record | Global):
+            return self._atom(value)
+        if id(value) in self.inside:
+            return {"$cycle": True}
+        if depth >= _DEEPEST:
+            return {"$deep": True}
+        self.inside.add(id(value))
+        try:
+            return self._container(value, depth + 1)
+        finally:
+            self.inside.remove(id(value))
+
+    def _container(self, value: object, depth: int) -> object:
+        if isinstance(value, Global):
+            return {"$global": self._text(value.name), **self._named(value.fields, depth)}
+        if isinstance(value, Record):
+            return self._record(value, depth)
+        if isinstance(value, dict):
+            return self._entries(value, depth)
+        if isinstance(value, list | tuple):
+            return self._items(value, len(value), depth)
+        assert isinstance(value, set | frozenset)
+        members: Iterable[object] = in_order(value) if len(value) <= self.left else value
+        return {f"${type(value).__name__}": self._items(members, len(value), depth)}
+
+    def _record(self, record: Record, depth: int) -> dict[str, object]:
+        result: dict[str, object] = {"$type": self._text(record.type)}
+        if record.called:
+            result["$called"] = True
+        if record.args:
+            result["$args"] = self._items(record.args, len(record.args), depth)
+        if record.kwargs:
+            result["$kwargs"] = self._named(record.kwargs, depth)
+        result.update(self._named(record.fields, depth))
+        if record.items is not None:
+            result["$items"] = self._items(record.items, len(record.items), depth)
+        if record.entries is not None:
+            result["$entries"] = self._entries(record.entries, depth)
+        if record.state is not None:
+            result["$state"] = self.convert(record.state, depth)
+        return result
+
+    def _items(self, items: Iterable[object], total: int, depth: int) -> list[object]:
+        result: list[object] = []
+        for item in items:
+            if self.left <= 0:
+                result.append({"$more": total - len(result)})
+                break
+            result.append(self.convert(item, depth))
+        return result
+
+    def _entries(self, entries: dict[object, object], depth: int) -> dict[str, object]:
+        if all(isinstance(key, str) for key in entries):
+            return self._named({key: value for key, value in entries.items() if isinstance(key, str)}, depth)
+        pairs: list[object] = []
+        for key, value in entries.items():
+            if self.left <= 0:
+                pairs.append({"$more": len(entries) - len(pairs)})
+                break
+            pairs.append([self.convert(key, depth), self.convert(value, depth)])
+        return {"$dict": pairs}
+
+    def _named(self, entries: dict[str, object], depth: int) -> dict[str, object]:
+        result: dict[str, object] = {}
+        for key, value in entries.items():
+            self.left -= len(key) >> 10
+            if self.left <= 0:
+                result["$more"] = len(entries) - len(result)
+                break
+            result[f"${key}" if key.startswith("$") else key] = self.convert(value, depth)
+        return result
+
+    def _text(self, text: str) -> str:
+        self.left -= len(text) >> 10
+        return text
+
+    def _atom(self, value: object) -> object:
+        if isinstance(value, str):
+            room = max(self.left, 0) + 1 << 10
+            if len(value) > room:
+                return {"$str": self._text(value[:room]), "$size": len(value)}
+            return self._text(value)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            if value.bit_length() <= _WIDEST_INT:
+                return value
+            self.left -= value.bit_length() >> 12
+            room = max(self.left, 0) + 1 << 12
+            if value.bit_length() > room:
+                return {"$int": None, "$size": value.bit_length() // 8 + 1}
+            return {"$int": hex(value)}
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if isinstance(value, complex):
+            return {"$complex": repr(value)}
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._bytes(value)
+        if isinstance(value, datetime.timedelta):
+            return {"$timedelta": value.total_seconds()}
+        if isinstance(value, datetime.date | datetime.time):
+            return {f"${type(value).__name__}": value.isoformat()}
+        if isinstance(value, datetime.timezone):
+            return {"$timezone": repr(value)}
+        return {"$type": type(value).__name__}
+
+    def _bytes(self, value: bytes | bytearray | memoryview) -> dict[str, object]:
+        view = memoryview(value)
+        shown = bytes(view[:_LONGEST_BYTES]) if view.nbytes == len(view) else b""
+        self.left -= len(shown) >> 8
+        result: dict[str, object] = {"$bytes": base64.b64encode(shown).decode()}
+        if len(shown) < view.nbytes:
+            result["$size"] = view.nbytes
+        return result

@@ -1,0 +1,252 @@
+"""What stands for an object that was not built, and how values are shown."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+__all__ = ["Global", "Record", "in_order", "is_float_nan", "preview", "printable"]
+
+_LONGEST_NAME: Final = 200
+_LONGEST_TEXT: Final = 500
+_MOST_NODES: Final = 2000
+_WIDEST_INT: Final = 1000  # bits: the decimal digits of an int take quadratic time, and over 4300 raise
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Global:
+    """Something that a pickle refers to by name: a class, a function. It was not imported.
+
+    Shown as `<os.system>`. `fields` holds what the pickle itself says about it, which cloudpickle does for
+    classes and functions of `__main__`. Compares and hashes by identity.
+    """
+
+    name: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{printable(self.name)}>"
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Record:
+    """An object that a pickle describes. It was not built, and none of its code ran.
+
+    Shown as `app.Plan(goal='x')`. In angle brackets, `<os.system('echo hi')>`, it is a call that loading
+    would make: that has not happened, so nothing is known about its result (`called` is True).
+    Compares and hashes by identity, so that a Record can be a key whatever it holds.
+    """
+
+    type: str
+    """The full name of the class, or of what would be called."""
+    fields: dict[str, object] = field(default_factory=dict)
+    """The attributes by name."""
+    args: tuple[object, ...] = ()
+    """The positional arguments it is made from."""
+    kwargs: dict[str, object] = field(default_factory=dict)
+    """The keyword arguments it is made from."""
+    items: list[object] | None = None
+    """The elements, if it is a kind of list, deque or set."""
+    entries: dict[object, object] | None = None
+    """The entries, if it is a kind of dict."""
+    state: object = None
+    """What its `__setstate__` would get, where that is no mapping of attributes."""
+    called: bool = False
+
+    def __repr__(self) -> str:
+        return preview(self, width=None, max_depth=4, max_items=10)
+
+    def children(self) -> Iterator[object]:
+        """Everything directly inside it; `args`, `items`, `entries` as wholes, which others may share."""
+        yield self.args
+        yield from self.kwargs.values()
+        yield from self.fields.values()
+        yield self.items
+        yield self.entries
+        yield self.state
+
+
+def printable(text: str) -> str:
+    """`text` without quotes, cut to 200 characters, with everything escaped that could drive a terminal."""
+    if len(text) > _LONGEST_NAME:
+        text = text[:_LONGEST_NAME] + "…"
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def is_float_nan(value: object) -> bool:
+    """Whether `value` is the float that does not equal itself."""
+    return isinstance(value, float) and value != value
+
+
+def in_order(members: Iterable[object]) -> list[object]:
+    """The members of a set, those that sort in their order: the order of a set differs from run to run."""
+    texts: list[str] = []
+    numbers: list[int | float] = []
+    others: list[object] = []
+    for member in members:
+        if isinstance(member, str):
+            texts.append(member)
+        elif isinstance(member, int | float) and not is_float_nan(member):
+            numbers.append(member)
+        else:
+            others.append(member)
+    return [*sorted(numbers), *sorted(texts), *others]
+
+
+def preview(value: object, *, width: int | None = 80, max_depth: int = 6, max_items: int = 20) -> str:
+    """`value`, as `read` returns it, for people: one line if that fits `width` columns, else indented lines.
+
+    Whatever the value, the text is bounded: deeper containers, later items and the rest of long strings are
+    "…" with their number, and a container inside itself is `<cycle>`. Control characters are escaped, so
+    a stored string cannot drive a terminal. `width=None` asks for one line however long.
+    """
+    node = _Outline(max_depth=max_depth, max_items=max_items).node(value, 0)
+    if width is None:
+        return _flat(node)
+    return "\n".join(_laid_out(node, "", "", 0, width))
+
+
+@dataclass(slots=True)
+class _Group:
+    """A bracketed part of a preview; each part has a prefix such as `name=`."""
+
+    opening: str
+    closing: str
+    parts: list[tuple[str, str | _Group]]
+
+
+class _Outline:
+    """Turns a value into nested groups of text, a bounded number of them."""
+
+    def __init__(self, *, max_depth: int, max_items: int) -> None:
+        self.max_depth = min(max_depth, 50)
+        self.max_items = max_items
+        self.left = _MOST_NODES
+        self.inside: set[int] = set()
+
+    def node(self, value: object, depth: int) -> str | _Group:
+        self.left -= 1
+        if not isinstance(value, list | tuple | dict | set | frozenset | Record):
+            if isinstance(value, str | bytes | bytearray):
+                self.left -= min(len(value), _LONGEST_TEXT) // 25
+            return _atom(value)
+        if id(value) in self.inside:
+            return "<cycle>"
+        if self.left < 0:
+            return "…"
+        if depth >= self.max_depth and (isinstance(value, Record) or value):
+            return _folded(value)
+        self.inside.add(id(value))
+        try:
+            return self._container(value, depth + 1)
+        finally:
+            self.inside.remove(id(value))
+
+    def _container(self, value: object, depth: int) -> _Group:
+        if isinstance(value, Record):
+            return self._record(value, depth)
+        if isinstance(value, dict):
+            return _Group("{", "}", self._entries(value, depth))
+        if isinstance(value, list):
+            return _Group("[", "]", self._items(value, len(value), depth))
+        if isinstance(value, tuple):
+            closing = ",)" if len(value) == 1 else ")"
+            return _Group("(", closing, self._items(value, len(value), depth))
+        assert isinstance(value, set | frozenset)
+        members = in_order(value) if len(value) <= 1000 else value
+        parts = self._items(members, len(value), depth)
+        if isinstance(value, frozenset):
+            return _Group("frozenset({", "})", parts) if parts else _Group("frozenset(", ")", parts)
+        return _Group("{", "}", parts) if parts else _Group("set(", ")", parts)
+
+    def _record(self, record: Record, depth: int) -> _Group:
+        parts = self._items(record.args, len(record.args), depth)
+        if record.items is not None:
+            parts.append(("", _Group("[", "]", self._items(record.items, len(record.items), depth))))
+        if record.entries is not None:
+            parts.append(("", _Group("{", "}", self._entries(record.entries, depth))))
+        for named in (record.kwargs, record.fields):
+            for name, value in islice(named.items(), self.max_items):
+                if self.left < 0:
+                    break
+                parts.append((f"{printable(name)}=", self.node(value, depth)))
+            if len(named) > self.max_items:
+                parts.append(("", _more(len(named) - self.max_items)))
+        if record.state is not None:
+            parts.append(("state=", self.node(record.state, depth)))
+        name = printable(record.type)
+        return _Group(f"<{name}(", ")>", parts) if record.called else _Group(f"{name}(", ")", parts)
+
+    def _items(self, items: Iterable[object], total: int, depth: int) -> list[tuple[str, str | _Group]]:
+        parts: list[tuple[str, str | _Group]] = []
+        for item in islice(items, self.max_items):
+            if self.left < 0:
+                break
+            parts.append(("", self.node(item, depth)))
+        if len(parts) < total:
+            parts.append(("", _more(total - len(parts))))
+        return parts
+
+    def _entries(self, entries: dict[object, object], depth: int) -> list[tuple[str, str | _Group]]:
+        parts: list[tuple[str, str | _Group]] = []
+        for key, value in islice(entries.items(), self.max_items):
+            if self.left < 0:
+                break
+            parts.append((f"{_flat(self.node(key, depth))}: ", self.node(value, depth)))
+        if len(parts) < len(entries):
+            parts.append(("", _more(len(entries) - len(parts))))
+        return parts
+
+
+def _more(count: int) -> str:
+    return f"… {count} more"
+
+
+def _folded(value: object) -> str:
+    if isinstance(value, Record):
+        return f"<{printable(value.type)}(…)>" if value.called else f"{printable(value.type)}(…)"
+    if isinstance(value, dict | set):
+        return "{…}"
+    if isinstance(value, frozenset):
+        return "frozenset({…})"
+    return "[…]" if isinstance(value, list) else "(…)"
+
+
+def _atom(value: object) -> str:
+    if isinstance(value, str | bytes | bytearray):
+        rest = len(value) - _LONGEST_TEXT
+        return repr(value) if rest <= 0 else f"{value[:_LONGEST_TEXT]!r}… {rest} more"
+    if isinstance(value, int):
+        bits = value.bit_length()
+        if bits <= _WIDEST_INT:
+            return repr(value)
+        sign = "-" if value < 0 else ""
+        return f"{sign}0x{abs(value) >> (bits - bits % 4 - 64):x}… {(bits + 3) // 4 - 16} more"
+    if value is None or isinstance(value, float | complex | Global | datetime.timedelta | datetime.date):
+        return repr(value)
+    if isinstance(value, datetime.time | datetime.timezone):
+        return repr(value)
+    if isinstance(value, memoryview):
+        return f"<{value.nbytes} bytes>"
+    return f"<{printable(type(value).__name__)}>"
+
+
+def _flat(node: str | _Group) -> str:
+    if isinstance(node, str):
+        return node
+    inside = ", ".join(prefix + _flat(part) for prefix, part in node.parts)
+    return f"{node.opening}{inside}{node.closing}"
+
+
+def _laid_out(node: str | _Group, prefix: str, suffix: str, indent: int, width: int) -> Iterator[str]:
+    line = f"{' ' * indent}{prefix}{_flat(node)}{suffix}"
+    if isinstance(node, str) or len(line) <= width:
+        yield line
+        return
+    yield f"{' ' * indent}{prefix}{node.opening}"
+    for name, part in node.parts:
+        yield from _laid_out(part, name, ",", indent + 2, width)
+    yield f"{' ' * indent}{node.closing.lstrip(',')}{suffix}"

@@ -1,0 +1,521 @@
+"""What well-known classes look like in a pickle, recognised by name alone.
+
+Each shape gets the arguments of a call that loading would make. It returns plain data or a Record, or
+None for arguments that the real thing would never have written; the call is then shown as it is.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final
+
+from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
+from vstate.values.budget import Budget, InertError
+from vstate.values.record import Global, Record
+
+__all__ = ["build", "call", "make_global", "new", "set_state"]
+
+Shape = Callable[[tuple[object, ...], Budget], object]
+
+_LONGEST_NAME: Final = 1000
+_RECORD_BYTES: Final = 300
+# Protocols 0 to 2 use the names of Python 2.
+_OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
+_OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
+# What is data by its nature: these are made by calling their class, and shown without angle brackets.
+_DATA: Final = frozenset(
+    {
+        "builtins.range",
+        "builtins.slice",
+        "collections.Counter",
+        "collections.OrderedDict",
+        "collections.defaultdict",
+        "collections.deque",
+        "datetime.date",
+        "datetime.datetime",
+        "datetime.time",
+        "datetime.timedelta",
+        "datetime.timezone",
+        "decimal.Decimal",
+        "fractions.Fraction",
+        "numpy.dtype",
+        "types.CodeType",
+        "uuid.UUID",
+    }
+)
+
+
+def make_global(module: str, name: str, budget: Budget) -> Global:
+    """The global `name` of `module`."""
+    if len(module) + len(name) > _LONGEST_NAME:
+        raise InertError("it has a name that is too long")
+    if module in _OLD_MODULES:
+        module = _OLD_MODULES[module]
+        name = _OLD_BUILTINS.get(name, name)
+    budget.take_bytes(_RECORD_BYTES + 4 * (len(module) + len(name)))
+    return Global(f"{module}.{name}" if module else name)
+
+
+def new(function: object, args: object, kwargs: object, budget: Budget) -> Record:
+    """What `cls.__new__(cls, *args, **kwargs)` stands for."""
+    name = _name_of(function, budget)
+    if not isinstance(args, tuple):
+        raise InertError("the arguments of an object are no tuple")
+    budget.take_bytes(_RECORD_BYTES)
+    if kwargs is None:
+        return Record(name, args=args)
+    if not isinstance(kwargs, dict):
+        raise InertError("the keyword arguments of an object are no dict")
+    return Record(name, args=args, kwargs=_names(kwargs, budget))
+
+
+def call(function: object, args: object, budget: Budget) -> object:
+    """What `function(*args)` stands for. It is not called."""
+    name = _name_of(function, budget)
+    if not isinstance(args, tuple):
+        raise InertError("the arguments of a call are no tuple")
+    budget.take_bytes(_RECORD_BYTES)
+    shape = _SHAPES.get(_tidy(name))
+    built = shape(args, budget) if shape else None
+    if built is not None:
+        return built
+    if name.startswith(("builtins.", "pathlib.")) and name.endswith(("Error", "Exception", "Path")):
+        return Record(name, args=args)
+    return Record(name, args=args, called=name not in _DATA)
+
+
+def _name_of(function: object, budget: Budget) -> str:
+    if isinstance(function, Global):
+        return function.name
+    if isinstance(function, Record):
+        budget.take_bytes(4 * len(function.type))
+        return f"{function.type}(…)"[:_LONGEST_NAME]
+    raise InertError(f"it calls a {type(function).__name__}")
+
+
+def _tidy(name: str) -> str:
+    """A name without what differs between releases of numpy and cloudpickle."""
+    if name.startswith("numpy._core."):
+        return f"numpy.core.{name[12:]}"
+    if name.startswith("cloudpickle."):
+        return f"cloudpickle.{name.rpartition('.')[2]}"
+    return name
+
+
+def build(target: object, state: object, budget: Budget) -> None:
+    """Give `target` the state that BUILD would give it."""
+    if isinstance(target, Array) and fill_array(target, state, budget):
+        return
+    if isinstance(target, Record):
+        if target.type == "uuid.UUID" and _fill_uuid(target, state):
+            return
+        _give_state(target, state, budget)
+    elif isinstance(target, Global):
+        _define(target, state, budget)
+    elif state:
+        raise InertError(f"it gives attributes to a {type(target).__name__}")
+
+
+def set_state(record: Record, budget: Budget) -> None:
+    """Apply `setter(target, state)`, a call whose result is thrown away, to the record of its target."""
+    match record.args:
+        case (Record() as target, state) if record.called and target.state is None:
+            _give_state(target, state, budget)
+
+
+def _give_state(record: Record, state: object, budget: Budget) -> None:
+    parts: tuple[dict[object, object], ...] = ()
+    match state:
+        case dict(attributes):
+            parts = (attributes,)
+        # An object with __slots__ has the state (its __dict__ or None, its slots).
+        case (dict() | None as attributes, dict(slots)):
+            parts = (attributes, slots) if isinstance(attributes, dict) else (slots,)
+    named = [_names(part, budget) for part in parts]
+    if not parts or sum(map(len, named)) < sum(map(len, parts)):
+        record.state = state
+        return
+    for part in named:
+        record.fields.update(part)
+
+
+def _names(entries: dict[object, object], budget: Budget) -> dict[str, object]:
+    budget.take_bytes(100 * len(entries))
+    budget.take_nodes(len(entries))
+    return {name: value for name, value in entries.items() if isinstance(name, str)}
+
+
+def _fill_uuid(record: Record, state: object) -> bool:
+    match state:
+        case {"int": int(number)} if 0 <= number < 2**128:
+            digits = f"{number:032x}"
+            cuts = (0, 8, 12, 16, 20, 32)
+            record.args = ("-".join(digits[start:end] for start, end in pairwise(cuts)),)
+            return True
+    return False
+
+
+# --- builtins and their neighbours
+
+
+def _bytes(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case ():
+            return b""
+        case (bytes() | bytearray() | memoryview() as data,):
+            budget.take_bytes(memoryview(data).nbytes)
+            return bytes(data)
+    return None
+
+
+def _bytearray(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case ():
+            return bytearray()
+        case (bytes() | bytearray() | memoryview() as data,):
+            budget.take_bytes(memoryview(data).nbytes)
+            return bytearray(data)
+        case (str(), str()):
+            encoded = _encoded(args, budget)
+            return bytearray(encoded) if isinstance(encoded, bytes) else None
+    return None
+
+
+def _encoded(args: tuple[object, ...], budget: Budget) -> object:
+    # How protocols 0 to 2, which have no bytes, write them.
+    match args:
+        case (str(text), "latin1" | "latin-1"):
+            budget.take_bytes(2 * len(text))
+            try:
+                return text.encode("latin-1")
+            except UnicodeEncodeError:
+                return None
+    return None
+
+
+def _set(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case ():
+            return set()
+        case (list() | tuple() as members,):
+            budget.take_members(members)
+            return set(members)
+    return None
+
+
+def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case ():
+            return frozenset()
+        case (list() | tuple() as members,):
+            budget.take_members(members)
+            return frozenset(members)
+    return None
+
+
+def _complex(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (float(real), float(imaginary)):
+            return complex(real, imaginary)
+    return None
+
+
+def _attribute(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), str(attribute)):
+            return make_global(name, attribute, budget)
+    return None
+
+
+def _reconstructed(args: tuple[object, ...], budget: Budget) -> object:
+    # What copyreg writes in protocols 0 and 1: the class, the builtin it derives from, and that one's value.
+    match args:
+        case (Global(name=name), Global(), list(items)):
+            return Record(name, items=items)
+        case (Global(name=name), Global(), dict(entries)):
+            return Record(name, entries=entries)
+        case (Global(name=name), Global(), None):
+            return Record(name)
+        case (Global(name=name), Global(), value):
+            return Record(name, args=(value,))
+    return None
+
+
+def _new_object(args: tuple[object, ...], budget: Budget) -> object:
+    budget.take_bytes(8 * len(args))
+    return new(args[0], args[1:], None, budget) if args else None
+
+
+def _new_object_ex(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global() as cls, tuple() as positional, dict() as named):
+            return new(cls, positional, named, budget)
+    return None
+
+
+def _path(kind: str) -> Shape:
+    separator = "\\" if "Windows" in kind else "/"
+
+    def shape(args: tuple[object, ...], budget: Budget) -> object:
+        budget.take_nodes(len(args))
+        parts = [part for part in args if isinstance(part, str)]
+        if len(parts) != len(args):
+            return None
+        budget.take_bytes(4 * sum(map(len, parts)))
+        # The first part of an absolute path ends with the separator already.
+        root = parts.pop(0) if parts and parts[0].endswith(separator) else ""
+        return Record(f"pathlib.{kind}", args=(root + separator.join(parts),))
+
+    return shape
+
+
+# --- collections
+
+
+def _ordered_dict(args: tuple[object, ...], budget: Budget) -> object:
+    return None if args else Record("collections.OrderedDict", entries={})
+
+
+def _default_dict(args: tuple[object, ...], budget: Budget) -> object:
+    return Record("collections.defaultdict", args=args, entries={}) if len(args) <= 1 else None
+
+
+def _counter(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case ():
+            return Record("collections.Counter", entries={})
+        case (dict(entries),):
+            return Record("collections.Counter", entries=entries)
+    return None
+
+
+def _deque(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case () | ((),):
+            return Record("collections.deque", items=[])
+        case ((), int(maxlen)):
+            return Record("collections.deque", fields={"maxlen": maxlen}, items=[])
+        case (list(items),):
+            return Record("collections.deque", items=items)
+        case (list(items), int(maxlen)):
+            return Record("collections.deque", fields={"maxlen": maxlen}, items=items)
+    return None
+
+
+# --- datetime: real values, from numbers that its constructors check
+
+
+def _datetime(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(raw), *zones) if len(raw) == 10 and len(zones) <= 1:
+            zone = zones[0] if zones else None
+            known = zone if isinstance(zone, datetime.timezone) else None
+            try:
+                value = datetime.datetime(
+                    raw[0] << 8 | raw[1],
+                    raw[2] & 0x7F,
+                    raw[3],
+                    raw[4],
+                    raw[5],
+                    raw[6],
+                    raw[7] << 16 | raw[8] << 8 | raw[9],
+                    known,
+                    fold=raw[2] >> 7,
+                )
+            except ValueError:
+                return None
+            return value if zone is known else Record("datetime.datetime", args=(value, zone))
+    return None
+
+
+def _date(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(raw),) if len(raw) == 4:
+            try:
+                return datetime.date(raw[0] << 8 | raw[1], raw[2], raw[3])
+            except ValueError:
+                return None
+    return None
+
+
+def _time(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(raw), *zones) if len(raw) == 6 and len(zones) <= 1:
+            zone = zones[0] if zones else None
+            known = zone if isinstance(zone, datetime.timezone) else None
+            try:
+                microseconds = raw[3] << 16 | raw[4] << 8 | raw[5]
+                value = datetime.time(raw[0] & 0x7F, raw[1], raw[2], microseconds, known, fold=raw[0] >> 7)
+            except ValueError:
+                return None
+            return value if zone is known else Record("datetime.time", args=(value, zone))
+    return None
+
+
+def _timedelta(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (int(days), int(seconds), int(microseconds)):
+            if abs(days) < 10**9 and 0 <= seconds < 86400 and 0 <= microseconds < 10**6:
+                return datetime.timedelta(days, seconds, microseconds)
+    return None
+
+
+def _zone(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (str(key), _):
+            return Record("zoneinfo.ZoneInfo", args=(key,))
+    return None
+
+
+def _timezone(args: tuple[object, ...], budget: Budget) -> object:
+    try:
+        match args:
+            case (datetime.timedelta() as offset,):
+                return datetime.timezone(offset)
+            case (datetime.timedelta() as offset, str(name)) if len(name) <= 100:
+                return datetime.timezone(offset, name)
+    except ValueError:
+        return None
+    return None
+
+
+# --- numpy and pandas
+
+
+def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), (0,), b"b"):
+            return Array(name)
+    return None
+
+
+def _array_from_buffer(args: tuple[object, ...], budget: Budget) -> object:
+    return array_from_buffer(args, budget)
+
+
+def _scalar(args: tuple[object, ...], budget: Budget) -> object:
+    return scalar(args, budget)
+
+
+def _index(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), dict(fields)):
+            return Record(name, fields=_names(fields, budget))
+    return None
+
+
+def _block_array(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), int(), None):
+            return Record(name)
+        case (Global(name=name), int(), state):
+            return Record(name, state=state)
+    return None
+
+
+# --- cloudpickle: classes and functions that are pickled whole
+
+
+def _builtin_type(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (str(name),):
+            return make_global("types", name, budget)
+    return None
+
+
+def _module(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (str(name), *_):
+            return make_global("", name, budget)
+    return None
+
+
+def _skeleton_class(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(), str(name), tuple() as bases, dict() as options, *_):
+            module = options.get("__module__")
+            made = make_global(module if isinstance(module, str) else "", name, budget)
+            made.fields["__bases__"] = bases
+            return made
+    return None
+
+
+def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (tuple() as bases, str(), str(name), dict() as members, str(module), *_):
+            made = make_global(module, name, budget)
+            made.fields.update({"__bases__": bases, "members": members})
+            return made
+    return None
+
+
+def _function(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (code, _, name, defaults, closure):
+            made = make_global("", name if isinstance(name, str) else "function", budget)
+            made.fields.update({"__code__": code, "__defaults__": defaults, "__closure__": closure})
+            return made
+    return None
+
+
+def _definition(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global() as target, state):
+            _define(target, state, budget)
+            return target
+    return None
+
+
+def _define(target: Global, state: object, budget: Budget) -> None:
+    parts = state if isinstance(state, tuple) else (state,)
+    for part in parts:
+        if isinstance(part, dict):
+            target.fields.update(_names(part, budget))
+    module = target.fields.get("__module__")
+    name = target.fields.get("__qualname__")
+    if isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME:
+        target.name = f"{module}.{name}"
+
+
+_SHAPES: Final[dict[str, Shape]] = {
+    "_codecs.encode": _encoded,
+    "builtins.bytearray": _bytearray,
+    "builtins.bytes": _bytes,
+    "builtins.complex": _complex,
+    "builtins.frozenset": _frozenset,
+    "builtins.getattr": _attribute,
+    "builtins.set": _set,
+    "cloudpickle._builtin_type": _builtin_type,
+    "cloudpickle._class_setstate": _definition,
+    "cloudpickle._function_setstate": _definition,
+    "cloudpickle._make_function": _function,
+    "cloudpickle._make_skeleton_class": _skeleton_class,
+    "cloudpickle._make_skeleton_enum": _skeleton_enum,
+    "cloudpickle.dynamic_subimport": _module,
+    "cloudpickle.subimport": _module,
+    "collections.Counter": _counter,
+    "collections.OrderedDict": _ordered_dict,
+    "collections.defaultdict": _default_dict,
+    "collections.deque": _deque,
+    "copyreg.__newobj__": _new_object,
+    "copyreg.__newobj_ex__": _new_object_ex,
+    "copyreg._reconstructor": _reconstructed,
+    "datetime.date": _date,
+    "datetime.datetime": _datetime,
+    "datetime.time": _time,
+    "datetime.timedelta": _timedelta,
+    "datetime.timezone": _timezone,
+    "numpy.core.multiarray._reconstruct": _bare_array,
+    "numpy.core.multiarray.scalar": _scalar,
+    "numpy.core.numeric._frombuffer": _array_from_buffer,
+    "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked": _block_array,
+    "pandas.core.indexes.base._new_Index": _index,
+    "zoneinfo.ZoneInfo._unpickle": _zone,
+    **{
+        f"{module}.{kind}": _path(kind)
+        for module in ("pathlib", "pathlib._local")
+        for kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path", "PurePath")
+    },
+}
