@@ -52,7 +52,9 @@ def task(
 
     def decorate(function: _F) -> _F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise InvalidInput(f"{function.__qualname__} is a generator; a task is a def or async def that returns")
+            raise InvalidInput(
+                f"{function.__qualname__} is a generator; a task is a def or async def that returns"
+            )
         title = name if name is not None else function.__name__
 
         if inspect.iscoroutinefunction(function):
@@ -169,7 +171,9 @@ def events(
         for event in reversed(batch):
             if limit is not None and len(found) >= limit:
                 return False
-            inside = not namespace or event.namespace == namespace or event.namespace.startswith(namespace + "/")
+            inside = (
+                not namespace or event.namespace == namespace or event.namespace.startswith(namespace + "/")
+            )
             if inside and (kind is None or event.kind == kind):
                 found.append(event)
         return True
@@ -178,7 +182,8 @@ def events(
     if more and isinstance(root, Versioned):
         for commit in root.log(rev):
             batch = [
-                Event(event.kind, event.time, event.data, event.namespace, commit.id) for event in commit.events
+                Event(event.kind, event.time, event.data, event.namespace, commit.id)
+                for event in commit.events
             ]
             if not take(batch):
                 break
@@ -201,7 +206,8 @@ class View(dict[str, Any]):
         from html import escape  # only a notebook asks
 
         rows = "".join(
-            f"<tr><th>{escape(key)}</th><td>{escape(_shortened(value))}</td></tr>" for key, value in self.items()
+            f"<tr><th>{escape(key)}</th><td>{escape(_shortened(value))}</td></tr>"
+            for key, value in self.items()
         )
         return f"<table><caption>{escape(self._title)}</caption>{rows}</table>"
 

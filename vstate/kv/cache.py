@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
@@ -144,8 +144,6 @@ class Cache(KVStore, ForkAware):
 
     def before_fork(self) -> None:
         self._lock.acquire()
-        if self._tier is not None:
-            self._tier.close()
 
     def after_fork(self, *, child: bool) -> None:
         if child:
@@ -180,10 +178,10 @@ class Cache(KVStore, ForkAware):
         if objects and self._tier is not None:
             self._tier.set_many(objects)
 
-    def _written(self, writes: Mapping[str, bytes | None], write: Any) -> bool:
+    def _written(self, writes: Mapping[str, bytes | None], write: Callable[[], bool]) -> bool:
         done = False
         try:
-            done = bool(write())
+            done = write()
         finally:
             # Also when it failed: whether a deletion happened is then unknown.
             for key, value in writes.items():
@@ -215,61 +213,69 @@ def _cacheable(key: str) -> bool:
     return check_key(key).startswith(OBJECT_PREFIX)
 
 
-class _Tier:
-    """The second tier, a diskcache. Nothing that goes wrong in it comes out: it is then a miss."""
+class _Tier(ForkAware):
+    """The second tier, a diskcache. Nothing that goes wrong in it comes out: it is then a miss.
+
+    One thread at a time is in it, and none during a fork: diskcache has a connection for each thread, and
+    a child forked while another thread is inside SQLite finds SQLite's own mutexes taken for good.
+    """
 
     def __init__(self, directory: str, size: int) -> None:
-        self._cache: Any = None
+        self._lock = threading.RLock()
+        survive_forks(self)
         try:
-            self._cache = _open_diskcache(directory, size)
+            with self._lock:
+                self._cache = _open_diskcache(directory, size)
         except ImportError as error:
             raise InvalidInput(
                 "a Cache with a directory needs the package diskcache: pip install diskcache"
             ) from error
         except Exception:
             # A damaged or unwritable directory: without this tier everything still works.
-            pass
+            self._cache = None
 
     def get(self, key: str) -> bytes | None:
-        if self._cache is None:
-            return None
-        try:
-            value = self._cache.get(key)
-        except Exception:
-            return None
+        value = self._attempt(lambda cache: cache.get(key))
         return value if type(value) is bytes else None
 
     def set_many(self, items: Iterable[tuple[str, bytes]]) -> None:
-        if self._cache is None:
-            return
-        try:
+        def store(cache: Any) -> None:
             # One transaction for all: each would otherwise be a commit of its own.
-            with self._cache.transact():
+            with cache.transact():
                 for key, value in items:
-                    self._cache.set(key, value)
-        except Exception:
-            return
+                    cache.set(key, value)
+
+        self._attempt(store)
 
     def delete(self, key: str) -> None:
-        if self._cache is None:
-            return
-        try:
-            self._cache.delete(key)
-        except Exception:
-            return
+        self._attempt(lambda cache: cache.delete(key))
 
     def close(self) -> None:
         """Close this thread's connection; diskcache opens it again if it is needed."""
+        self._attempt(lambda cache: cache.close())
+
+    def _attempt(self, action: Callable[[Any], Any]) -> Any:
         if self._cache is None:
-            return
+            return None
         try:
-            self._cache.close()
+            with self._lock:
+                return action(self._cache)
         except Exception:
-            return
+            return None
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self.close()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()
 
 
 def _open_diskcache(directory: str, size: int) -> Any:
-    # An optional driver, and a slow import (60 ms).
+    # An optional driver, and slow to import.
     import diskcache
 
     class BytesOnly(diskcache.Disk):  # type: ignore[misc]

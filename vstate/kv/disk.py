@@ -146,11 +146,11 @@ class Disk(KVStore, ForkAware):
         self._durability = durability
         self._timeout = timeout
         self._create = create
+        survive_forks(self)
         self._find_or_make()
         self._query("SELECT 1", ())
         # What is gone later was removed; making an empty store in its place would hide that.
         self._create = False
-        survive_forks(self)
 
     # Reading
 

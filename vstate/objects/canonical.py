@@ -54,9 +54,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         for key in value:
             if type(key) is not str:
                 raise InvalidInput(f"{where} has the key {key!r}; keys of plain data are str")
-        return {
-            plain(key, where): plain(value[key], f"{where}[{key!r}]", depth + 1) for key in sorted(value)
-        }
+        return {plain(key, where): plain(value[key], f"{where}[{key!r}]", depth + 1) for key in sorted(value)}
     if kind is list or kind is tuple:
         return [plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
     raise InvalidInput(

@@ -12,7 +12,7 @@ from vstate.errors import InvalidInput
 ID_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # by identity: they are the keys of hot tables
 class Kind:
     """What an object is. `code` is its letter in the stored form, `key` the BLAKE3 key of its ids."""
 

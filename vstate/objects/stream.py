@@ -125,9 +125,7 @@ def _chunker(length: int) -> FastCDC:
     from pyfastcdc import FastCDC  # late, for a quick `import vstate`: only long streams need it
 
     average = chunk_size(length)
-    return FastCDC(
-        average, min_size=average // 4, max_size=average * 4, normalized_chunking=1, seed=0
-    )
+    return FastCDC(average, min_size=average // 4, max_size=average * 4, normalized_chunking=1, seed=0)
 
 
 def _index(ids: Sequence[ObjectId], lengths: Sequence[int]) -> tuple[ObjectId, NewObjects]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -257,9 +256,7 @@ def update(
     return _write(top, objects, nodes), objects, nodes
 
 
-def _edit(
-    read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]
-) -> list[Node]:
+def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]) -> list[Node]:
     """The nodes that take the place of `node`, none if all its keys went.
 
     The first of them may have lost the key that began it: then the caller joins it to its left.
@@ -320,7 +317,7 @@ def _join(read: ReadNode, left: Node, right: Node) -> Node:
     _append(read, children, rest[0], left.height)
     children += rest[1:]
     keys, items, counts = (list(column) for column in zip(*children, strict=True))
-    return Node(left.height, keys, items, counts)  # type: ignore[arg-type]  # zip loses the types
+    return Node(left.height, keys, items, counts)
 
 
 def _loaded(read: ReadNode, item: bytes | Node) -> Node:
@@ -378,9 +375,8 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
 def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) -> ObjectId:
     """Turn a node, and the unwritten ones below it, into objects; its id."""
     if node.height:
-        for i, item in enumerate(node.items):
-            if isinstance(item, Node):
-                node.items[i] = _write(item, objects, nodes)
+        for i in [i for i, item in enumerate(node.items) if type(item) is Node]:
+            node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
     body = encode([node.height, node.keys, node.items, node.counts])
     oid = ObjectId.of(TREE, body)
     objects[oid] = Object(TREE, body)

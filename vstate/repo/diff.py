@@ -126,7 +126,11 @@ class Diff(Mapping[str, Change]):
 
     def stat(self) -> str:
         """The counts, to be read: `+1 added ~2 modified -0 removed`, without the zeros."""
-        counts = (("+", "added", self.added), ("~", "modified", self.modified), ("-", "removed", self.removed))
+        counts = (
+            ("+", "added", self.added),
+            ("~", "modified", self.modified),
+            ("-", "removed", self.removed),
+        )
         return " ".join(f"{sign}{len(keys)} {word}" for sign, word, keys in counts if keys) or "no changes"
 
     def __str__(self) -> str:

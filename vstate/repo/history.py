@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterator
 
 from vstate.objects import tree
+from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.objects import Objects
-from vstate.objects.commit import Commit
 
 
 def ancestors(objects: Objects, start: ObjectId) -> Iterator[Commit]:

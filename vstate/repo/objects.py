@@ -24,7 +24,7 @@ COMPRESS_FROM_BYTES = 64
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
-"""After 8 blobs in a row that did not shrink, only every 32nd is tried, until one shrinks."""
+"""After 8 objects of a kind in a row that did not shrink, only every 32nd is tried, until one shrinks."""
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
@@ -43,6 +43,7 @@ class Objects:
         self._nodes: dict[ObjectId, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._zstd = _Zstd()
+        self._misses = dict.fromkeys(KINDS, 0)
 
     # Reading
 
@@ -143,23 +144,25 @@ class Objects:
     def stored(self, objects: NewObjects) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on what is compressed."""
         rows: dict[str, bytes] = {}
-        misses = 0
+        compress = self._zstd.compress
+        misses = self._misses
         for oid, (kind, body) in objects.items():
-            if len(body) > MAX_OBJECT_BYTES:
+            size = len(body)
+            if size > MAX_OBJECT_BYTES:
                 raise InvalidInput(
-                    f"a {kind.name} of {len(body)} bytes is too large: the limit is {MAX_OBJECT_BYTES}; "
+                    f"a {kind.name} of {size} bytes is too large: the limit is {MAX_OBJECT_BYTES}; "
                     "keep large data in values, not in a commit's message, info or events"
                 )
-            letter, packed_letter = _LETTERS[kind]
-            sampled = kind is not BLOB or misses < SAMPLE_AFTER or misses % SAMPLE_EVERY == 0
-            packed = None
-            if sampled and len(body) >= COMPRESS_FROM_BYTES:
-                packed = self._zstd.compress(body)
-                if len(packed) > len(body) * 0.9:
-                    packed = None
-            if kind is BLOB:
-                misses = misses + 1 if packed is None else 0
-            rows[PREFIX + oid.hex()] = letter + body if packed is None else packed_letter + packed
+            raw, packed = _LETTERS[kind]
+            missed = misses[kind]
+            if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
+                shrunk = compress(body)
+                if len(shrunk) <= size * 0.9:
+                    misses[kind] = 0
+                    rows[PREFIX + oid.hex()] = packed + shrunk
+                    continue
+            misses[kind] = missed + 1
+            rows[PREFIX + oid.hex()] = raw + body
         return rows
 
 

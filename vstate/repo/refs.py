@@ -161,5 +161,3 @@ def _reflog_key(ref: str) -> str:
     # one ref in the same nanosecond apart.
     nanoseconds = time.time_ns()
     return f"{REFLOG}{ref}:{nanoseconds:016x}{os.urandom(3).hex()}"
-
-

@@ -51,9 +51,7 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         return oid
     branch, tag = refs.read(HEADS + name), refs.read(TAGS + name)
     if branch is not None and tag is not None and branch != tag:
-        raise InvalidInput(
-            f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name]
-        )
+        raise InvalidInput(f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name])
     if branch is not None or tag is not None:
         return branch or tag  # type: ignore[return-value]  # one of them is an id
     lower = name.lower()
@@ -67,12 +65,16 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
             if len(found) > 1:
                 raise InvalidInput(
                     f"the commit id {name} is ambiguous: give more digits",
-                    candidates=[f"{str(oid)[: len(name) + 6]} {objects.commit(oid).message}" for oid in found[:10]],
+                    candidates=[
+                        f"{str(oid)[: len(name) + 6]} {objects.commit(oid).message}" for oid in found[:10]
+                    ],
                 )
             if found:
                 return found[0]
     known = [*refs.list(HEADS), *refs.list(TAGS), HEAD]
     hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
     raise NotFound(
-        f"no revision {name!r}{hint}", name=name, candidates=get_close_matches(name, known, cutoff=0.5) or known[:5]
+        f"no revision {name!r}{hint}",
+        name=name,
+        candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
     )

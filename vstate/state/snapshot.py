@@ -9,7 +9,7 @@ from vstate.errors import ReadOnly
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Repository
-from vstate.state.base import ReadableState, missing
+from vstate.state.base import ReadableState, check_key, missing
 from vstate.values.inspection import describe
 
 
@@ -38,8 +38,8 @@ class Snapshot(ReadableState):
         try:
             return self._values[key]
         except (KeyError, TypeError):
-            pass
-        data = tree.lookup(self._repo.objects.node, self._commit.tree, key) if isinstance(key, str) else None
+            check_key(key)
+        data = tree.lookup(self._repo.objects.node, self._commit.tree, key)
         if data is None:
             raise missing(key)
         return self._values.setdefault(key, self._repo.load(key, data).value)

@@ -79,6 +79,8 @@ def _walk(objects: list[Any]) -> tuple[int, int] | None:
     return root, rest[0] if rest else _INNER
 
 
+_HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
+
 _PLAIN_CLASSES: dict[type, bool] = {}
 
 
@@ -96,12 +98,7 @@ def _plain_instance(value: Any) -> bool:
             heap_type
             and type(kind) is type
             and all(base is object or (base.__flags__ & 1 << 9) for base in bases)
-            and kind.__reduce__ is object.__reduce__
-            and kind.__reduce_ex__ is object.__reduce_ex__
-            and getattr(kind, "__getstate__", None) is getattr(object, "__getstate__", None)
-            and not hasattr(kind, "__getnewargs__")
-            and not hasattr(kind, "__getnewargs_ex__")
-            and not hasattr(kind, "__del__")
+            and not any(name in base.__dict__ for base in kind.__mro__[:-1] for name in _HOOKS)
         )
         if len(_PLAIN_CLASSES) > 10_000:
             _PLAIN_CLASSES.clear()

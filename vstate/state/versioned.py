@@ -227,9 +227,7 @@ class Versioned(State):
             root, merged, merged_nodes = tree.update(self._repo.objects.node, theirs.tree, staged.changes)
             message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
             # The first parent is where the branch was; our commit alone is the second.
-            merge_commit = self._repo.build_commit(
-                root, (theirs, commit), message=message, info=commit.info
-            )
+            merge_commit = self._repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
             commits, action = [commit, merge_commit], f"commit (merge): {summary}"
             rows, cached = objects | merged, [*nodes, *merged_nodes]
         return commits[-1], foreign
@@ -515,5 +513,3 @@ class _Savepoint:
 
 def _same(one: Encoded | None, other: Encoded | None) -> bool:
     return (one and one.entry) == (other and other.entry)
-
-

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from vstate.errors import Unpicklable
 from vstate.objects import tree
 from vstate.objects.ids import NewObjects, ObjectId
-from vstate.objects.stream import Chunks
+from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
 from vstate.state.tracking import is_immutable, is_unshared
@@ -161,7 +161,7 @@ class WorkingValues:
             unshared = key in self._watched and is_unshared(held, key)
             baseline = self._baselines.get(key)
             if baseline is None:
-                baseline = self._read_baseline(key, root)
+                baseline = self._read_baseline(key, held[key], root)
             try:
                 encoded = encode_value(held[key], baseline.chunks if baseline else ())
             except Exception as error:  # pickling runs the classes' own code, which may raise anything
@@ -178,10 +178,13 @@ class WorkingValues:
                 staged.changes[key] = None
                 staged.encoded[key] = None
 
-    def _read_baseline(self, key: str, root: ObjectId | None) -> Baseline | None:
+    def _read_baseline(self, key: str, value: Any, root: ObjectId | None) -> Baseline | None:
+        """The committed form of a key that was set without being read; None if there is none."""
         data = tree.lookup(self._repo.objects.node, root, key)
         if data is None:
             return None
+        if key not in self._watched and not (type(value) in (bytes, str) and len(value) > BLOB_BYTES):
+            return Baseline(data, (), 0, loaded=False)  # a short value gains nothing from the old chunks
         entry = self._repo.parse_entry(key, data)
         chunks = () if entry.codec == ATOM else entry_chunks(entry, self._repo.objects)
         baseline = Baseline(data, chunks, entry.size, loaded=False)

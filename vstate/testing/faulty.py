@@ -16,9 +16,9 @@ class Faulty(KVStore):
     """`store`, whose call number `fail_at` (from 1; None for never) raises `error("...")`.
 
     It raises instead of doing what was asked, or, with `after=True`, once it has done it, as when the
-    answer of a server is lost. All the other calls go through. `calls` lists the names of the methods called, the
-    failing one included: run once without a fault, then once for every `fail_at` up to `len(calls)`, and
-    see that nothing is lost.
+    answer of a server is lost. All the other calls go through. `calls` lists the names of the methods
+    called, the failing one included: run once without a fault, then once for every `fail_at` up to
+    `len(calls)`, and see that nothing is lost.
 
     With `atomic=False`, `transact` is taken apart into the calls that KVStore makes of it for a store
     without transactions, so that it can also fail halfway.

@@ -180,7 +180,7 @@ class KVStoreTests:
     )
     def test_a_prefix_is_taken_literally(self, store: KVStore, prefix: str) -> None:
         """`keys` and `items` list exactly the keys that start with the prefix; no character is a wildcard."""
-        store.set_many({key: b"value" for key in ODD_KEYS})
+        store.set_many(dict.fromkeys(ODD_KEYS, b"value"))
         expected = sorted(key for key in ODD_KEYS if key.startswith(prefix))
         assert sorted(store.keys(prefix)) == expected
         assert sorted(key for key, _ in store.items(prefix)) == expected
@@ -282,8 +282,12 @@ class KVStoreTests:
     def test_swap_is_atomic_among_threads(self, store: KVStore) -> None:
         """Eight threads that increment one counter lose no increment."""
         store.set("counter", b"0")
-        errors = _in_threads(8, lambda _: [_increment(store, "counter") for _ in range(10)])
-        assert errors == []
+
+        def increment(_: int) -> None:
+            for _ in range(10):
+                _increment(store, "counter")
+
+        assert _in_threads(8, increment) == []
         assert store.get("counter") == b"80"
 
     def test_swap_creates_for_one_thread_only(self, store: KVStore) -> None:
@@ -422,7 +426,7 @@ class KVStoreTests:
         """Another handle sees everything that was written, and nothing that was deleted."""
         if reopen is None:
             pytest.skip("the store offers no `reopen`: it does not keep its contents")
-        store.set_many({key: b"value" for key in ODD_KEYS})
+        store.set_many(dict.fromkeys(ODD_KEYS, b"value"))
         store.set("deleted", b"value")
         store.delete("deleted")
         assert store.transact({"r/heads/main": b"1", OBJECT: b"object"}, {"r/heads/main": None})

@@ -188,9 +188,7 @@ def decode_value(entry: Entry, reader: Reader) -> Decoded:
     return Decoded(bytes(parts[0]), chunks, entry.size)
 
 
-def read_parts(
-    entry: Entry, reader: Reader
-) -> tuple[list[bytes | bytearray], tuple[Chunks | None, ...]]:
+def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], tuple[Chunks | None, ...]]:
     """The bytes of each part of the entry, and the chunks of the long ones."""
     parts: list[bytes | bytearray] = []
     chunks: list[Chunks | None] = []

@@ -37,9 +37,10 @@ def size_text(size: int) -> str:
     """A number of bytes to be read, in decimal units: `4.1 kB`."""
     if size < 1000:
         return f"{size} B"
-    value = float(size)
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if value < 999.95:
-            break
-    return f"{value:.1f} {unit}"
+    power = 1
+    while size >= 999_950 * 1000 ** (power - 1) and power < 4:
+        power += 1
+    return f"{size / 1000**power:.1f} {_UNITS[power]}"
+
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")

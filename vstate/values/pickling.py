@@ -193,5 +193,3 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{name}", item
     except Exception:  # a hostile __getattr__ or __repr__: then the value itself is the answer
         return
-
-
