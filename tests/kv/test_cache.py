@@ -93,17 +93,16 @@ def test_presence_is_asked_of_the_store() -> None:
 def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
     """What the store did not take is not served from the cache."""
     store = Cache(inner)
-    for number, write in enumerate(
-        [
-            lambda: store.set(KEY, b"1"),
-            lambda: store.set_many({KEY: b"1"}),
-            lambda: store.transact({KEY: b"1"}, {}),
-        ]
-    ):
+    writes: list[Callable[[], object]] = [
+        lambda: store.set(KEY, b"1"),
+        lambda: store.set_many({KEY: b"1"}),
+        lambda: store.transact({KEY: b"1"}, {}),
+    ]
+    for write in writes:
         inner.fail_at = len(inner.calls) + 1
         with pytest.raises(StoreUnavailable):
             write()
-        assert store.get(KEY) is None, number
+        assert store.get(KEY) is None
     assert not store.transact({KEY: b"1", "ref": b"1"}, {"ref": b"0"})
     assert store.get(KEY) is None
 

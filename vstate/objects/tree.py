@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -330,7 +331,7 @@ def _split(height: int, children: Sequence[tuple[str, bytes | Node, int]]) -> li
         return []
     starts = [0, *(i for i in range(1, len(children)) if level(children[i][0]) > height), len(children)]
     nodes = []
-    for begin, end in zip(starts, starts[1:], strict=False):
+    for begin, end in pairwise(starts):
         run = children[begin:end]
         nodes.append(Node(height, [c[0] for c in run], [c[1] for c in run], [c[2] for c in run]))
     return nodes
@@ -368,7 +369,7 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
     ]
     return [
         Node(0, in_order[begin:end], [merged[key] for key in in_order[begin:end]], [])
-        for begin, end in zip(starts, starts[1:], strict=False)
+        for begin, end in pairwise(starts)
     ]
 
 

@@ -132,6 +132,7 @@ def _class_setstate(made: type, state: Any) -> type:
 
 _SEARCH_LIMIT = 10_000
 _PATH_LIMIT = 100
+_DEEP_PATH_LIMIT = 3
 
 
 def culprit(value: Any, path: str, error: BaseException) -> str:
@@ -141,7 +142,8 @@ def culprit(value: Any, path: str, error: BaseException) -> str:
     that has no such part; looks at 10,000 parts at the most.
     """
     tried = 0
-    for _ in range(_PATH_LIMIT):
+    # What is too deep has no one culprit: a few steps show where it begins.
+    for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
         for step, part in _parts(value):
             tried += 1
             if tried > _SEARCH_LIMIT:
@@ -156,9 +158,13 @@ def culprit(value: Any, path: str, error: BaseException) -> str:
             break
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if isinstance(error, RecursionError) or "recursion" in str(error):
+    if _is_recursion(error):
         return f"{path}: {name} (nested deeper than pickle can follow)"
     return f"{path}: {name} ({error})"
+
+
+def _is_recursion(error: BaseException) -> bool:
+    return isinstance(error, RecursionError) or "recursion" in str(error)
 
 
 def _failure(value: Any) -> BaseException | None:
