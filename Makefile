@@ -25,8 +25,8 @@ help:
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "vstate needs Python 3.11 or newer; found none. Install one, or say make PYTHON=/path/to/it" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "vstate needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "vstate needs Python 3.11 or newer, which $(PYTHON) is not" >&2; exit 1; }
 	@echo "Creating .venv with $$("$(PYTHON)" --version)"
 	@"$(PYTHON)" -m venv .venv || { rm -rf .venv; echo "could not create .venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
@@ -56,8 +56,8 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && "$(HERE)/$(BIN)/python" "$(HERE)/docs/examples/research_agent.py"
 	@echo && echo '$$ vstate log -n 8'
 	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" log -n 8
-	@echo && echo '$$ vstate diff --stat HEAD~5 HEAD'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" diff --stat HEAD~5 HEAD
+	@echo && echo '$$ vstate diff --stat main what-if'
+	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" diff --stat main what-if
 	@echo && echo '$$ vstate show HEAD plan'
 	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD plan
 	@echo && echo "Look further: cd $(DEMO) && ../../$(BIN)/vstate --help"

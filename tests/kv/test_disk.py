@@ -307,9 +307,27 @@ def test_processes_lose_no_increment(directory: Path) -> None:
     processes = [_start(program, directory) for _ in range(4)]
     for process in processes:
         process.communicate(timeout=60)
-        assert process.returncode == 0
+    assert [process.returncode for process in processes] == [0, 0, 0, 0]
     with Disk(directory) as store:
         assert store.get("counter") == b"200"
+
+
+def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
+    """Of processes that make one store at the same moment, none mistakes the half-made one."""
+    program = """if True:
+        import sys, time
+        from vstate.kv import Disk
+        for number in range(60):
+            while time.time() < float(sys.argv[2]) + number * 0.015:
+                pass
+            with Disk(f"{sys.argv[1]}/{number}") as store:
+                store.compare_and_swap("key", None, b"value")
+                assert store.get("key") == b"value"
+        """
+    processes = [_start(program, tmp_path, time.time() + 0.5) for _ in range(3)]
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0, 0]
 
 
 def test_a_busy_writer_starves_nobody(directory: Path) -> None:

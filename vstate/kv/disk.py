@@ -457,7 +457,12 @@ class Disk(KVStore, ForkAware):
             if version > FORMAT:
                 raise UnsupportedFormat(f"{version} (of its SQLite file)", FORMAT)
             return
-        if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        # Again, and after the tables: another process may just have made the store.
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application == APPLICATION_ID:
+            return
+        if application or tables:
             raise InvalidInput(
                 f"{self._file} is an SQLite database of another program; choose another directory"
             )

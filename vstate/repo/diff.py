@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vstate.errors import KeyNotFound
 from vstate.objects.tree import KeyChange
-from vstate.repo.details import Detail, details
 from vstate.values.entry import Entry
 from vstate.values.inspection import describe
+
+if TYPE_CHECKING:
+    from vstate.repo.details import Detail
 
 ChangeKind = Literal["added", "removed", "modified"]
 
@@ -112,6 +114,8 @@ class Diff(Mapping[str, Change]):
         An added or removed key is one detail at the path "". Raises KeyNotFound for a key that did not
         change.
         """
+        from vstate.repo.details import Detail, details  # late, for a quick `import vstate`
+
         try:
             change = self._entries[key]
         except KeyError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import threading
 import time
 import warnings
@@ -42,11 +40,13 @@ class Turns:
 
     async def acquire(self) -> None:
         """Wait for the turn without blocking the event loop."""
+        import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
+
         began = time.monotonic()
         warned = False
         pause = 0.0005
         while not self._lock.acquire(blocking=False):
-            await asyncio.sleep(pause * (0.5 + random.random()))
+            await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.02)
             if not warned and time.monotonic() - began > _WARN_AFTER_SECONDS:
                 warned = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from vstate.errors import InvalidInput
-from vstate.values import inert
 from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
 
 INSPECT_BYTES = 64 * 1024 * 1024
@@ -22,6 +21,8 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
         raise InvalidInput(f"a value of {entry.size} bytes is too long to show: the limit is {limit}")
     parts, _ = read_parts(entry, reader)
     if entry.codec == PICKLE:
+        from vstate.values import inert  # late, for a quick `import vstate`
+
         return inert.read(bytes(parts[0]), parts[1:])  # type: ignore[arg-type]
     if entry.codec == TEXT:
         return str(parts[0], "utf-8", "backslashreplace")
