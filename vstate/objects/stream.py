@@ -3,7 +3,7 @@
 A stream of up to `BLOB_BYTES` is one blob. A longer one is cut by FastCDC (Xia et al., "The Design of
 Fast Content-Defined Chunking for Data Deduplication Based Storage Systems", IEEE TPDS 2020) and the
 chunks, each a blob, hang below a tree of index nodes. A node ends after an item whose id's last byte is
-a multiple of 16, so nodes too are content-defined: an edit writes the chunks that it touched and one
+a multiple of 8, so nodes too are content-defined: an edit writes the chunks that it touched and one
 node a level, and appending to a stream of n bytes writes O(log n).
 """
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
@@ -24,14 +26,14 @@ BLOB_BYTES = 16 * 1024
 
 MIB = 1024 * 1024
 
-CHUNK_SIZES = ((8 * MIB, 2048), (64 * MIB, 16384), (None, 65536))
+CHUNK_SIZES = ((8 * MIB, 1024), (64 * MIB, 16384), (None, 65536))
 """FastCDC's average chunk size for streams shorter than each bound, in bytes; part of the format.
 
 The smallest chunk is a quarter of it and the largest four times it. Long streams take larger chunks so
 that a value of gigabytes is not millions of rows; a stream that grows past a bound is stored anew once.
 """
 
-INDEX_FANOUT = 16
+INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
 ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
@@ -93,16 +95,17 @@ def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], lis
     old_lengths = previous.lengths if previous else ()
     places = {oid: i for i, oid in enumerate(old_ids[:-1])}
     stored = set(old_ids)
-    expect = 0
+    expect, last = 0, len(old_ids) - 1
+    key = BLOB.key
     while position < end:
-        while expect < len(old_ids) - 1 and position + old_lengths[expect] <= end:
-            size = old_lengths[expect]
-            if ObjectId.of(BLOB, view[position : position + size]) != old_ids[expect]:
+        first = expect
+        while expect < last and (stop := position + old_lengths[expect]) <= end:
+            if blake3(view[position:stop], key=key).digest() != old_ids[expect]:
                 break
-            ids.append(old_ids[expect])
-            lengths.append(size)
-            position += size
+            position = stop
             expect += 1
+        ids += old_ids[first:expect]
+        lengths += old_lengths[first:expect]
         if position == end:
             break
         for piece in _chunker(end).cut_buf(view[position:]):
@@ -136,10 +139,11 @@ def _index(ids: Sequence[ObjectId], lengths: Sequence[int]) -> tuple[ObjectId, N
     while len(items) > 1:
         above: list[tuple[ObjectId, int]] = []
         for run in _runs(items):
-            body = encode([height, b"".join(oid for oid, _ in run), [size for _, size in run]])
+            children, sizes = zip(*run, strict=True)
+            body = encode([height, b"".join(children), sizes])
             oid = ObjectId.of(INDEX, body)
             nodes[oid] = Object(INDEX, body)
-            above.append((oid, sum(size for _, size in run)))
+            above.append((oid, sum(sizes)))
         items = above
         height += 1
     return items[0][0], nodes
