@@ -18,6 +18,10 @@ from weakref import getweakrefcount
 NODE_BUDGET = 20_000
 """A value of more objects is not walked: pickling it costs about as much as the walk."""
 
+CYCLE_BUDGET = 200
+"""The budget when the value itself has more references than its holder's: mostly somebody else has one, but
+in a small value it is worth a look whether they come from inside, as those of a child to its parent do."""
+
 IMMUTABLE = frozenset(
     {
         type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), BuiltinFunctionType,
@@ -43,10 +47,14 @@ def is_unshared(holder: dict[str, Any], key: str) -> bool:
 
     True is certain, for the moment of the call; False may be caution.
     """
-    return _COUNTED and _walk([holder[key]]) == _BASELINE
+    if not _COUNTED or _BASELINE is None:
+        return False
+    objects = [holder[key]]
+    budget = NODE_BUDGET if sys.getrefcount(objects[0]) <= _BASELINE[0] else CYCLE_BUDGET
+    return _walk(objects, budget) == _BASELINE
 
 
-def _walk(objects: list[Any]) -> tuple[int, int] | None:
+def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     """How many references more than the value explains its root and its inner objects have; or None.
 
     `objects` holds the root alone, and grows. The root has one reference more, that of its holder.
@@ -57,7 +65,7 @@ def _walk(objects: list[Any]) -> tuple[int, int] | None:
         kind = type(objects[position])
         if kind not in _CONTAINERS and kind not in _FROZEN and not _plain_instance(objects[position]):
             return None
-        if position > NODE_BUDGET:
+        if position > budget:
             return None
         for part in gc.get_referents(objects[position]):
             if type(part) in IMMUTABLE or part is kind:
@@ -109,7 +117,8 @@ def _plain_instance(value: Any) -> bool:
 def _calibrate() -> tuple[int, int] | None:
     """What `_walk` finds for a value that is certainly unshared: the references it takes itself."""
     holder = {"": [[]]}  # type: ignore[var-annotated]
-    return _walk([holder[""]])
+    objects = [holder[""]]
+    return _walk(objects, NODE_BUDGET)
 
 
 _INNER = 0
