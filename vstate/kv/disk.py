@@ -64,14 +64,16 @@ _OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
 
 def _pack(key: str) -> bytes:
     """A key as it is stored: "o/" and 64 hex digits as the mark and 32 bytes, any other as UTF-8."""
-    check_key(key)
-    if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
-        with suppress(ValueError):
-            packed = bytes.fromhex(key[2:])
-            # fromhex also takes capitals and spaces, which would not come back.
-            if packed.hex() == key[2:]:
-                return _OBJECT_MARK + packed
-    return key.encode()
+    if type(key) is str and len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
+        digits = key[2:]
+        try:
+            packed = bytes.fromhex(digits)
+        except ValueError:
+            packed = b""
+        # fromhex also takes capitals and spaces, which would not come back.
+        if packed.hex() == digits:
+            return _OBJECT_MARK + packed
+    return check_key(key).encode()
 
 
 def _unpack(stored: bytes) -> str:

@@ -77,6 +77,7 @@ class Node:
 
 
 ReadNode = Callable[[ObjectId], Node]
+ReadNodes = Callable[[Sequence[ObjectId]], list[Node]]
 
 
 class KeyChange(NamedTuple):
@@ -179,25 +180,28 @@ def _child(read: ReadNode, node: Node, i: int) -> Node:
 # Differences
 
 
-def diff(read: ReadNode, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
-    """The keys whose values differ, sorted. Reads only nodes that are not in both trees."""
+def diff(read: ReadNodes, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
+    """The keys whose values differ, sorted. Reads only nodes that are not in both trees, a level at a time."""
     if old == new:
         return
-    old_nodes = [read(old)] if old is not None else []
-    new_nodes = [read(new)] if new is not None else []
-    while old_nodes or new_nodes:
-        height = max(node.height for node in (*old_nodes, *new_nodes))
-        if height == 0:
-            break
+    roots = read([root for root in (old, new) if root is not None])
+    old_nodes = roots[:1] if old is not None else []
+    new_nodes = roots[-1:] if new is not None else []
+    while height := max(node.height for node in (*old_nodes, *new_nodes)):
         if len(old_nodes) == len(new_nodes) == 1 and _same_shape(a := old_nodes[0], b := new_nodes[0]):
             # The usual case, an overwritten key: compare position by position.
             moved = [i for i, item in enumerate(a.items) if item != b.items[i]]
-            old_nodes = [_child(read, a, i) for i in moved]
-            new_nodes = [_child(read, b, i) for i in moved]
-            continue
-        shared = set(_ids_below(old_nodes, height)).intersection(_ids_below(new_nodes, height))
-        old_nodes = _descend(read, old_nodes, height, shared)
-        new_nodes = _descend(read, new_nodes, height, shared)
+            old_ids, new_ids = [a.items[i] for i in moved], [b.items[i] for i in moved]
+        else:
+            old_ids, new_ids = _ids_below(old_nodes, height), _ids_below(new_nodes, height)
+            shared = set(old_ids).intersection(new_ids)
+            old_ids = [oid for oid in old_ids if oid not in shared]
+            new_ids = [oid for oid in new_ids if oid not in shared]
+        below = read([ObjectId(oid) for oid in (*old_ids, *new_ids)])  # type: ignore[arg-type]  # written nodes
+        old_nodes = [node for node in old_nodes if node.height < height] + below[: len(old_ids)]
+        new_nodes = [node for node in new_nodes if node.height < height] + below[len(old_ids) :]
+        if not old_nodes and not new_nodes:
+            return
     yield from _diff_leaves(old_nodes, new_nodes)
 
 
@@ -207,16 +211,6 @@ def _same_shape(a: Node, b: Node) -> bool:
 
 def _ids_below(nodes: Sequence[Node], height: int) -> list[bytes | Node]:
     return [item for node in nodes if node.height == height for item in node.items]
-
-
-def _descend(read: ReadNode, nodes: Sequence[Node], height: int, shared: set[bytes | Node]) -> list[Node]:
-    below = []
-    for node in nodes:
-        if node.height == height:
-            below += [_child(read, node, i) for i, item in enumerate(node.items) if item not in shared]
-        else:
-            below.append(node)
-    return below
 
 
 def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterator[KeyChange]:

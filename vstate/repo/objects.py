@@ -49,14 +49,7 @@ class Objects:
 
     def read(self, kind: Kind, oid: ObjectId) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
-        key = PREFIX + oid.hex()
-        stored = self.store.get(key)
-        try:
-            return self._verified(kind, oid, stored)
-        except CorruptObject:
-            # A cache in front may hold a damaged copy of what is whole behind it.
-            self.store.forget(key)
-            return self._verified(kind, oid, self.store.get(key))
+        return self._checked(kind, oid, self.store.get(PREFIX + oid.hex()))
 
     def read_many(self, kind: Kind, ids: Iterable[ObjectId]) -> dict[ObjectId, bytes]:
         """The bodies of objects of one kind, in one batch; CorruptObject as for `read`."""
@@ -66,10 +59,7 @@ class Objects:
         found = self.store.get_many(list(wanted))
         bodies = {}
         for key, oid in wanted.items():
-            try:
-                bodies[oid] = self._verified(kind, oid, found.get(key))
-            except CorruptObject:
-                bodies[oid] = self.read(kind, oid)
+            bodies[oid] = self._checked(kind, oid, found.get(key))
         return bodies
 
     def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
@@ -84,22 +74,39 @@ class Objects:
         """A tree node, from memory if it was read or written lately."""
         node = self._nodes.get(oid)
         if node is None:
-            try:
-                node = Node.decode(self.read(TREE, oid))
-            except ValueError as error:
-                raise CorruptObject(str(oid), str(error)) from error
-            _remember(self._nodes, oid, node, NODE_CACHE)
+            node = self._decoded_node(oid, self.read(TREE, oid))
         return node
+
+    def _decoded_node(self, oid: ObjectId, body: bytes) -> Node:
+        try:
+            node = Node.decode(body)
+        except ValueError as error:
+            raise CorruptObject(str(oid), str(error)) from error
+        _remember(self._nodes, oid, node, NODE_CACHE)
+        return node
+
+    def nodes(self, ids: Sequence[ObjectId]) -> list[Node]:
+        """Tree nodes in the order of their ids; those that are not in memory are read in one batch."""
+        cached = self._nodes
+        unknown = [oid for oid in ids if oid not in cached]
+        if len(unknown) < 2:
+            return [self.node(oid) for oid in ids]
+        read = {oid: self._decoded_node(oid, body) for oid, body in self.read_many(TREE, unknown).items()}
+        return [read.get(oid) or self.node(oid) for oid in ids]
 
     def commit(self, oid: ObjectId) -> Commit:
         """A commit, from memory if it was read or written lately."""
         commit = self._commits.get(oid)
         if commit is None:
-            try:
-                commit = Commit.decode(oid, self.read(COMMIT, oid))
-            except ValueError as error:
-                raise CorruptObject(str(oid), str(error)) from error
-            _remember(self._commits, oid, commit, COMMIT_CACHE)
+            commit = self._decoded_commit(oid, self.store.get(PREFIX + oid.hex()))
+        return commit
+
+    def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+        try:
+            commit = Commit.decode(oid, self._checked(COMMIT, oid, stored))
+        except ValueError as error:
+            raise CorruptObject(str(oid), str(error)) from error
+        _remember(self._commits, oid, commit, COMMIT_CACHE)
         return commit
 
     def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
@@ -117,12 +124,23 @@ class Objects:
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
 
-    def is_commit(self, oid: ObjectId) -> bool:
-        """Whether the store holds a commit of this id."""
+    def find_commit(self, oid: ObjectId) -> Commit | None:
+        """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
         if oid in self._commits:
-            return True
+            return self._commits[oid]
         stored = self.store.get(PREFIX + oid.hex())
-        return bool(stored) and _KIND_OF.get(stored[0]) is COMMIT  # type: ignore[index]
+        if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
+            return None
+        return self._decoded_commit(oid, stored)
+
+    def _checked(self, kind: Kind, oid: ObjectId, stored: bytes | None) -> bytes:
+        """The body of what was read; read again behind the cache, if there is one, when it is damaged."""
+        try:
+            return self._verified(kind, oid, stored)
+        except CorruptObject:
+            key = PREFIX + oid.hex()
+            self.store.forget(key)
+            return self._verified(kind, oid, self.store.get(key))
 
     def _verified(self, kind: Kind, oid: ObjectId, stored: bytes | None) -> bytes:
         if stored is None:

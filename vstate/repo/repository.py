@@ -66,9 +66,10 @@ class Repository:
         if isinstance(rev, Commit):
             rev = rev.oid
         if isinstance(rev, ObjectId):
-            if not self.objects.is_commit(rev):
+            found = self.objects.find_commit(rev)
+            if found is None:
                 raise NotFound(f"no commit {rev}", name=str(rev))
-            return self.objects.commit(rev)
+            return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
         oid = revision.resolve(self.objects, self.refs, rev, head or self.refs.head())
@@ -121,7 +122,7 @@ class Repository:
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
         """The keys in which two trees differ; values are unpickled when asked for, details never."""
-        return self.make_diff(tree.diff(self.objects.node, old, new))
+        return self.make_diff(tree.diff(self.objects.nodes, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
         """A Diff of these changes, whose values are read from `reader`."""
@@ -200,7 +201,10 @@ class Repository:
         now = self.refs.read(HEADS + branch)
         return now is not None and (
             now == commit
-            or (self.objects.is_commit(commit) and history.is_ancestor(self.objects, commit, now))
+            or (
+                self.objects.find_commit(commit) is not None
+                and history.is_ancestor(self.objects, commit, now)
+            )
         )
 
     def rollback(self, branch: str, rev: Revision, *, message: str = "", head: Head | None = None) -> Commit:

@@ -12,7 +12,8 @@ from vstate.repo.refs import HEAD, HEADS, TAGS, Head, Refs
 
 _STEPS = re.compile(r"(?P<base>.*?)(?P<steps>([~^]\d*)*)", re.DOTALL)
 _STEP = re.compile(r"([~^])(\d*)")
-_HEX = re.compile(r"[0-9a-f]{4,64}")
+_HEX = re.compile(r"[0-9a-f]{4,63}")
+_FULL_ID = re.compile(r"[0-9a-f]{64}")
 _MAX_STEPS = 10**9
 
 
@@ -47,6 +48,9 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
             where = f"branch {head.branch!r}" if head.branch else "this store"
             raise NotFound(f"no commit yet on {where}", name=name)
         return head.commit
+    lower = name.lower()
+    if _FULL_ID.fullmatch(lower) and objects.find_commit(ObjectId.parse(lower)) is not None:
+        return ObjectId.parse(lower)
     if name.startswith((HEADS, TAGS)) and (oid := refs.read(name)) is not None:
         return oid
     branch, tag = refs.read(HEADS + name), refs.read(TAGS + name)
@@ -54,23 +58,18 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         raise InvalidInput(f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name])
     if branch is not None or tag is not None:
         return branch or tag  # type: ignore[return-value]  # one of them is an id
-    lower = name.lower()
     if _HEX.fullmatch(lower):
-        if len(lower) == 64:
-            oid = ObjectId.parse(lower)
-            if objects.is_commit(oid):
-                return oid
-        else:
-            found = sorted(objects.commit_ids(lower))
-            if len(found) > 1:
-                raise InvalidInput(
-                    f"the commit id {name} is ambiguous: give more digits",
-                    candidates=[
-                        f"{str(oid)[: len(name) + 6]} {objects.commit(oid).message}" for oid in found[:10]
-                    ],
-                )
-            if found:
-                return found[0]
+        found = sorted(objects.commit_ids(lower))
+        if len(found) > 1:
+            raise InvalidInput(
+                f"the commit id {name} is ambiguous: give more digits",
+                candidates=[
+                    f"{str(oid)[: len(name) + 6]} {objects.commit(oid).message}".rstrip()
+                    for oid in found[:10]
+                ],
+            )
+        if found:
+            return found[0]
     known = [*refs.list(HEADS), *refs.list(TAGS), HEAD]
     hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
     raise NotFound(

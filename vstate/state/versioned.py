@@ -238,7 +238,7 @@ class Versioned(State):
         """The keys that they changed since the base; MergeConflict if we changed one, otherwise than they."""
         foreign = []
         conflicts = []
-        for key, _, new in tree.diff(self._repo.objects.node, base.tree if base else None, theirs.tree):
+        for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
             if key in changes:
                 if changes[key] != new:
                     conflicts.append(key)
@@ -364,7 +364,7 @@ class Versioned(State):
                 ]
             else:
                 before = self._resolve(old).tree
-                moved = {change.key: change for change in tree.diff(node, before, self._tree)}
+                moved = {change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)}
                 for key, data in changes.items():
                     moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
