@@ -19,7 +19,10 @@ PREFIX = "o/"
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """No object is longer than this before compression; a stored one that says it is, is refused."""
 
-COMPRESSION_LEVEL = 1
+BLOB_LEVEL = 1
+NODE_LEVEL = -1
+"""zstd's levels: text shrinks by a third more at 1 than at -1, nodes, which are hashes and keys, by no more."""
+
 COMPRESS_FROM_BYTES = 64
 
 SAMPLE_AFTER = 8
@@ -162,7 +165,7 @@ class Objects:
     def stored(self, objects: NewObjects) -> dict[str, bytes]:
         """The rows to write for new objects, by key. Ids do not depend on what is compressed."""
         rows: dict[str, bytes] = {}
-        compress = self._zstd.compress
+        compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
         for oid, (kind, body) in objects.items():
             size = len(body)
@@ -174,7 +177,7 @@ class Objects:
             raw, packed = _LETTERS[kind]
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
-                shrunk = compress(body)
+                shrunk = compress_blob(body) if kind is BLOB else compress(body)
                 if len(shrunk) <= size * 0.9:
                     misses[kind] = 0
                     rows[PREFIX + oid.hex()] = packed + shrunk
@@ -185,14 +188,12 @@ class Objects:
 
 
 class _Zstd(threading.local):
-    """A compressor and a decompressor for each thread, since zstandard's are not to be shared."""
+    """Compressors and a decompressor for each thread, since zstandard's are not to be shared."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        self.compress_blob = zstandard.ZstdCompressor(level=BLOB_LEVEL).compress
+        self.compress_node = zstandard.ZstdCompressor(level=NODE_LEVEL).compress
         self._decompressor = zstandard.ZstdDecompressor()
-
-    def compress(self, body: bytes | memoryview) -> bytes:
-        return self._compressor.compress(body)
 
     def decompress(self, oid: ObjectId, stored: bytes) -> bytes:
         packed = memoryview(stored)[1:]
