@@ -76,8 +76,9 @@ class Node:
         return cls(height, keys, items, counts)
 
 
-ReadNode = Callable[[ObjectId], Node]
-ReadNodes = Callable[[Sequence[ObjectId]], list[Node]]
+ReadNode = Callable[[bytes], Node]
+ReadNodes = Callable[[Sequence[bytes]], list[Node]]
+"""How nodes are read, by their ids. Ids come as they stand in nodes, plain bytes: wrapping each costs a read."""
 
 
 class KeyChange(NamedTuple):
@@ -173,8 +174,7 @@ def _rank(read: ReadNode, root: ObjectId | None, key: str) -> int:
 
 
 def _child(read: ReadNode, node: Node, i: int) -> Node:
-    item = node.items[i]
-    return item if isinstance(item, Node) else read(ObjectId(item))
+    return _loaded(read, node.items[i])
 
 
 # Differences
@@ -197,7 +197,7 @@ def diff(read: ReadNodes, old: ObjectId | None, new: ObjectId | None) -> Iterato
             shared = set(old_ids).intersection(new_ids)
             old_ids = [oid for oid in old_ids if oid not in shared]
             new_ids = [oid for oid in new_ids if oid not in shared]
-        below = read([ObjectId(oid) for oid in (*old_ids, *new_ids)])  # type: ignore[arg-type]  # written nodes
+        below = read([*old_ids, *new_ids])  # type: ignore[list-item]  # in a written tree all items are bytes
         old_nodes = [node for node in old_nodes if node.height < height] + below[: len(old_ids)]
         new_nodes = [node for node in new_nodes if node.height < height] + below[len(old_ids) :]
         if not old_nodes and not new_nodes:
@@ -316,7 +316,7 @@ def _join(read: ReadNode, left: Node, right: Node) -> Node:
 
 
 def _loaded(read: ReadNode, item: bytes | Node) -> Node:
-    return item if isinstance(item, Node) else read(ObjectId(item))
+    return item if type(item) is Node else read(item)  # type: ignore[arg-type]  # mypy narrows by isinstance only
 
 
 def _split(height: int, children: Sequence[tuple[str, bytes | Node, int]]) -> list[Node]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import zstandard
+from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
 from vstate.objects.tree import Node
+
+_Id = TypeVar("_Id", bound=bytes)
 
 PREFIX = "o/"
 
@@ -43,18 +46,18 @@ class Objects:
 
     def __init__(self, store: KVStore) -> None:
         self.store = store
-        self._nodes: dict[ObjectId, Node] = {}
+        self._nodes: dict[bytes, Node] = {}
         self._commits: dict[ObjectId, Commit] = {}
         self._zstd = _Zstd()
         self._misses = dict.fromkeys(KINDS, 0)
 
     # Reading
 
-    def read(self, kind: Kind, oid: ObjectId) -> bytes:
+    def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
         return self._checked(kind, oid, self.store.get(PREFIX + oid.hex()))
 
-    def read_many(self, kind: Kind, ids: Iterable[ObjectId]) -> dict[ObjectId, bytes]:
+    def read_many(self, kind: Kind, ids: Iterable[_Id]) -> dict[_Id, bytes]:
         """The bodies of objects of one kind, in one batch; CorruptObject as for `read`."""
         wanted = {PREFIX + oid.hex(): oid for oid in ids}
         if len(wanted) == 1:
@@ -65,6 +68,10 @@ class Objects:
             bodies[oid] = self._checked(kind, oid, found.get(key))
         return bodies
 
+    def blob(self, oid: ObjectId) -> bytes:
+        """The body of this blob."""
+        return self.read(BLOB, oid)
+
     def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these blobs."""
         return self.read_many(BLOB, ids)
@@ -73,22 +80,22 @@ class Objects:
         """The bodies of these index nodes."""
         return self.read_many(INDEX, ids)
 
-    def node(self, oid: ObjectId) -> Node:
+    def node(self, oid: bytes) -> Node:
         """A tree node, from memory if it was read or written lately."""
         node = self._nodes.get(oid)
         if node is None:
             node = self._decoded_node(oid, self.read(TREE, oid))
         return node
 
-    def _decoded_node(self, oid: ObjectId, body: bytes) -> Node:
+    def _decoded_node(self, oid: bytes, body: bytes) -> Node:
         try:
             node = Node.decode(body)
         except ValueError as error:
-            raise CorruptObject(str(oid), str(error)) from error
+            raise CorruptObject(oid.hex(), str(error)) from error
         _remember(self._nodes, oid, node, NODE_CACHE)
         return node
 
-    def nodes(self, ids: Sequence[ObjectId]) -> list[Node]:
+    def nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Tree nodes in the order of their ids; those that are not in memory are read in one batch."""
         cached = self._nodes
         unknown = [oid for oid in ids if oid not in cached]
@@ -136,7 +143,7 @@ class Objects:
             return None
         return self._decoded_commit(oid, stored)
 
-    def _checked(self, kind: Kind, oid: ObjectId, stored: bytes | None) -> bytes:
+    def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
         """The body of what was read; read again behind the cache, if there is one, when it is damaged."""
         try:
             return self._verified(kind, oid, stored)
@@ -145,9 +152,9 @@ class Objects:
             self.store.forget(key)
             return self._verified(kind, oid, self.store.get(key))
 
-    def _verified(self, kind: Kind, oid: ObjectId, stored: bytes | None) -> bytes:
+    def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
         if stored is None:
-            raise CorruptObject(str(oid), "it is missing")
+            raise CorruptObject(oid.hex(), "it is missing")
         raw, packed = _LETTERS[kind]
         letter = stored[:1]
         if letter == raw:
@@ -155,9 +162,9 @@ class Objects:
         elif letter == packed:
             body = self._zstd.decompress(oid, stored)
         else:
-            raise CorruptObject(str(oid), f"it is no {kind.name}")
-        if ObjectId.of(kind, body) != oid:
-            raise CorruptObject(str(oid), "its content does not match its id")
+            raise CorruptObject(oid.hex(), f"it is no {kind.name}")
+        if blake3(body, key=kind.key).digest() != oid:
+            raise CorruptObject(oid.hex(), "its content does not match its id")
         return body
 
     # Writing
@@ -195,15 +202,15 @@ class _Zstd(threading.local):
         self.compress_node = zstandard.ZstdCompressor(level=NODE_LEVEL).compress
         self._decompressor = zstandard.ZstdDecompressor()
 
-    def decompress(self, oid: ObjectId, stored: bytes) -> bytes:
+    def decompress(self, oid: bytes, stored: bytes) -> bytes:
         packed = memoryview(stored)[1:]
         try:
             size = zstandard.frame_content_size(packed)
             if not 0 <= size <= MAX_OBJECT_BYTES:
-                raise CorruptObject(str(oid), f"it says to be {size} bytes long")
+                raise CorruptObject(oid.hex(), f"it says to be {size} bytes long")
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
-            raise CorruptObject(str(oid), f"it cannot be decompressed: {error}") from error
+            raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:

@@ -364,7 +364,9 @@ class Versioned(State):
                 ]
             else:
                 before = self._resolve(old).tree
-                moved = {change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)}
+                moved = {
+                    change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)
+                }
                 for key, data in changes.items():
                     moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]

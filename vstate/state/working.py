@@ -266,6 +266,9 @@ class _Overlay:
         self._stored = stored
         self._objects = objects
 
+    def blob(self, oid: ObjectId) -> bytes:
+        return self.blobs((oid,))[oid]
+
     def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
         rest = [oid for oid in ids if oid not in here]

@@ -18,6 +18,7 @@ from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
+_WITH_PARTS = (PICKLE, BYTES, TEXT)
 
 ATOM_BYTES = 100
 """A str or bytes up to this long is an atom; a longer one is stored by itself, without pickle."""
@@ -30,6 +31,9 @@ Part = bytes | Link
 
 class Reader(Protocol):
     """How stored objects are read; both methods verify what they return or raise CorruptObject."""
+
+    def blob(self, oid: ObjectId) -> bytes:
+        """The body of this blob."""
 
     def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these blobs."""
@@ -69,16 +73,14 @@ class Entry:
     def decode(cls, data: bytes) -> Entry:
         """The entry that `data` encodes; ValueError when it encodes none."""
         try:
-            codec, payload, *rest = decode(data)
-            if codec == ATOM and not rest:
-                return cls(ATOM, (), len(data), type(payload).__name__, payload)
-            size, name = rest
-            payload = payload if codec == PICKLE else [payload]
-            parts = tuple(map(_part, payload))
+            fields = decode(data)
+            if len(fields) == 2 and fields[0] == ATOM:
+                return cls(ATOM, (), len(data), type(fields[1]).__name__, fields[1])
+            codec, payload, size, name = fields
+            parts = tuple(map(_part, payload)) if codec == PICKLE else (_part(payload),)
         except TypeError as error:
             raise ValueError(f"not an entry: {error}") from error
-        shapes = codec in (PICKLE, BYTES, TEXT) and parts and type(size) is int and type(name) is str
-        if not shapes or size != sum(map(_length, parts)):
+        if codec not in _WITH_PARTS or not parts or type(name) is not str or size != sum(map(_length, parts)):
             raise ValueError("a malformed entry")
         return cls(codec, parts, size, name)
 
@@ -197,7 +199,7 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
             parts.append(part)
             chunks.append(None)
         elif is_single(part):
-            body = reader.blobs((part.id,))[part.id]
+            body = reader.blob(part.id)
             if len(body) != part.length:
                 raise CorruptObject(str(part.id), f"it has {len(body)} bytes, not {part.length}")
             parts.append(body)
