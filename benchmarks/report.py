@@ -10,17 +10,17 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+import vstate
 from benchmarks.harness import SIDES, Result, Target, Unit
 
 PACKAGES = (
-    "vstate",
     "kvgit",
     "msgpack",
     "cloudpickle",
@@ -132,14 +132,14 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "processor": _processor(),
             "cores": os.cpu_count(),
             "python": sys.version.split()[0],
             "sqlite": sqlite3.sqlite_version,
             "file_system": run.file_system,
         },
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {"vstate": vstate.__version__} | {name: version(name) for name in PACKAGES},
         "rounds": run.rounds,
         "rows": [
             {
@@ -160,13 +160,6 @@ def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
             for name, result in results.items()
         ],
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"  # found on PYTHONPATH
 
 
 def _processor() -> str:

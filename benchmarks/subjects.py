@@ -91,13 +91,13 @@ class MeteredDisk(Disk):
 
 
 class Floor:
-    """Transactions on a bare SQLite file, WAL and synchronous=FULL: rows are appended, nothing is looked up."""
+    """Transactions on a bare SQLite file, WAL and synchronous=FULL, rows keyed so that they could be found."""
 
     def __init__(self, file: Path) -> None:
         self._connection = sqlite3.connect(file, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.execute("CREATE TABLE kv (key BLOB, value BLOB)")
+        self._connection.execute("CREATE TABLE kv (key BLOB NOT NULL PRIMARY KEY, value BLOB NOT NULL)")
         self._random = random.Random(2)
 
     def rows(self, sizes: tuple[int, ...]) -> list[tuple[bytes, bytes]]:
