@@ -209,11 +209,18 @@ class Disk(KVStore, ForkAware):
 
     def get(self, key: str) -> bytes | None:
         packed = _pack(key)
+        reader = self._reader
+        if packed[0:1] == _OBJECT_MARK and reader.connection is not None:
+            # The short way of most reads: an object that is there. All else, errors too, goes the long one.
+            try:
+                with reader.lock:
+                    if reader.connection is not None:
+                        for (value,) in reader.connection.execute(_GET, (packed,)):
+                            return value  # type: ignore[no-any-return]
+            except sqlite3.Error:
+                pass
         rows = self._query(_GET, (packed,), immutable=packed.startswith(_OBJECT_MARK))
-        if rows:
-            value: bytes = rows[0][0]
-            return value
-        return None
+        return rows[0][0] if rows else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}

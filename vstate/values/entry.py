@@ -8,7 +8,6 @@ to stand in the entry, else a link `[id, length]` to a blob or a stream. `size` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
@@ -59,8 +58,7 @@ class Decoded(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A decoded entry; `value` is the atom itself when `codec` is ATOM, and `parts` is empty then."""
 
     codec: int
