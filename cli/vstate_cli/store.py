@@ -1,0 +1,46 @@
+"""Finding the store that a command is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vstate.errors import InvalidInput, NotFound
+from vstate.kv.url import open_store
+from vstate.repo.repository import Repository
+
+DIRECTORY = ".vstate"
+VARIABLE = "VSTATE_STORE"
+
+_HOW = f"point at one with --store PATH, or set {VARIABLE}"
+
+
+def find(given: str | None) -> str:
+    """The path or URL given, else the `.vstate` directory here or in a parent; NotFound if there is none."""
+    if given:
+        if given.partition(":")[0] == "memory":
+            raise InvalidInput(f"{given} is gone with the process that made it; {_HOW}")
+        return given
+    try:
+        here = Path.cwd()
+    except OSError:
+        raise NotFound(f"the current directory does not exist any more; {_HOW}") from None
+    for directory in (here, *here.parents):
+        if (directory / DIRECTORY).is_dir():
+            return str(directory / DIRECTORY)
+    raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_HOW}")
+
+
+def open_repository(given: str | None) -> Repository:
+    """The repository in the store that is there; a command never creates one."""
+    place = find(given)
+    try:
+        store = open_store(place, create=False)
+    except NotFound as error:
+        inside = Path(place) / DIRECTORY
+        hint = f"did you mean {inside}?" if inside.is_dir() else _HOW
+        raise NotFound(f"{error}; {hint}", name=place) from None
+    try:
+        return Repository(store)
+    except BaseException:
+        store.close()
+        raise

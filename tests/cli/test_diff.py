@@ -1,0 +1,88 @@
+"""`vstate diff`."""
+
+import re
+
+import numpy
+
+from vstate import Disk, Versioned
+
+
+def test_without_arguments_the_last_commit(vstate):
+    """There is no working state here, so nothing given means HEAD~1 to HEAD."""
+    assert vstate("diff") == vstate("diff", "HEAD~1", "HEAD")
+    assert vstate("diff").startswith("+ notes/b  dict, ")
+
+
+def test_the_first_commit(vstate, store):
+    """Without a parent everything in it is added."""
+    vstate("checkout", "v1")
+    assert [line for line in vstate("diff", "--stat").splitlines() if line[0] != "+"] == []
+
+
+def test_one_argument_goes_to_head(vstate):
+    """A alone is compared with HEAD, and A..B means A B."""
+    assert (
+        vstate("diff", "v1")
+        == vstate("diff", "v1", "HEAD")
+        == vstate("diff", "v1..")
+        == vstate("diff", "v1..HEAD")
+    )
+
+
+def test_what_changed_inside(vstate):
+    """Below each key stand the changes by path, texts line by line."""
+    text = vstate("diff", "v1", "main")
+    assert "~ messages  list, " in text
+    assert "\n    + [1]: 'bye'\n" in text
+    assert "\n      -two\n      +2\n" in text
+    assert "\n    + steps[1]: 'think'\n" in text
+    assert "\n- old  NoneType, " in text
+    assert "    ~ goal: 'win' -> 'draw'\n" in vstate("diff", "main", "what-if")
+
+
+def test_key(vstate):
+    """--key shows one key only, nothing if it did not change, and an error if there is none of that name."""
+    assert vstate("diff", "v1", "--key", "plan").splitlines()[1:] == ["    + steps[1]: 'think'"]
+    assert vstate("diff", "--key", "plan") == ""
+    assert "did you mean: plan" in vstate.fails("diff", "--key", "plam")
+
+
+def test_stat(vstate):
+    """--stat shows the keys with types and sizes, and counts them."""
+    lines = vstate("diff", "v1", "--stat").splitlines()
+    assert lines[-1] == "+2 added ~3 modified -1 removed"
+    assert re.fullmatch(r"~ messages  list, \d+ B -> \d+ B", lines[0])
+    assert vstate("diff", "HEAD", "HEAD", "--stat") == "no changes\n"
+
+
+def test_json(vstate):
+    """The document names both commits, and has old and new of every detail."""
+    document = vstate.json("diff", "v1", "HEAD")
+    assert set(document) == {"old", "new", "changes"}
+    changes = {change["key"]: change for change in document["changes"]}
+    assert changes["messages"]["details"] == [{"path": "[1]", "kind": "added", "new": "bye"}]
+    assert changes["old"]["details"] == [{"path": "", "kind": "removed", "old": None}]
+    assert "details" not in vstate.json("diff", "v1", "--stat")["changes"][0]
+    assert vstate.json("diff", "v1", "v1")["changes"] == []
+
+
+def test_long_texts_are_shown_from_where_they_differ(vstate, store):
+    """Two long texts with a common beginning do not look the same."""
+    with Versioned(Disk(store)) as state:
+        state["long"] = "x" * 5000 + "old end"
+        state.commit()
+        state["long"] = "x" * 5000 + "new end"
+        state.commit()
+    text = vstate("diff")
+    assert "old end" in text
+    assert "new end" in text
+
+
+def test_arrays_say_how_many_elements_differ(vstate, store):
+    """An array is not printed twice to show one element."""
+    with Versioned(Disk(store)) as state:
+        state["array"] = numpy.arange(1000.0)
+        state.commit()
+        state["array"][500] = -1
+        state.commit()
+    assert vstate("diff").splitlines()[1:] == ["    ~ 1 of 1000 elements differ"]

@@ -1,0 +1,165 @@
+"""How the command finds its store, and what it says when something is wrong."""
+
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from vstate_cli.app import cli
+from vstate_cli.commands import log
+
+from vstate import Disk
+from vstate.repo.repository import Repository
+
+
+def run(*arguments, **environment):
+    return CliRunner(env=environment).invoke(cli, list(arguments))
+
+
+def test_the_store_is_found_here_and_above(store, monkeypatch):
+    """Without an option the command takes `.vstate` in the current directory or in a parent."""
+    inside = store.parent / "some" / "where"
+    inside.mkdir(parents=True)
+    for directory in (store.parent, inside):
+        monkeypatch.chdir(directory)
+        assert "more" in run("log").stdout
+
+
+def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_path):
+    """-s before or behind the command, then VSTATE_STORE, then the directory."""
+    monkeypatch.chdir(store.parent)
+    environment = {"VSTATE_STORE": str(merged.store)}
+    assert "base" in run("log", **environment).stdout
+    assert "start" in run("log", "-s", str(store), **environment).stdout
+    assert "start" in run("--store", str(store), "log", **environment).stdout
+    assert "base" in run("-s", str(store), "log", "--store", f"disk:{merged.store}").stdout
+    assert "start" in run("log", VSTATE_STORE="").stdout
+
+
+def fails(*arguments, **environment):
+    result = run(*arguments, **environment)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_no_store(tmp_path, monkeypatch):
+    """The message says how to point at one, and none is made."""
+    monkeypatch.chdir(tmp_path)
+    for error in (fails("log"), fails("log", "-s", "nowhere"), fails("status", VSTATE_STORE="nowhere")):
+        assert error.startswith("vstate: no ")
+        assert "point at one with --store PATH, or set VSTATE_STORE" in error
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".vstate").mkdir()
+    assert fails("log").startswith("vstate: no store at ")
+    assert list((tmp_path / ".vstate").iterdir()) == []
+
+
+def test_the_directory_above_the_store(store):
+    """Who points at the project is told where its store is."""
+    assert f"did you mean {store}?" in fails("log", "-s", str(store.parent))
+
+
+def test_stores_that_cannot_be(tmp_path):
+    """A memory store, an unknown scheme, a file."""
+    (tmp_path / "file").write_text("x")
+    assert "memory: is gone with the process that made it" in fails("log", "-s", "memory:")
+    assert "no store has the scheme 'nosuch'" in fails("log", "-s", "nosuch://host/secret")
+    assert "a file is in its way" in fails("log", "-s", str(tmp_path / "file"))
+
+
+def test_a_newer_format(vstate, store):
+    """The message says to upgrade."""
+    with Disk(store) as disk:
+        disk.set("format", b"99")
+    assert vstate.fails("log").startswith("the store has format 99, this vstate reads up to ")
+
+
+@pytest.mark.parametrize("damage", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_damaged_database(vstate, store, damage):
+    """The store is said to be damaged, in one line."""
+    (store / "vstate.db").write_bytes(damage)
+    for name in ("vstate.db-wal", "vstate.db-shm"):
+        (store / name).unlink(missing_ok=True)
+    assert "is damaged" in vstate.fails("status")
+
+
+def test_a_store_that_was_removed(vstate, store):
+    """As if there had never been one."""
+    shutil.rmtree(store)
+    assert vstate.fails("log").startswith("no store at ")
+
+
+def test_an_empty_store(empty):
+    """What needs a commit says that there is none; the rest works."""
+    for arguments in (
+        ["log"],
+        ["show"],
+        ["show", "x"],
+        ["diff"],
+        ["ls"],
+        ["rollback", "HEAD"],
+        ["tag", "v1"],
+    ):
+        assert empty.fails(*arguments) == "no commit yet on branch 'main'" or arguments == ["show", "x"]
+    assert empty("branch") == "* main  no commit yet\n"
+    assert empty("tag") == ""
+    assert "head      no commit yet" in empty("status")
+    document = empty.json("status")
+    assert (document["head"], document["commits"], document["keys"]) == (None, 0, 0)
+
+
+def test_unknown_revisions(vstate):
+    """The message offers what was perhaps meant."""
+    assert vstate.fails("log", "mian") == "no revision 'mian'; did you mean: main?"
+    assert "at least 4 digits" in vstate.fails("log", "abc")
+    assert "is the first commit" in vstate.fails("diff", "v1~1", "v1")
+
+
+def test_a_name_of_a_branch_and_a_tag(vstate):
+    """Both full names are offered."""
+    vstate("tag", "what-if", "v1")
+    message = vstate.fails("log", "what-if")
+    assert message == "'what-if' is both a branch and a tag; did you mean: heads/what-if, tags/what-if?"
+    assert "another goal" in vstate("log", "heads/what-if", "-n", "1")
+
+
+def test_an_ambiguous_id(vstate, store):
+    """The commits that begin so are listed, with their messages."""
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        head = repo.branch("main")
+        seen = {}
+        for number in range(10_000):
+            commit = repo.build_commit(head.tree, (head,), message=f"twin {number}")
+            twin = seen.setdefault(commit.id[:4], commit)
+            if twin is not commit:
+                break
+        assert repo.publish("main", [twin, commit], {}, [], expected=head.oid, action="twins")
+    message = vstate.fails("show", commit.id[:4])
+    assert message.startswith(f"the commit id {commit.id[:4]} is ambiguous")
+    assert twin.message in message
+    assert commit.message in message
+    assert commit.message in vstate("log", commit.short, "-n", "1")
+
+
+def test_an_internal_error_is_one_line(vstate, monkeypatch):
+    """A fault of the command shows no traceback, unless that is asked for."""
+
+    def broken(*arguments, **options):
+        raise RuntimeError("a fault\nof two lines")
+
+    monkeypatch.setattr(log.render, "moment", broken)
+    message = vstate.fails("log")
+    assert message == (
+        "internal error: RuntimeError: a fault\\nof two lines; run with VSTATE_DEBUG=1 for a traceback"
+    )
+    result = vstate.run("log", VSTATE_DEBUG="1")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+
+
+def test_version_and_help():
+    """Both need no store."""
+    assert run("--version").stdout.startswith("vstate, version ")
+    assert "Examples:" in run("-h").stdout
+    assert "Examples:" in run("log", "--help").stdout

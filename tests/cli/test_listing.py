@@ -1,0 +1,67 @@
+"""`vstate ls` and `vstate status`."""
+
+import re
+
+from vstate_cli.commands import status
+
+
+def test_ls(vstate):
+    """The keys come sorted, one on a line."""
+    assert vstate("ls").split() == ["messages", "notes/a", "notes/b", "plan", "text"]
+
+
+def test_ls_of_a_prefix_or_a_revision_or_both(vstate):
+    """A single argument that is no revision is a prefix."""
+    assert vstate("ls", "notes/").split() == ["notes/a", "notes/b"]
+    assert vstate("ls", "v1").split() == ["messages", "old", "plan", "text"]
+    assert vstate("ls", "HEAD~1", "notes/").split() == ["notes/a"]
+    assert vstate("ls", "HEAD", "nothing") == ""
+    message = vstate.fails("ls", "nothing")
+    assert message.startswith("no revision 'nothing'")
+    assert message.endswith("no key of HEAD begins so")
+
+
+def test_ls_long(vstate):
+    """-l adds size and type, aligned."""
+    lines = vstate("ls", "-l").splitlines()
+    assert re.fullmatch(r" +\d+ B  list +messages", lines[0])
+    assert re.fullmatch(r" +[\d.]+ k?B  \S*Plan +plan", lines[3])
+    assert len({line.index("notes/") for line in lines if "notes/" in line}) == 1
+
+
+def test_ls_json(vstate):
+    """One document: a list of keys with type and size in bytes."""
+    listed = vstate.json("ls", "notes/")
+    assert [entry["key"] for entry in listed] == ["notes/a", "notes/b"]
+    assert listed[0]["type"] == "dict"
+    assert isinstance(listed[0]["size"], int)
+    assert vstate.json("ls", "HEAD", "nothing") == []
+
+
+def test_status(vstate, store):
+    """Where HEAD is, how much there is, and how large it is."""
+    lines = dict(re.match(r"(\w*) +(.*)", line).groups() for line in vstate("status").splitlines())
+    assert lines["store"].startswith(str(store))
+    assert re.search(r"  [\d.]+ kB$", lines["store"])
+    assert lines["branch"] == "main"
+    assert re.fullmatch(r"[0-9a-f]{10} more", lines["head"])
+    assert [lines[name] for name in ("commits", "branches", "tags", "keys")] == ["5", "2", "1", "5"]
+
+
+def test_status_json(vstate, store):
+    """The document has the numbers, and says that all were counted to the end."""
+    document = vstate.json("status")
+    assert document["store"] == str(store)
+    assert document["bytes"] >= (store / "vstate.db").stat().st_size
+    assert document["head"]["message"] == "more"
+    assert document["commits"] == 5
+    assert document["objects"] > 10
+    assert document["at_least"] == []
+
+
+def test_status_stops_counting(vstate, monkeypatch):
+    """When the time is up, the numbers are lower bounds, and are said to be."""
+    monkeypatch.setattr(status, "_CHECKED_EVERY", 1)
+    assert vstate.json("status", "--timeout", "0.0000001")["at_least"] == ["commits", "objects"]
+    assert "commits   1 or more (--timeout 0 counts them all)" in vstate("status", "--timeout", "0.0000001")
+    assert vstate.json("status", "--timeout", "0")["at_least"] == []

@@ -1,0 +1,128 @@
+"""`vstate log`."""
+
+import json
+import re
+
+from vstate import Disk, Versioned
+
+
+def test_a_commit_is_shown_with_id_refs_message_time_info_and_changes(vstate):
+    """Everything that the reference promises about a commit stands in its three lines."""
+    blocks = vstate("log").rstrip("\n").split("\n\n")
+    assert len(blocks) == 4
+    first, second, third, last = (block.split("\n") for block in blocks)
+    assert re.fullmatch(r"[0-9a-f]{10} \(HEAD -> main\) more", first[0])
+    assert re.fullmatch(r"    \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", first[1])
+    assert first[2] == "    +notes/b"
+    assert second[0].endswith(" tidy up")
+    assert second[1].endswith(" · 1 event")
+    assert second[2] == "    ~messages -old ~text"
+    assert third[1].endswith(" · ok · 250 ms")
+    assert third[2] == "    +notes/a ~plan"
+    assert last[0].endswith(" (tag: v1) start")
+    assert last[1].endswith(" · model=small")
+
+
+def test_oneline_counts_the_changes(vstate):
+    """A line for each commit ends with how many keys it changed."""
+    lines = vstate("log", "--oneline").splitlines()
+    assert [re.sub(r"^[0-9a-f]{10} ", "", line) for line in lines] == [
+        "(HEAD -> main) more  +1",
+        "tidy up  ~2 -1",
+        "read  +1 ~1",
+        "(tag: v1) start  +4",
+    ]
+
+
+def test_limit(vstate):
+    """-n shows the newest commits only, and 0 of them is none."""
+    assert len(vstate("log", "--oneline", "-n", "2").splitlines()) == 2
+    assert vstate("log", "-n", "0") == ""
+
+
+def test_revision(vstate):
+    """The log begins at the revision that is given."""
+    assert "another goal" in vstate("log", "what-if", "--oneline", "-n", "1")
+
+
+def test_key(vstate):
+    """With --key there are only the commits that changed it, with what happened to it."""
+    blocks = vstate("log", "--key", "plan").split("\n\n")
+    assert [block.splitlines()[0].split()[-1] for block in blocks] == ["read", "start"]
+    assert re.search(
+        r"^    ~ plan  tests\.cli\.conftest\.Plan|^    ~ plan  \S*Plan, ", blocks[0], re.MULTILINE
+    )
+
+
+def test_key_that_never_was(vstate):
+    """A key that no commit changed is said to be one, on standard error."""
+    result = vstate.run("log", "--key", "plam")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "vstate: no commit up to HEAD changed the key 'plam'\n"
+
+
+def test_json_lines(vstate):
+    """--json prints one object for each commit, with the documented members."""
+    commits = [json.loads(line) for line in vstate("log", "--json").splitlines()]
+    assert [commit["message"] for commit in commits] == ["more", "tidy up\n\nfor good", "read", "start"]
+    for commit in commits:
+        assert set(commit) == {
+            "id",
+            "parents",
+            "tree",
+            "time",
+            "message",
+            "info",
+            "refs",
+            "events",
+            "changes",
+        }
+        assert len(commit["id"]) == 64
+        assert commit["time"].endswith("+00:00")
+    assert commits[0]["parents"] == [commits[1]["id"]]
+    assert commits[0]["refs"] == ["heads/main"]
+    assert commits[1]["events"] == 1
+    assert commits[1]["changes"] == {"added": [], "modified": ["messages", "text"], "removed": ["old"]}
+    assert commits[2]["info"] == {"name": "read", "outcome": "ok", "seconds": 0.25}
+    assert commits[3]["refs"] == ["tags/v1"]
+
+
+def test_graph_of_a_merge(merged):
+    """Both sides of a merge have a lane, until they meet again."""
+    lines = merged("log", "--graph", "--oneline").splitlines()
+    shape = [re.sub(r"[0-9a-f]{10} (\(.*?\) )?", "", line) for line in lines]
+    merge = shape[0].removeprefix("*   ")
+    assert merge.startswith("Merge ")
+    assert shape[1:] == ["|\\", "| * mine  +1", "* | theirs  +1", "|/", "* base  +1"]
+
+
+def test_graph_beside_whole_commits(merged):
+    """The lanes go on beside every line of a commit and between commits."""
+    lines = merged("log", "--graph").splitlines()
+    lanes = [re.match(r"[*|\\/ ]*", line[:3]).group().rstrip() for line in lines]
+    merge, mine = ["*", "|\\", "| |", "| |"], ["| *", "| |", "| |", "| |"]
+    theirs, base = ["* |", "| |", "| |", "|/"], ["*", "", ""]
+    assert lanes == merge + mine + theirs + base
+
+
+def test_graph_with_key(vstate):
+    """With --key the commits stand alone, since those between them are left out."""
+    lines = vstate("log", "--graph", "--oneline", "--key", "plan").splitlines()
+    assert [line[:2] for line in lines] == ["* ", "* "]
+
+
+def test_an_error_outcome_is_named(vstate, store):
+    """A task that failed shows in the log."""
+    with Versioned(Disk(store)) as state:
+        state["x"] = 1
+        state.commit("call", outcome="error", seconds=3)
+    assert "· error · 3.0 s" in vstate("log", "-n", "1")
+
+
+def test_many_keys_are_bounded(vstate, store):
+    """A commit of a thousand keys takes one line, which says how many are left out."""
+    with Versioned(Disk(store)) as state:
+        for number in range(1000):
+            state[f"many/{number:04}"] = number
+        state.commit("many")
+    assert vstate("log", "-n", "1").splitlines()[-1].endswith("+many/0007 … 992 more")

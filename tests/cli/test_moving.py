@@ -1,0 +1,149 @@
+"""`vstate checkout`, `branch`, `tag` and `rollback`: the commands that change a store."""
+
+import re
+
+import pytest
+
+from vstate import Disk, Versioned
+
+
+def test_checkout_of_a_branch_is_followed_by_programs(vstate, store):
+    """A program that names no branch opens the one that was checked out."""
+    assert re.match(
+        r"Switched to branch what-if at [0-9a-f]{10} another goal\n", vstate("checkout", "what-if")
+    )
+    with Versioned(Disk(store)) as state:
+        assert state.branch == "what-if"
+    assert vstate("checkout", "what-if").startswith("Already on what-if at ")
+
+
+def test_checkout_of_a_commit_detaches(vstate, store):
+    """At a commit HEAD is detached, which the command says, with the way out of it."""
+    text = vstate("checkout", "v1")
+    assert re.match(r"HEAD is detached at [0-9a-f]{10} start\n", text)
+    assert "vstate checkout -b NAME" in text
+    assert "(HEAD, tag: v1)" in vstate("log", "-n", "1")
+    assert vstate("branch").startswith("* (HEAD detached at ")
+    assert "none: HEAD is detached" in vstate("status")
+
+
+def test_checkout_of_a_new_branch(vstate):
+    """-b makes a branch, at HEAD or at a revision, and moves HEAD to it."""
+    assert vstate("checkout", "-b", "new").startswith("Switched to the new branch new at ")
+    assert vstate("checkout", "v1", "-b", "newer").rstrip().endswith(" start")
+    assert "* newer" in vstate("branch")
+
+
+def test_checkout_json(vstate):
+    """The document says where HEAD is now."""
+    document = vstate.json("checkout", "v1")
+    assert document["branch"] is None
+    assert len(document["commit"]) == 64
+    assert vstate.json("checkout", "main")["branch"] == "main"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["checkout", "nowhere"], "no revision 'nowhere'; did you mean: main"),
+        (["checkout", "-b", "a..b"], "'a..b' is not a branch name"),
+        (["checkout", "-b", "main"], "there is a branch 'main' already"),
+        (["branch", "-bad-"], None),
+        (["branch", "a b"], "'a b' is not a branch name"),
+        (["branch", "HEAD"], "'HEAD' is not a branch name"),
+        (["branch", "x", "nowhere"], "no revision 'nowhere'"),
+        (["branch", "-d", "main"], "HEAD is on branch 'main'"),
+        (["branch", "-d", "nowhere"], "no branch 'nowhere'; did you mean: main"),
+        (["branch", "-m", "what-if", "main"], "there is a branch 'main' already"),
+        (["tag", "v1"], "there is a tag 'v1' already"),
+        (["tag", "v 1"], "'v 1' is not a tag name"),
+        (["tag", "-d", "v2"], "no tag 'v2'; did you mean: v1?"),
+        (["tag", "-m", "v2", "v3"], "no tag 'v2'; did you mean: v1?"),
+        (["rollback", "nowhere"], "no revision 'nowhere'"),
+        (["rollback", "HEAD~9"], "no revision 'HEAD~9': "),
+    ],
+)
+def test_errors(vstate, arguments, message):
+    """Each error is one line that says what was wrong, and each wrong use exits with 2."""
+    if message is None:
+        assert vstate.run(*arguments).exit_code == 2
+    else:
+        assert vstate.fails(*arguments).startswith(message)
+
+
+def test_branches_are_listed_made_renamed_and_deleted(vstate):
+    """`branch` does all four, and marks HEAD's."""
+    lines = vstate("branch").splitlines()
+    assert re.fullmatch(r"\* main     [0-9a-f]{10}  more", lines[0])
+    assert re.fullmatch(r"  what-if  [0-9a-f]{10}  another goal", lines[1])
+    assert re.fullmatch(r"Made branch new at [0-9a-f]{10} start\n", vstate("branch", "new", "v1"))
+    assert vstate("branch", "-m", "new", "newer").startswith("Renamed branch new to newer, at ")
+    assert vstate("branch", "-m", "trunk").startswith("Renamed branch main to trunk, at ")
+    assert vstate("branch", "-d", "newer").startswith("Deleted branch newer, which was at ")
+    assert [branch["name"] for branch in vstate.json("branch")] == ["trunk", "what-if"]
+    assert vstate("branch").startswith("* trunk ")
+
+
+def test_branch_json(vstate):
+    """The list names each branch's commit and HEAD's branch."""
+    listed = vstate.json("branch")
+    assert [(branch["name"], branch["head"]) for branch in listed] == [("main", True), ("what-if", False)]
+    assert set(vstate.json("branch", "new")) == {"name", "commit", "head"}
+
+
+def test_tags_are_listed_made_renamed_and_deleted(vstate):
+    """`tag` does all four."""
+    assert re.fullmatch(r"v1  [0-9a-f]{10}  start\n", vstate("tag"))
+    assert vstate("tag", "v2").startswith("Made tag v2 at ")
+    assert vstate("tag", "-m", "v2", "v3").startswith("Renamed tag v2 to v3, at ")
+    assert [tag["name"] for tag in vstate.json("tag")] == ["v1", "v3"]
+    assert vstate("tag", "-d", "v3").startswith("Deleted tag v3, which was at ")
+    assert vstate.json("tag", "-d", "v1")["name"] == "v1"
+    assert vstate("tag") == ""
+
+
+def test_rollback_is_a_new_commit(vstate, store):
+    """The state is as it was, on top of what came after."""
+    text = vstate("rollback", "v1", "-m", "back")
+    assert re.match(r"main is at [0-9a-f]{10} back\n", text)
+    assert re.search(r"^The keys are as they were at [0-9a-f]{10}: \+1 ~3 -2$", text, re.MULTILINE)
+    assert len(vstate("log", "--oneline").splitlines()) == 5
+    with Versioned(Disk(store)) as state:
+        assert state["messages"] == ["hello"]
+        assert "notes/b" not in state
+
+
+def test_rollback_json(vstate):
+    """The document is the new commit."""
+    document = vstate.json("rollback", "HEAD~1")
+    assert document["changes"] == {"added": [], "modified": [], "removed": ["notes/b"]}
+    assert document["refs"] == ["heads/main"]
+
+
+def test_rollback_needs_a_branch(vstate):
+    """With a detached HEAD there is none to put a commit on."""
+    vstate("checkout", "v1")
+    message = vstate.fails("rollback", "HEAD")
+    assert message.startswith("HEAD is detached at ")
+    assert "vstate checkout -b NAME" in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["checkout"],
+        ["branch", "-d"],
+        ["branch", "-d", "-m", "a", "b"],
+        ["tag", "-m", "v1"],
+        ["tag", "-d", "v1", "v2"],
+        ["rollback"],
+        ["log", "-n", "x"],
+        ["nonsense"],
+        ["log", "--nonsense"],
+    ],
+)
+def test_wrong_use_exits_with_2(vstate, arguments):
+    """What click or a command finds wrong with the arguments is a usage error."""
+    result = vstate.run(*arguments)
+    assert result.exit_code == 2
+    assert "Usage: " in result.stderr

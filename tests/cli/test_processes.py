@@ -1,0 +1,185 @@
+"""The command as a real process: pipes, signals, a terminal, another process that writes."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from vstate import Disk, Versioned
+
+COMMAND = [sys.executable, "-m", "vstate_cli"]
+
+WRITER = """
+import sys
+from vstate import Disk, Versioned
+state = Versioned(Disk(sys.argv[1], durability="process"))
+number = 0
+while True:
+    number += 1
+    state["number"] = number
+    state.commit(f"commit {number}")
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def long_store(tmp_path):
+    """A store with a log that does not fit into a pipe."""
+    directory = tmp_path / "long"
+    with Versioned(Disk(directory, durability="process")) as state:
+        for number in range(1500):
+            state["number"] = number
+            state.commit(f"commit {number} {'x' * 100}")
+    return directory
+
+
+def test_as_a_module(store, environment):
+    """`python -m vstate_cli` is the command, and works from inside the project."""
+    done = subprocess.run(
+        [*COMMAND, "log", "--oneline"], cwd=store.parent, env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 4
+    assert "\x1b" not in done.stdout
+
+
+def test_a_reader_that_stops_early(long_store, environment):
+    """`vstate log | head -1` ends without a word."""
+    process = subprocess.Popen(
+        [*COMMAND, "-s", str(long_store), "log"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "commit 1499" in process.stdout.readline()
+    process.stdout.close()
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait(timeout=30) == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_an_output_that_is_full(store, environment):
+    """A disk that is full is an error in one line."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "-s", str(store), "log"],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "vstate: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_interrupted(long_store, environment):
+    """Ctrl-C ends it with 130 and without a traceback."""
+    process = subprocess.Popen(
+        [*COMMAND, "-s", str(long_store), "log"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # It has begun, and now waits since nobody reads on.
+    process.stdout.readline()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error.strip() == ""
+
+
+def test_while_another_process_writes(store, environment):
+    """A store can be read, and moved about in, while a program commits to it."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(store)], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert writer.stdout.readline() == "1\n"
+        seen = []
+        for _ in range(3):
+            done = subprocess.run(
+                [*COMMAND, "-s", str(store), "log", "-n", "1", "--oneline"],
+                env=environment(),
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+            assert done.returncode == 0, done.stderr
+            seen.append(int(re.search(r"commit (\d+)", done.stdout).group(1)))
+        assert seen == sorted(seen)
+        assert seen[-1] > 1
+        assert writer.poll() is None
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+
+
+def on_terminal(arguments, environment):
+    """What the command writes to a terminal of 60 columns."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True
+    )
+    os.close(theirs)
+    written = b""
+    while select.select([ours], [], [], 30)[0]:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # what Linux reports when the other end is closed
+            break
+        if not piece:
+            break
+        written += piece
+    os.close(ours)
+    assert process.wait(timeout=30) == 0, written
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_colours_on_a_terminal_only(store, environment):
+    """A terminal gets colours, unless NO_COLOR is set, and the text is the same."""
+    terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
+    arguments = ["-s", str(store), "log"]
+    coloured = on_terminal(arguments, environment(**terminal))
+    plain = on_terminal(arguments, environment(**terminal, NO_COLOR="1"))
+    piped = subprocess.run([*COMMAND, *arguments], env=environment(), capture_output=True, text=True).stdout
+    assert "\x1b[32m+notes/b" in coloured
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == piped
+
+
+def test_long_values_are_cut_on_a_terminal_only(store, environment):
+    """A pipe gets the whole line, a terminal what fits."""
+    with Versioned(Disk(store)) as state:
+        state["wide"] = "x" * 300
+        state.commit("wide")
+    arguments = ["-s", str(store), "diff"]
+    shown = on_terminal(arguments, environment(TERM="xterm", COLUMNS="60", NO_COLOR="1"))
+    piped = subprocess.run([*COMMAND, *arguments], env=environment(), capture_output=True, text=True).stdout
+    assert "x" * 300 in piped
+    assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_a_terminal_that_knows_ascii_only(store, environment):
+    """A character that cannot be written is written as its number."""
+    with Versioned(Disk(store)) as state:
+        state["ключ"] = 1
+        state.commit("x")
+    done = subprocess.run(
+        [*COMMAND, "-s", str(store), "ls"],
+        env=environment(PYTHONIOENCODING="ascii", PYTHONUTF8="0"),
+        capture_output=True,
+    )
+    assert done.returncode == 0
+    assert rb"\u043a\u043b\u044e\u0447" in done.stdout

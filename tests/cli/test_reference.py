@@ -1,0 +1,66 @@
+"""The reference, docs/cli.md: complete, and what the commands say now."""
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from vstate_cli.app import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "status", "completion"}
+
+
+@pytest.fixture(scope="module")
+def generator():
+    """docs/generate_cli.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_not_stale(generator):
+    """What is written there is what would be written now."""
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == generator.page(), (
+        "run `python docs/generate_cli.py`"
+    )
+
+
+def test_a_stale_page_fails_the_check(generator, tmp_path, monkeypatch, capsys):
+    """--check exits with 1 and says what to do; without it the page is written."""
+    page = tmp_path / "cli.md"
+    page.write_text("old")
+    monkeypatch.setattr(generator, "PAGE", page)
+    monkeypatch.setattr("sys.argv", ["generate_cli.py", "--check"])
+    assert generator.main() == 1
+    assert "python docs/generate_cli.py" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["generate_cli.py"])
+    assert generator.main() == 0
+    monkeypatch.setattr("sys.argv", ["generate_cli.py", "--check"])
+    assert generator.main() == 0
+
+
+def test_every_command_is_there():
+    """The commands of the API are those that there are."""
+    assert set(cli.commands) == API
+
+
+@pytest.mark.parametrize("name", sorted(API))
+def test_every_command_is_documented(name):
+    """It has a text, help for each option, --json with its shape, and examples whose arguments it takes."""
+    command = cli.commands[name]
+    assert command.help
+    assert command.epilog
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    assert all(option.help for option in options)
+    assert {"--json", "--store"} <= {name for option in options for name in option.opts}
+    assert "With --json: " in command.epilog
+    examples = [line.strip() for line in command.epilog.splitlines() if line.strip().startswith("$ ")]
+    assert examples
+    for example in examples:
+        words = shlex.split(example.split("|")[0].split(">")[0])[1:]
+        assert words[0] == "vstate"
+        command.make_context(name, words[words.index(name) + 1 :])

@@ -1,0 +1,225 @@
+"""What a store can hold that wants to do harm, and what is broken: it is shown as such, and nothing more."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from vstate import Disk, Versioned
+from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.objects.ids import ID_BYTES
+from vstate.repo.repository import Repository
+from vstate.values.entry import BYTES, PICKLE
+
+COMMANDS = [
+    ["log"],
+    ["log", "--graph", "--oneline"],
+    ["log", "--key", "evil"],
+    ["log", "--json"],
+    ["show"],
+    ["show", "--json"],
+    ["show", "HEAD", "evil"],
+    ["show", "HEAD", "evil", "--json"],
+    ["diff"],
+    ["diff", "--json"],
+    ["diff", "HEAD~1", "HEAD", "--stat"],
+    ["ls"],
+    ["ls", "-l"],
+    ["ls", "--json"],
+    ["branch"],
+    ["tag"],
+    ["status"],
+]
+
+
+def plant(store, key: str, entry: bytes) -> None:
+    """Commit an entry that no program would write."""
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        head = repo.branch("main")
+        root, objects, nodes = tree.update(repo.objects.node, head.tree, {key: entry})
+        commit = repo.build_commit(root, (head,), message="planted")
+        assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action="plant")
+
+
+def plant_pickle(store, key: str, data: bytes) -> None:
+    plant(store, key, encode([PICKLE, [data], len(data), "app.Thing"]))
+
+
+class Evil:
+    """Loading it makes a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_hostile_pickle_runs_nothing(vstate, store, tmp_path, arguments):
+    """Whatever is asked for, the call that loading would make is not made."""
+    mark = tmp_path / "mark"
+    plant_pickle(store, "evil", pickle.dumps(Evil(str(mark))))
+    vstate(*arguments)
+    assert not mark.exists()
+
+
+def test_a_hostile_pickle_is_shown_as_the_call_it_is(vstate, store):
+    """The call that loading would make stands in angle brackets, with its arguments."""
+    plant_pickle(store, "evil", pickle.dumps(Evil("x")))
+    module = os.mkdir.__module__
+    assert vstate("show", "evil") == f"<{module}.mkdir('x')>\n"
+    assert vstate.json("show", "evil")["value"] == {
+        "$type": f"{module}.mkdir",
+        "$called": True,
+        "$args": ["x"],
+    }
+    assert f"    <{module}.mkdir('x')>\n" in vstate("diff")
+
+
+def test_no_command_unpickles(store, environment):
+    """With every way to unpickle replaced by one that ends the process, all commands still work."""
+    script = f"""
+import os, pickle, _pickle, sys
+class Abort:
+    def __init__(self, *arguments, **options):
+        os.write(2, b"unpickled!")
+        os._exit(99)
+for module in (pickle, _pickle):
+    for name in ("loads", "load", "_loads", "_load", "Unpickler", "_Unpickler"):
+        if hasattr(module, name):
+            setattr(module, name, Abort)
+from click.testing import CliRunner
+from vstate_cli.app import cli
+for arguments in {COMMANDS + [["show", "HEAD", "plan"], ["diff", "v1"], ["checkout", "v1"], ["checkout", "main"], ["rollback", "v1"], ["branch", "b"], ["tag", "t"]]!r}:
+    result = CliRunner().invoke(cli, ["-s", {str(store)!r}, *arguments])
+    assert result.exit_code == 0, (arguments, result.output)
+    assert result.stdout or arguments[0] == "tag", arguments
+print("fine")
+"""
+    plant_pickle(store, "evil", pickle.dumps(Evil("x")))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+def test_an_object_of_a_class_that_no_longer_exists(vstate, store):
+    """Its fields are shown all the same."""
+    plant_pickle(store, "gone", b"\x80\x04cno.such.module\nThing\n)\x81}\x8c\x04sizeK\x05sb.")
+    assert vstate("show", "gone") == "no.such.module.Thing(size=5)\n"
+    assert "gone" in vstate("ls")
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"", b"\x80\x05]", b"(" * 1000 + b"."])
+def test_a_pickle_that_makes_no_sense(vstate, store, data):
+    """It is shown as such where it stands, and every other value as ever."""
+    plant_pickle(store, "broken", data)
+    plant_pickle(store, "good", pickle.dumps([1]))
+    text = vstate("diff", "HEAD~2")
+    assert "+ broken  app.Thing, " in text
+    assert "    (cannot read this pickle: " in text
+    assert "+ good  app.Thing, " in text
+    assert "    [1]\n" in text
+    assert "(cannot read this pickle: " in vstate("show", "broken")
+    document = vstate.json("show", "broken")
+    assert document["value"] is None
+    assert document["error"].startswith("cannot read this pickle: ")
+    changes = vstate.json("diff", "HEAD~2")["changes"]
+    assert changes[0]["error"].startswith("cannot read this pickle: ")
+    assert "details" in changes[1]
+
+
+def test_a_value_that_is_too_large(vstate, store):
+    """It is described, not read."""
+    plant(store, "big", encode([BYTES, [bytes(ID_BYTES), 10**9], 10**9, "bytes"]))
+    assert "big  bytes, 1.0 GB" in vstate("show", "big")
+    assert "too long to show" in vstate("show", "big")
+    assert "too long to show" in vstate("diff")
+    assert "1.0 GB  bytes" in vstate("ls", "-l")
+
+
+def test_an_entry_that_makes_no_sense(vstate, store):
+    """The other keys are listed and compared as ever."""
+    plant(store, "bad", b"\x93\x01\x02\x03")
+    assert vstate("ls").split()[0] == "bad"
+    assert vstate.json("ls")[0] == {"key": "bad", "type": None, "size": None}
+    assert "+ bad  an entry that makes no sense" in vstate.run("diff").stdout
+    assert vstate.json("diff", "--stat")["changes"][0]["error"]
+    assert "is corrupt: the entry of 'bad'" in vstate.fails("show", "bad")
+
+
+def test_a_missing_object_fails_the_command_after_all_the_rest(vstate, store):
+    """What is whole is shown, what is damaged is named, and the exit code says that there is damage."""
+    with Versioned(Disk(store)) as state:
+        state["a"] = b"a" * 1000
+        state["b"] = "whole"
+        state.commit("two")
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        entry = repo.entry(repo.branch("main").tree, "a")
+        assert entry is not None
+        for link in entry.links:
+            disk.delete(f"o/{link.id}")
+    for arguments in (["diff"], ["show"]):
+        result = vstate.run(*arguments)
+        assert result.exit_code == 1
+        assert "is corrupt: it is missing" in result.stdout
+        assert "'whole'" in result.stdout
+        assert result.stderr.startswith("vstate: object ")
+    result = vstate.run("diff", "--json")
+    assert result.exit_code == 1
+    assert [change["key"] for change in json.loads(result.stdout)["changes"]] == ["a", "b"]
+    assert "is corrupt: it is missing" in vstate.fails("show", "a")
+
+
+NASTY = "\x1b]0;title\x07 \x1b[2J \x9b31m [bold red]x[/] :smile: \r\n‮ \u2028 \\ 'q' \"q\""
+
+
+def test_control_characters_cannot_drive_the_terminal(vstate, store):
+    """Keys, values, messages, info, events and names of classes are escaped, and rich's markup means nothing."""
+    with Versioned(Disk(store)) as state:
+        state[f"key {NASTY}"] = [NASTY, {NASTY: 1}]
+        state["lines"] = f"first\n{NASTY}\nlast"
+        state["sides"] = NASTY
+        state.record(f"kind {NASTY}", **{NASTY: NASTY})
+        state.commit(f"subject {NASTY}\nbody {NASTY}", **{NASTY: NASTY}, outcome=NASTY)
+        state["sides"] = f"{NASTY}!"
+        state["lines"] = f"first\n{NASTY}!\nlast"
+        state.commit("again")
+    plant(store, "evil", encode([PICKLE, [b"N."], 2, f"type {NASTY}"]))
+    asked = [
+        *COMMANDS,
+        ["show", "HEAD~2"],
+        ["show", "HEAD~1"],
+        ["show", "lines"],
+        ["show", "sides"],
+        ["show", f"key {NASTY}"],
+        ["diff", "HEAD~3"],
+        ["log", "--key", NASTY],
+        ["show", f"no {NASTY}"],
+        ["checkout", f"no {NASTY}"],
+        ["rollback", "HEAD"],
+    ]
+    for arguments in asked:
+        result = vstate.run(*arguments)
+        for char in result.stdout + result.stderr:
+            assert char.isprintable() or char == "\n", (arguments, char)
+    assert "[bold red]x[/] :smile:" in vstate("ls")
+
+
+def test_json_is_exact_and_ascii(vstate, store):
+    """What is escaped for people is exact for programs."""
+    with Versioned(Disk(store)) as state:
+        state[NASTY] = [NASTY, "\ud800", float("nan"), b"\xff", {1: 2}]
+        state.commit(NASTY)
+    text = vstate("ls", "--json")
+    assert text.isascii()
+    assert NASTY in [entry["key"] for entry in json.loads(text)]
+    value = vstate.json("show", "HEAD", NASTY)["value"]
+    assert value == [NASTY, "\ud800", {"$float": "nan"}, {"$bytes": "/w=="}, {"$dict": [[1, 2]]}]

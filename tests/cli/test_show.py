@@ -1,0 +1,100 @@
+"""`vstate show`."""
+
+import re
+
+from vstate import Disk, Versioned
+
+
+def test_head_without_arguments(vstate):
+    """The newest commit is shown with its id, refs, parent, time, message and changes."""
+    text = vstate("show")
+    assert re.match(r"commit [0-9a-f]{64} \(HEAD -> main\)\nparent: [0-9a-f]{10}\ntime:   \d{4}-", text)
+    assert "\n\n    more\n\n" in text
+    assert "  + notes/b  dict, " in text
+    assert "      {'lines': 5}" in text
+
+
+def test_a_commit_shows_info_events_and_what_changed_inside(vstate):
+    """The body of the message, events with data, and changes by path are all there."""
+    text = vstate("show", "HEAD~1")
+    assert "    tidy up\n    \n    for good\n" in text or "    tidy up\n\n    for good\n" in text
+    assert re.search(r"  \d\d:\d\d:\d\d\.\d{3}  note  why='tidy'\n", text)
+    assert "+ [1]: 'bye'" in text
+    assert "- old       NoneType, " in text
+    assert "      -two\n        +2\n" in text
+    assert "info:   name: read\n        outcome: ok\n        seconds: 0.25\n" in vstate("show", "HEAD~2")
+
+
+def test_a_merge_names_both_parents(merged):
+    """A merge lists its parents instead of one."""
+    assert re.search(r"^merge:  [0-9a-f]{10} [0-9a-f]{10}$", merged("show"), re.MULTILINE)
+
+
+def test_a_value(vstate):
+    """REV KEY is the value then, an object as a record of its class."""
+    assert vstate("show", "v1", "messages") == "['hello']\n"
+    assert re.fullmatch(
+        r"\S*Plan\(goal='draw', steps=\['look', 'think'\]\)\n", vstate("show", "what-if", "plan")
+    )
+
+
+def test_a_key_alone_is_one_of_head(vstate):
+    """A single argument that is no revision is a key of HEAD."""
+    assert vstate("show", "messages") == "['hello', 'bye']\n"
+
+
+def test_a_revision_and_a_key_joined_as_in_git(vstate):
+    """REV:KEY is the same as REV KEY."""
+    assert vstate("show", "HEAD~3:messages") == vstate("show", "v1", "messages")
+
+
+def test_a_text_of_several_lines_is_printed_as_such(vstate):
+    """A long text is for reading, so it comes without quotes and in full."""
+    assert vstate("show", "text") == "one\n2\nthree\n"
+
+
+def test_neither_revision_nor_key(vstate):
+    """The error offers revisions and keys."""
+    message = vstate.fails("show", "plam")
+    assert message.startswith("'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)")
+    assert "notes/a (key)" in vstate.fails("show", "notes")
+
+
+def test_a_key_that_is_not_there_then(vstate):
+    """The error names the commit and similar keys."""
+    assert "did you mean: notes/b" in vstate.fails("show", "HEAD", "notes/bb")
+    assert vstate.fails("show", "HEAD", "old").startswith("no key 'old' at ")
+
+
+def test_json_of_a_commit(vstate):
+    """The document holds the commit, its events, and types and sizes of what changed."""
+    commit = vstate.json("show", "HEAD~1")
+    assert set(commit) == {"id", "parents", "tree", "time", "message", "info", "refs", "events", "changes"}
+    (event,) = commit["events"]
+    assert (event["kind"], event["namespace"], event["data"]) == ("note", "", {"why": "tidy"})
+    changes = {change["key"]: change for change in commit["changes"]}
+    assert changes["old"]["new"] is None
+    assert changes["messages"]["kind"] == "modified"
+    assert changes["messages"]["old"]["type"] == "list"
+    assert changes["messages"]["new"]["size"] > changes["messages"]["old"]["size"]
+
+
+def test_json_of_a_value(vstate):
+    """The document holds the value as plain data, a record with its class under $type."""
+    document = vstate.json("show", "v1", "plan")
+    assert document["value"].pop("$type").endswith("Plan")
+    assert document["value"] == {"goal": "win", "steps": ["look"]}
+    assert set(document) == {"commit", "key", "type", "size", "value"}
+
+
+def test_long_lists_of_short_items_are_read_across(vstate, store):
+    """A hundred numbers take a few lines, a dict keeps one for each entry."""
+    with Versioned(Disk(store)) as state:
+        state["numbers"] = list(range(100))
+        state["names"] = {f"name {number}": "x" * 20 for number in range(9)}
+        state.commit()
+    lines = vstate("show", "numbers").splitlines()
+    assert lines[1].startswith("  0, 1, 2, 3, ")
+    assert 4 < len(lines) < 9
+    assert max(map(len, lines)) <= 100
+    assert len(vstate("show", "names").splitlines()) == 11
