@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast, overload
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, VStateError
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
@@ -126,7 +126,7 @@ class _Call:
             yield
         except BaseException as error:
             if self._on_error == "discard":
-                restore()
+                _noting(error, restore)
             self._state.record(
                 "task.error",
                 name=self._name,
@@ -135,7 +135,7 @@ class _Call:
                 message=_text(error),
             )
             if self._on_error != "keep":
-                failed("error")
+                _noting(error, lambda: failed("error"))
             raise
         self._state.record("task.end", name=self._name, seconds=self._seconds())
 
@@ -144,6 +144,14 @@ class _Call:
 
     def _commit(self, outcome: str) -> None:
         self._state.commit(self._name, name=self._name, seconds=self._seconds(), outcome=outcome)
+
+
+def _noting(error: BaseException, action: Callable[[], None]) -> None:
+    """Carry out the action; if that fails too, say so on the error that is on its way to the caller."""
+    try:
+        action()
+    except VStateError as failure:
+        error.add_note(f"vstate, while it dealt with this error: {failure}")
 
 
 def _text(error: BaseException) -> str:

@@ -366,7 +366,7 @@ def test_the_reader_has_no_way_to_import() -> None:
         "import sys; from vstate.values import inert, budget, shapes, arrays, plain, record\n"
         "for m in (inert, budget, shapes, arrays, plain, record):\n"
         "    assert not {'pickle', 'importlib', 'numpy', 'eval'} & set(vars(m)), m\n"
-        "assert 'numpy' not in sys.modules and 'pickle' not in sys.modules\n"
+        "assert 'numpy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": _root()})
 

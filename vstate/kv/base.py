@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
 
 from vstate.errors import InvalidInput
 
@@ -162,53 +159,3 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class ForkAware(ABC):
-    """Something with locks, or with handles that must not cross a fork. `survive_forks` signs it on."""
-
-    @abstractmethod
-    def before_fork(self) -> None:
-        """Take all the locks, then close what must not be in two processes."""
-
-    @abstractmethod
-    def after_fork(self, *, child: bool) -> None:
-        """Release the locks; in the child make new ones, since their owners may not exist there."""
-
-
-_alive: WeakSet[ForkAware] = WeakSet()
-_forking = threading.RLock()
-_paused: list[ForkAware] = []
-
-
-def survive_forks(resource: ForkAware) -> None:
-    """Have `resource` told before and after each fork, for as long as it lives."""
-    with _forking:
-        _alive.add(resource)
-
-
-def _before_fork() -> None:
-    # Two threads that fork at a time would otherwise each hold locks that the other waits for.
-    _forking.acquire()
-    _paused.extend(_alive)
-    for resource in _paused:
-        resource.before_fork()
-
-
-def _after_fork(child: bool) -> None:
-    global _forking
-    for resource in _paused:
-        resource.after_fork(child=child)
-    _paused.clear()
-    if child:
-        _forking = threading.RLock()
-    else:
-        _forking.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=lambda: _after_fork(child=False),
-        after_in_child=lambda: _after_fork(child=True),
-    )

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import OBJECT_PREFIX, ForkAware, KVStore, check_key, check_value, survive_forks
+from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.forks import ForkAware, survive_forks
 
 ENTRY_BYTES = 250  # about what CPython takes for an entry beside its value: key, two headers, links
 TIER_TIMEOUT = 0.1  # seconds; asking the store is better than waiting for a cache

@@ -20,7 +20,8 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from vstate.kv.base import OBJECT_PREFIX, ForkAware, KVStore, check_key, check_value, survive_forks
+from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.forks import ForkAware, survive_forks
 
 if sys.platform != "win32":
     import fcntl

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 
-from vstate.kv.base import ForkAware, KVStore, check_key, check_value, survive_forks
+from vstate.kv.base import KVStore, check_key, check_value
+from vstate.kv.forks import ForkAware, survive_forks
 
 
 class Memory(KVStore, ForkAware):

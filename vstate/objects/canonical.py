@@ -26,7 +26,7 @@ def decode(data: bytes) -> Any:
     """What `encode` encoded; ValueError when `data` is not one whole msgpack value."""
     try:
         return msgpack.unpackb(data, strict_map_key=False)
-    except (msgpack.UnpackException, UnicodeDecodeError, RecursionError) as error:
+    except (msgpack.UnpackException, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise ValueError(f"not msgpack: {error}") from error
 
 

@@ -29,9 +29,13 @@ MIB = 1024 * 1024
 CHUNK_SIZES = ((8 * MIB, 1024), (64 * MIB, 16384), (None, 65536))
 """FastCDC's average chunk size for streams shorter than each bound, in bytes; part of the format.
 
-The smallest chunk is a quarter of it and the largest four times it. Long streams take larger chunks so
+Long streams take larger chunks so
 that a value of gigabytes is not millions of rows; a stream that grows past a bound is stored anew once.
 """
+
+SMALLEST = 4
+LARGEST = 4
+"""The smallest chunk is the average divided by `SMALLEST`, the largest the average times `LARGEST`."""
 
 INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
@@ -83,31 +87,33 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
 
 
 def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], list[int], NewObjects]:
-    # FastCDC decides on a cut from the bytes since the cut before it. So where a chunk of the previous
-    # version stands unchanged after a cut, cutting again would end it at the same place, and hashing it,
-    # at twice the speed, is enough. Its last chunk is no such proof: it ended because the stream did.
+    # FastCDC decides on a cut from the bytes since the cut before it, at most the largest chunk's. So where a
+    # chunk of the previous version stands unchanged after a cut, cutting again would end it at the same place,
+    # and hashing it, at twice the speed, is enough. Close to the end of either version the end decides too:
+    # there the chunks prove nothing.
     ids: list[ObjectId] = []
     lengths: list[int] = []
     objects: NewObjects = {}
     position = 0
     end = len(view)
+    largest = LARGEST * chunk_size(end)
     old_ids = previous.ids if previous else ()
     old_lengths = previous.lengths if previous else ()
-    places = {oid: i for i, oid in enumerate(old_ids[:-1])}
     stored = set(old_ids)
-    expect, last = 0, len(old_ids) - 1
+    sure = _sure(old_lengths, largest)
+    places = {oid: i for i, oid in enumerate(old_ids[:sure])}
+    expect = 0
     key = BLOB.key
     while position < end:
         first = expect
-        while expect < last and (stop := position + old_lengths[expect]) <= end:
+        while expect < sure and position + largest <= end:
+            stop = position + old_lengths[expect]
             if blake3(view[position:stop], key=key).digest() != old_ids[expect]:
                 break
             position = stop
             expect += 1
         ids += old_ids[first:expect]
         lengths += old_lengths[first:expect]
-        if position == end:
-            break
         for piece in _chunker(end).cut_buf(view[position:]):
             size = piece.length
             # Copied before it is hashed: another thread may write to the buffer in the meantime.
@@ -118,17 +124,28 @@ def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], lis
             if oid not in stored:
                 objects[oid] = Object(BLOB, body)
             position += size
-            if oid in places:
+            if oid in places and position + largest <= end:
                 expect = places[oid] + 1
                 break
     return ids, lengths, objects
+
+
+def _sure(lengths: Sequence[int], largest: int) -> int:
+    """How many chunks from the first on were cut without the end of the stream having a say."""
+    rest, number = 0, len(lengths)
+    while number and rest + lengths[number - 1] < largest:
+        number -= 1
+        rest += lengths[number]
+    return number
 
 
 def _chunker(length: int) -> FastCDC:
     from pyfastcdc import FastCDC  # late, for a quick `import vstate`: only long streams need it
 
     average = chunk_size(length)
-    return FastCDC(average, min_size=average // 4, max_size=average * 4, normalized_chunking=1, seed=0)
+    return FastCDC(
+        average, min_size=average // SMALLEST, max_size=average * LARGEST, normalized_chunking=1, seed=0
+    )
 
 
 def _index(ids: Sequence[ObjectId], lengths: Sequence[int]) -> tuple[ObjectId, NewObjects]:

@@ -138,7 +138,11 @@ class Objects:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
         if oid in self._commits:
             return self._commits[oid]
-        stored = self.store.get(PREFIX + oid.hex())
+        key = PREFIX + oid.hex()
+        stored = self.store.get(key)
+        if stored and _KIND_OF.get(stored[0]) is not COMMIT:
+            self.store.forget(key)  # perhaps only a cache in front is damaged
+            stored = self.store.get(key)
         if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
             return None
         return self._decoded_commit(oid, stored)

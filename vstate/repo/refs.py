@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
-from vstate.objects.commit import moment
+from vstate.objects.commit import microseconds, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
 
 PREFIX = "r/"
@@ -69,6 +69,7 @@ class Refs:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
+        self._latest = 0
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref."""
@@ -87,18 +88,29 @@ class Refs:
         self, ref: str, *, expected: ObjectId | None, new: ObjectId | None, action: str
     ) -> bool:
         """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere."""
-        writes, expectations = self.move(ref, expected=expected, new=new, action=action)
-        return self._store.transact(writes, expectations)
+        return self.publish(ref, {}, expected=expected, new=new, action=action)
 
-    def move(
-        self, ref: str, *, expected: ObjectId | None, new: ObjectId | None, action: str
-    ) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
-        """The writes and expectations of a `transact` that moves the ref and logs it."""
-        writes: dict[str, bytes | None] = {
-            _reflog_key(ref): encode([expected, new, action]),
-            PREFIX + ref: _value(new),
-        }
-        return writes, {PREFIX + ref: _value(expected)}
+    def publish(
+        self,
+        ref: str,
+        rows: Mapping[str, bytes | None],
+        *,
+        expected: ObjectId | None,
+        new: ObjectId | None,
+        action: str,
+        not_before: datetime | None = None,
+    ) -> bool:
+        """Write the rows and move the ref, in one `transact`; False, with the ref where it was, if it moved.
+
+        The reflog's line is dated `not_before` that time, whatever the clock says.
+        """
+        line = self._reflog_key(ref, not_before)
+        writes = {**rows, line: encode([expected, new, action]), PREFIX + ref: _value(new)}
+        done = self._store.transact(writes, {PREFIX + ref: _value(expected)})
+        # A store without transactions may have written the line, as it does objects, before the swap failed.
+        if not done and line in self._store:
+            self._store.delete(line)
+        return done
 
     def head(self) -> Head:
         """Where HEAD is; on the branch `main` in a new store."""
@@ -117,7 +129,7 @@ class Refs:
         new = self.read(HEADS + branch) if branch is not None else commit
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
         self._store.transact(
-            {_reflog_key(HEAD): encode([old, new, action]), PREFIX + HEAD: value},
+            {self._reflog_key(HEAD, None): encode([old, new, action]), PREFIX + HEAD: value},
             {PREFIX + HEAD: self._store.get(PREFIX + HEAD)},
         )
 
@@ -134,6 +146,13 @@ class Refs:
             except (ValueError, TypeError) as error:
                 raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
             yield ReflogEntry(_oid(old), _oid(new), at, action)
+
+    def _reflog_key(self, ref: str, not_before: datetime | None) -> str:
+        # ":" is in no ref name, so the log of "a" holds no line of "a/b". The random end keeps two moves of
+        # one ref in the same nanosecond apart.
+        earliest = 0 if not_before is None else microseconds(not_before) * 1000
+        self._latest = max(time.time_ns(), self._latest + 1, earliest)
+        return f"{REFLOG}{ref}:{self._latest:016x}{os.urandom(3).hex()}"
 
     def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:
         if value is None:
@@ -154,10 +173,3 @@ def _oid(raw: bytes | None) -> ObjectId | None:
     if len(raw) != ID_BYTES:
         raise ValueError("an id of 32 bytes is missing")
     return ObjectId(raw)
-
-
-def _reflog_key(ref: str) -> str:
-    # ":" is in no ref name, so the log of "a" holds no line of "a/b". The random end keeps two moves of
-    # one ref in the same nanosecond apart.
-    nanoseconds = time.time_ns()
-    return f"{REFLOG}{ref}:{nanoseconds:016x}{os.urandom(3).hex()}"

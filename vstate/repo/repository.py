@@ -52,7 +52,7 @@ class Repository:
         stamp = self.store.get(FORMAT_KEY)
         if stamp is None:
             return False
-        if not stamp.isdigit() or int(stamp) > FORMAT:
+        if not stamp.isdigit() or len(stamp) > 9 or int(stamp) > FORMAT:
             raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
         return True
 
@@ -184,9 +184,15 @@ class Repository:
         )
         if not self._stamped:
             rows[FORMAT_KEY] = str(FORMAT).encode()
-        moves, expectations = self.refs.move(HEADS + branch, expected=expected, new=new, action=action)
         try:
-            done = self.store.transact(rows | moves, expectations)
+            done = self.refs.publish(
+                HEADS + branch,
+                rows,
+                expected=expected,
+                new=new,
+                action=action,
+                not_before=commits[-1].time,
+            )
         except StoreUnavailable as error:
             if not (error.outcome_unknown and self._landed(branch, new)):
                 raise
@@ -207,13 +213,15 @@ class Repository:
             )
         )
 
-    def rollback(self, branch: str, rev: Revision, *, message: str = "", head: Head | None = None) -> Commit:
+    def rollback(
+        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
+    ) -> Commit:
         """A new commit on the branch whose state is that of `rev`; the commits between stay in history.
 
-        Raises RefMoved if another writer got in between.
+        Raises RefMoved if another writer got in between, or since the branch was at `seen`.
         """
-        old = self.branch(branch)
-        target = self.resolve(rev, head=head)
+        old = seen or self.branch(branch)
+        target = self.resolve(rev)
         commit = self.build_commit(
             target.tree, (old,), message=message or f"Rollback to {target.short} {target.message}".rstrip()
         )
@@ -270,9 +278,12 @@ class Repository:
         self.delete_branch(old)
         return commit
 
-    def move_branch(self, name: str, rev: Revision, *, head: Head | None = None) -> Commit:
-        """Put an existing branch on another commit; the reflog keeps the old one."""
-        old, target = self.branch(name), self.resolve(rev, head=head)
+    def move_branch(self, name: str, rev: Revision, *, seen: Commit | None = None) -> Commit:
+        """Put an existing branch on another commit; the reflog keeps the old one.
+
+        Raises RefMoved if another writer got in between, or since the branch was at `seen`.
+        """
+        old, target = seen or self.branch(name), self.resolve(rev)
         ref, action = HEADS + name, f"reset: to {target.short}"
         if not self.refs.compare_and_swap(ref, expected=old.oid, new=target.oid, action=action):
             self._raise_moved(ref, old.oid)

@@ -11,7 +11,6 @@ import gc
 import sys
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from types import BuiltinFunctionType
 from typing import Any
 from weakref import getweakrefcount
 
@@ -24,7 +23,7 @@ in a small value it is worth a look whether they come from inside, as those of a
 
 IMMUTABLE = frozenset(
     {
-        type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis), BuiltinFunctionType,
+        type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis),
         date, datetime, time, timedelta, timezone, Decimal,
     }
 )  # fmt: skip
@@ -32,6 +31,7 @@ IMMUTABLE = frozenset(
 
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _FROZEN = frozenset({tuple, frozenset})
+_NEVER_WEAK = frozenset({list, dict, tuple, bytearray})
 
 _COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -63,7 +63,9 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     position = 0
     while position < len(objects):
         kind = type(objects[position])
-        if kind not in _CONTAINERS and kind not in _FROZEN and not _plain_instance(objects[position]):
+        if kind not in _CONTAINERS and kind not in _FROZEN and not _plain_instance(kind):
+            return None
+        if kind not in _NEVER_WEAK and getweakrefcount(objects[position]):
             return None
         if position > budget:
             return None
@@ -92,12 +94,11 @@ _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__ge
 _PLAIN_CLASSES: dict[type, bool] = {}
 
 
-def _plain_instance(value: Any) -> bool:
-    """Whether the value is an instance of a class written in Python that keeps to the usual protocol.
+def _plain_instance(kind: type) -> bool:
+    """Whether this is a class written in Python that keeps to the usual protocol.
 
     That is: all that pickle would take of it is in its attributes, where the collector sees them.
     """
-    kind = type(value)
     known = _PLAIN_CLASSES.get(kind)
     if known is None:
         heap_type = bool(kind.__flags__ & 1 << 9)
@@ -111,7 +112,7 @@ def _plain_instance(value: Any) -> bool:
         if len(_PLAIN_CLASSES) > 10_000:
             _PLAIN_CLASSES.clear()
         _PLAIN_CLASSES[kind] = known
-    return known and (kind.__weakrefoffset__ == 0 or getweakrefcount(value) == 0)
+    return known
 
 
 def _calibrate() -> tuple[int, int] | None:

@@ -29,6 +29,11 @@ class Turns:
         """Whether this context is inside a transaction already."""
         return id(self) in _holding.get()
 
+    def after_fork_in_child(self) -> None:
+        """Forget a holder that was another thread, which is not in this process."""
+        if not self.nested:
+            self._lock = threading.Lock()
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Wait for the turn, blocking the thread, and hold it for the with block."""

@@ -10,8 +10,16 @@ from os import PathLike
 from typing import Any, Self
 from weakref import WeakSet
 
-from vstate.errors import DetachedHead, InvalidInput, MergeConflict, RefMoved, UncommittedChanges
+from vstate.errors import (
+    AlreadyExists,
+    DetachedHead,
+    InvalidInput,
+    MergeConflict,
+    RefMoved,
+    UncommittedChanges,
+)
 from vstate.kv.base import KVStore
+from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.url import open_store
 from vstate.objects import tree
 from vstate.objects.commit import Commit, Event
@@ -28,7 +36,7 @@ from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
 
 
-class Versioned(State):
+class Versioned(State, ForkAware):
     """A dict-like state whose commits are kept: `Versioned(store)` is a branch that you can write to.
 
     `store` is a KVStore, a path, a URL, or None for memory. `branch=None` follows the store's HEAD: "main"
@@ -63,6 +71,21 @@ class Versioned(State):
         self._events: list[Event] = []
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
         self.turns = Turns()
+        survive_forks(self)
+
+    # Forks
+
+    fork_order = 1
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is in the middle of anything: the child gets a whole state."""
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on, in the parent and in the child."""
+        self._lock.release()
+        if child:
+            self.turns.after_fork_in_child()
 
     # What it is
 
@@ -223,7 +246,9 @@ class Versioned(State):
                 rows, cached = objects, nodes
                 continue
             theirs = self._repo.objects.commit(expected)
-            foreign = self._foreign_changes(base, theirs, staged.changes, branch)
+            foreign, _ = self._foreign_changes(base, theirs, staged.changes, branch)
+            if edited := self._working.edited_meanwhile(staged, foreign):
+                raise MergeConflict(edited, branch=branch)
             root, merged, merged_nodes = tree.update(self._repo.objects.node, theirs.tree, staged.changes)
             message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
             # The first parent is where the branch was; our commit alone is the second.
@@ -234,19 +259,20 @@ class Versioned(State):
 
     def _foreign_changes(
         self, base: Commit | None, theirs: Commit, changes: dict[str, bytes | None], branch: str | None
-    ) -> list[str]:
-        """The keys that they changed since the base; MergeConflict if we changed one, otherwise than they."""
-        foreign = []
-        conflicts = []
+    ) -> tuple[list[str], list[str]]:
+        """The keys that they alone changed since the base, and those that both changed alike.
+
+        Raises MergeConflict naming those that both changed otherwise.
+        """
+        foreign, agreed, conflicts = [], [], []
         for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
             if key in changes:
-                if changes[key] != new:
-                    conflicts.append(key)
+                (agreed if changes[key] == new else conflicts).append(key)
             else:
                 foreign.append(key)
         if conflicts:
             raise MergeConflict(conflicts, branch=branch)
-        return foreign
+        return foreign, agreed
 
     def has_uncommitted(self) -> bool:
         """Whether `commit` would make a commit."""
@@ -263,12 +289,10 @@ class Versioned(State):
     def discard(self, *keys: str) -> None:
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         with self._lock:
-            if keys:
-                self._working.forget([check_key(key) for key in keys])
-            else:
-                with self._working.collected(self._tree, tolerant=True) as staged:
-                    changed = [*staged.changes, *staged.unpicklable]
-                self._working.forget(changed)
+            with self._working.collected(self._tree, tolerant=True) as staged:
+                changed = {*staged.changes, *staged.unpicklable}
+            # What has not changed stays the same object: the program may be about to edit it.
+            self._working.forget(changed.intersection(map(check_key, keys)) if keys else changed)
 
     def record_event(self, event: Event) -> None:
         """Keep an event for the next commit."""
@@ -383,7 +407,7 @@ class Versioned(State):
                 raise DetachedHead(self._head.id if self._head else None)
             target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
             self.commit("Before rollback")
-            commit = self._repo.rollback(self._branch, target, message=message)
+            commit = self._repo.rollback(self._branch, target, message=message, seen=self._head)
             self._move(commit)
             return commit
 
@@ -395,7 +419,7 @@ class Versioned(State):
         with self._lock:
             if self._branch is None:
                 raise DetachedHead(self._head.id if self._head else None)
-            target = self._repo.move_branch(self._branch, rev, head=self._own_head())
+            target = self._repo.move_branch(self._branch, self._resolve(rev), seen=self._head)
             self._events.clear()
             self._working.clear()
             self._head = target
@@ -411,22 +435,22 @@ class Versioned(State):
             head = self._repo.refs.head()
             if self._follows_head and head.branch != self._branch:
                 self._require_clean("refresh")
-                self._branch = head.branch
             elif self._branch is not None:
                 head = Head(self._branch, self._repo.refs.read(HEADS + self._branch))
-            if head.commit is None:
-                if self._head is not None:
-                    raise RefMoved(f"{HEADS}{self._branch}", expected=self._head.id, actual=None)
-                return None
-            self._move(self._repo.objects.commit(head.commit))
+            if head.commit is not None:
+                self._move(self._repo.objects.commit(head.commit))
+            elif self._head is not None:
+                raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
+            self._branch = head.branch
             return self._head
 
     def _move(self, commit: Commit) -> None:
         """Go to another commit with what is staged; values that are the same there stay the same objects."""
         with self._working.collected(self._tree, tolerant=True) as staged:
             changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
-        foreign = self._foreign_changes(self._head, commit, changes, self._branch)
+        foreign, agreed = self._foreign_changes(self._head, commit, changes, self._branch)
         self._working.forget(foreign)
+        self._working.agree(agreed)
         self._head = commit
 
     def _require_clean(self, operation: str) -> None:
@@ -448,17 +472,24 @@ class Versioned(State):
             check_ref_name(name)
             if name == self._branch:
                 return self._head
-            if create and self._head is None:
-                self._branch = name  # nothing is committed yet: the first commit makes the branch
-            else:
-                if not create:
-                    self._require_clean("switch")
-                target = self.create_branch(name) if create else self._repo.branch(name)
-                if not create:
-                    self._move(target)
-                self._branch = name
+            target = self._head
+            if not create:
+                self._require_clean("switch")
+                target = self._repo.branch(name)
+                with self._working.collected(self._tree):
+                    self._repo.diff(self._tree, target.tree)  # all that can fail comes before HEAD moves
+            elif self._head is not None:
+                self.create_branch(name)
+            elif self._repo.refs.read(HEADS + name) is not None:
+                # Nothing is committed here yet: the first commit will make the branch, so it must be free.
+                raise AlreadyExists(
+                    f"there is a branch {name!r} already; switch to it without create", name=name
+                )
             if self._follows_head:
                 self._repo.refs.set_head(branch=name, action=f"switch: to {name}")
+            if target is not None and target is not self._head:
+                self._move(target)
+            self._branch = name
             return self._head
 
     def branches(self) -> dict[str, Commit]:

@@ -70,12 +70,14 @@ class WorkingValues:
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
         if data is None:
             raise missing(key)
-        value, chunks, size = self._repo.load(key, data)
+        value, chunks, size, unordered = self._repo.load(key, data)
         if is_immutable(value):
             self._keep(size)
         else:
             self._watched.add(key)
-            self._baselines[key] = Baseline(data, chunks, size, loaded=True)
+            # The order of a set can change with each loading; in this one copy it stays what it is now.
+            alternate = encode_value(value, chunks).entry if unordered else None
+            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternate=alternate)
         self.values[key] = value
         return value
 
@@ -118,6 +120,13 @@ class WorkingValues:
             self._watched.discard(key)
             self.staged.discard(key)
             self.deleted.discard(key)
+
+    def agree(self, keys: Iterable[str]) -> None:
+        """Take what is held for the keys as what another writer committed, since that is the same."""
+        for key in keys:
+            self.staged.discard(key)
+            self.deleted.discard(key)
+            self._baselines.pop(key, None)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -205,6 +214,16 @@ class WorkingValues:
             return False
         self._baselines[key] = baseline._replace(alternate=again.entry)
         return again.entry == encoded.entry
+
+    def edited_meanwhile(self, staged: Staged, keys: Iterable[str]) -> list[str]:
+        """Which of the keys' values were edited in place after they were found unchanged."""
+        edited = []
+        for key in self._watched.intersection(keys):
+            baseline = self._baselines.get(key)
+            encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
+            if baseline is None or not self._means_the_same(key, baseline, encoded):
+                edited.append(key)
+        return edited
 
     def settle(self, staged: Staged) -> None:
         """Take what was collected as committed now."""

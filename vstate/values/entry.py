@@ -17,6 +17,7 @@ from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
+_SET_OPCODES = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET; other bytes may look like them
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
 
 ATOM_BYTES = 100
@@ -51,11 +52,15 @@ class Encoded(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes."""
+    """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
+
+    `unordered`: it may hold sets, whose order pickling shows and loading does not keep.
+    """
 
     value: Any
     chunks: tuple[Chunks | None, ...]
     size: int
+    unordered: bool = False
 
 
 class Entry(NamedTuple):
@@ -179,7 +184,8 @@ def decode_value(entry: Entry, reader: Reader) -> Decoded:
         return Decoded(entry.value, (), entry.size)
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
-        return Decoded(loads(parts[0], [_writable(part) for part in parts[1:]]), chunks, entry.size)
+        value = loads(parts[0], [_writable(part) for part in parts[1:]])
+        return Decoded(value, chunks, entry.size, unordered=any(code in parts[0] for code in _SET_OPCODES))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -18,6 +20,7 @@ OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
 
 _RETRIES = 20
+_LONG_SWITCH_SECONDS = 10.0
 
 
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
@@ -26,14 +29,35 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     Classes and functions that another process could not import, those of `__main__` above all, go in by
     value. Raises whatever pickling raises.
     """
-    for attempt in range(_RETRIES):
+    try:
+        return _dumps(value)
+    except RuntimeError as error:
+        # Another thread edited a dict or set of the value while it was walked.
+        if "during iteration" not in str(error):
+            raise
+    with _undisturbed():
+        for _ in range(_RETRIES):
+            try:
+                return _dumps(value)
+            except RuntimeError as error:
+                if "during iteration" not in str(error):
+                    raise
+        return _dumps(value)
+
+
+_switching = threading.Lock()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep other threads from running in between, as far as the interpreter lets us."""
+    with _switching:
+        usual = sys.getswitchinterval()
+        sys.setswitchinterval(_LONG_SWITCH_SECONDS)
         try:
-            return _dumps(value)
-        except RuntimeError as error:
-            # Another thread edited a dict or set of the value while it was walked.
-            if "during iteration" not in str(error) or attempt == _RETRIES - 1:
-                raise
-    raise AssertionError("unreachable")
+            yield
+        finally:
+            sys.setswitchinterval(usual)
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:

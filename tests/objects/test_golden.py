@@ -1,0 +1,207 @@
+"""Golden bytes: what is written down here is what stores hold, so no release may change it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import zstandard
+from blake3 import blake3
+from test_stream import noise
+
+from vstate import Commit, Event, Memory, Versioned
+from vstate.objects import tree
+from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
+from vstate.objects.stream import split
+from vstate.repo.objects import Objects
+from vstate.values.entry import encode_value
+
+
+@pytest.mark.parametrize(
+    ("kind", "letter", "expected"),
+    [
+        (BLOB, "b", "0b03c63f456edc784b7106b2332b7c070c7157471885c1d5cd646b2c4f01e848"),
+        (INDEX, "i", "0ca5c901436f0c10cc4dad214be348294f794dd7d31dd63d40c7669ef564e299"),
+        (TREE, "t", "dc6c1f3911ba57cbca311b2f491614c0d03ce3a9e895c3716799f37b973d5fb7"),
+        (COMMIT, "c", "bdc3ec26617b08618b6ad5d71aea39cda1688c09b3afefb3d79abfd249c6ec77"),
+    ],
+)
+def test_ids(kind: Kind, letter: str, expected: str) -> None:
+    """An id is the keyed BLAKE3 of the body, the key being "vstate " and the kind's name."""
+    assert str(ObjectId.of(kind, b"abc")) == expected
+    key = f"vstate {kind.name}".encode().ljust(32, b"\0")
+    assert blake3(b"abc", key=key).hexdigest() == expected
+    assert kind.code == letter
+    assert kind in KINDS
+
+
+def test_a_leaf() -> None:
+    """A leaf is [0, keys, entries, []], the keys sorted."""
+    root, objects, _ = tree.update(
+        lambda oid: pytest.fail("nothing to read"), None, {"b/c": b"\xff" * 3, "é": b"", "a": b"1"}
+    )
+    assert str(root) == "6593b92402727f00c49390f1a568ad8f27fddac0b833be0e307b085cfa5b3eb6"
+    assert root is not None
+    assert objects[root] == Object(TREE, bytes.fromhex("940093a161a3622f63a2c3a993c40131c403ffffffc40090"))
+
+
+def test_a_tree_of_two_heights() -> None:
+    """The root over 1,000 keys: [height, first keys, ids, counts]."""
+    root, objects, _ = tree.update(None, None, {f"key/{i}": b"%d" % i for i in range(1000)})  # type: ignore[arg-type]
+    assert str(root) == "cb00fb7625489f448c3b9c5a9597f8be10b81c0069e48a269247e4ac34d45121"
+    assert len(objects) == 32
+    assert root is not None
+    body = bytes(objects[root].body)
+    assert body.hex().startswith("940293a56b65792f30a76b65792f343235a76b65792f36313093c42059642091")
+
+
+def test_levels() -> None:
+    """A key's level is the number of zero bits that its BLAKE3 of 8 bytes ends in, by fives."""
+    for i in range(2000):
+        key = f"key/{i}"
+        bits = int.from_bytes(blake3(key.encode()).digest(8), "big")
+        zeros = (bits & -bits).bit_length() - 1
+        assert tree.level(key) == zeros // 5
+    assert [tree.level(f"key/{i}") for i in (425, 610)] == [2, 2]
+
+
+FIRST = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC))
+
+
+def test_the_smallest_commit() -> None:
+    """A commit is [tree, parents, microseconds, message, info, events]."""
+    assert FIRST.body.hex() == "96c090cf00060dd710212000a08090"
+    assert FIRST.id == "74a54bcf447cd5a0c106a94cc7b1fb4c77e0e706bc53e42abe37e78a643798d9"
+
+
+def test_a_commit_with_everything() -> None:
+    """A merge commit before 1970 with message, info and an event."""
+    commit = Commit(
+        ObjectId.parse("cb00fb7625489f448c3b9c5a9597f8be10b81c0069e48a269247e4ac34d45121"),
+        (FIRST.oid, ObjectId(b"\x01" * 32)),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        "msg ü",
+        {"a": 1, "b": [None, 1.5]},
+        (Event("k", datetime(2024, 1, 1, 0, 0, 0, 1, tzinfo=UTC), {"x": b"y"}, "ns"),),
+    )
+    assert commit.body.hex() == (
+        "96c420cb00fb7625489f448c3b9c5a9597f8be10b81c0069e48a269247e4ac34d4512192c42074a54bcf447cd5a0c106"
+        "a94cc7b1fb4c77e0e706bc53e42abe37e78a643798d9c42001010101010101010101010101010101010101010101010101"
+        "01010101010101ffa66d736720c3bc82a16101a16292c0cb3ff80000000000009194a16bcf00060dd71021200181a178c4"
+        "0179a26e73"
+    )
+    assert commit.id == "73a4e0c16d98fdd11c2c9466afa9f396b7a84f0c8ac468d07d573f1306a49072"
+    again = Commit.decode(commit.oid, commit.body)
+    assert (again.tree, again.parents, again.time, again.message) == (
+        commit.tree,
+        commit.parents,
+        commit.time,
+        commit.message,
+    )
+    assert again.info == commit.info
+    assert [(e.kind, e.data, e.namespace) for e in again.events] == [("k", {"x": b"y"}, "ns")]
+
+
+def test_cut_points_and_index_of_a_short_stream() -> None:
+    """300 KB are cut at these places, into these chunks, under this index."""
+    link, chunks, objects = split(noise(300_000))
+    assert chunks.lengths[:12] == (758, 1865, 2527, 328, 710, 1294, 1430, 1443, 912, 1582, 2074, 2283)
+    assert chunks.lengths[-6:] == (329, 1155, 2008, 807, 1044, 317)
+    joined = blake3(b"".join(chunks.ids)).hexdigest()
+    assert joined == "86dddb189b42c8d9f8c11ecc539217da42a522fe854f02e9fc41f47baf6ce643"
+    assert len(chunks.indexes) == 22
+    assert str(link.id).startswith("f199c16e4f")
+    assert bytes(objects[link.id].body).hex().startswith("9303c4604cdcef3f94637f7c422d7baf39f933af77cd8031")
+
+
+@pytest.mark.parametrize(
+    ("length", "expected", "count", "first"),
+    [
+        (
+            8 * 2**20 - 1,
+            "d8850f6ea2aa817b5e6f1740953ce422b049374e80db397d78c85cca336f4b38",
+            6676,
+            (758, 1865, 2527),
+        ),
+        (
+            8 * 2**20,
+            "59b2f7039580aa306c74437346a4224de14b7052c4eea619267386e8d9bec882",
+            402,
+            (7376, 21530, 33641),
+        ),
+        (
+            64 * 2**20,
+            "71d2a124e2193590b819190feb21e9478e74d42b2f3ae3a3b9ff34f54013228f",
+            845,
+            (102541, 196098, 80240),
+        ),
+    ],
+)
+def test_cut_points_of_each_chunk_size(
+    length: int, expected: str, count: int, first: tuple[int, ...]
+) -> None:
+    """Streams on both sides of the bounds are cut into these chunks, under these roots."""
+    link, chunks, _ = split(noise(length))
+    assert str(link.id) == expected
+    assert len(chunks.ids) == count
+    assert chunks.lengths[:3] == first
+
+
+@pytest.mark.parametrize(
+    ("value", "entry"),
+    [
+        (None, "9200c0"),
+        (True, "9200c3"),
+        (-1, "9200ff"),
+        (2**64 - 1, "9200cfffffffffffffffff"),
+        (1.5, "9200cb3ff8000000000000"),
+        ("é", "9200a2c3a9"),
+        (b"\0", "9200c40100"),
+        ("x" * 100, "9200d964" + "78" * 100),
+        ("x" * 101, "9403c465" + "78" * 101 + "65a3737472"),
+        (
+            b"x" * 129,
+            "940292c420fd127434eae33a5a17f8eb548ddaa955d2222e0e767bb08d496a0b0ab954b650cc81cc81a56279746573",
+        ),
+        ([1, "a"], "940191c40d80055d94284b018c016194652e0da46c697374"),
+        ("\ud800", "940191c40980058c03eda080942e09a3737472"),
+        (2**64, "940191c40e80058a090000000000000000012e0ea3696e74"),
+        (
+            "y" * 20_000,
+            "940392c420e91142f54759697b29bc68cb86000e6ac1e79eb9ace320a2218082002f42b3f2cd4e20cd4e20a3737472",
+        ),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_entries(value: Any, entry: str) -> None:
+    """An entry is [0, atom] or [codec, payload, size, type]."""
+    assert encode_value(value).entry.hex() == entry
+
+
+def test_stored_letters() -> None:
+    """An object is stored as its kind's letter and the body, or the capital letter and a zstd frame."""
+    objects = Objects(Memory())
+    for kind, letter in ((BLOB, b"b"), (INDEX, b"i"), (TREE, b"t"), (COMMIT, b"c")):
+        short, long = b"a", b"a" * 1000
+        rows = objects.stored({ObjectId.of(kind, body): Object(kind, body) for body in (short, long)})
+        raw, packed = rows[f"o/{ObjectId.of(kind, short)}"], rows[f"o/{ObjectId.of(kind, long)}"]
+        assert raw == letter + b"a"
+        assert packed[:5] == letter.upper() + b"\x28\xb5\x2f\xfd"
+        assert zstandard.decompress(packed[1:]) == long
+
+
+def test_what_a_store_holds() -> None:
+    """One commit makes these keys: the stamp, the branch, its reflog and the objects."""
+    store = Memory()
+    commit = None
+    with Versioned(store) as state:
+        state["k"] = [1]
+        commit = state.commit("m")
+    assert commit is not None
+    keys = sorted(key.split(":")[0] for key, _ in store.items())
+    assert keys == sorted(
+        ["format", f"o/{commit.tree}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
+    )
+    assert store.get("format") == b"1"
+    assert store.get("r/heads/main") == commit.id.encode()

@@ -1,0 +1,228 @@
+"""Streams: cut where the content says, the same whether cut anew or from an older version."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate.objects.ids import BLOB, INDEX, Link, NewObjects, Object, ObjectId
+from vstate.objects.stream import (
+    BLOB_BYTES,
+    CHUNK_SIZES,
+    Chunks,
+    chunk_size,
+    is_single,
+    join,
+    read_chunks,
+    read_index,
+    split,
+)
+
+
+def noise(length: int, seed: bytes = b"") -> bytes:
+    """Bytes without pattern, the same on every machine."""
+    return blake3(b"vstate tests " + seed).digest(length=length)
+
+
+class Stored:
+    def __init__(self) -> None:
+        self.objects: NewObjects = {}
+        self.written = 0
+
+    def split(self, data: bytes, previous: Chunks | None = None) -> tuple[Link, Chunks]:
+        link, chunks, objects = split(data, previous)
+        for oid, (kind, body) in objects.items():
+            assert ObjectId.of(kind, body) == oid
+            if oid not in self.objects:
+                self.written += len(body)
+            self.objects[oid] = Object(kind, bytes(body))
+        return link, chunks
+
+    def bodies(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+        return {oid: bytes(self.objects[oid].body) for oid in ids}
+
+    def read(self, link: Link) -> bytes:
+        chunks = read_chunks(self.bodies, link)
+        return bytes(join(self.bodies, chunks, batch=7))
+
+
+edits = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "delete", "replace", "append", "truncate", "copy", "zeros"]),
+        st.floats(0, 1),
+        st.integers(0, 40_000),
+        st.integers(0, 5),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(data: bytes, kind: str, where: float, size: int, seed: int) -> bytes:
+    at = int(where * len(data))
+    new = noise(size, b"%d" % seed)
+    match kind:
+        case "insert":
+            return data[:at] + new + data[at:]
+        case "delete":
+            return data[:at] + data[at + size :]
+        case "replace":
+            return data[:at] + new[: len(data) - at] + data[at + size :]
+        case "append":
+            return data + new
+        case "truncate":
+            return data[:at]
+        case "copy":
+            return data[:at] + data[:size] + data[at:]
+        case _:
+            return data[:at] + bytes(size) + data[at:]
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 120_000), edits)
+def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list) -> None:
+    """After any edits, the incremental cut gives the link, the chunks and the bytes of a cut anew."""
+    stored = Stored()
+    data = noise(length)
+    _, previous = stored.split(data)
+    for step in steps:
+        data = edited(data, *step)
+        link, chunks = stored.split(data, previous)
+        full_link, full_chunks, _ = split(data)
+        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
+        assert stored.read(link) == data
+        previous = chunks
+
+
+@pytest.mark.parametrize("cut", range(0, 300_000, 17_001))
+def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
+    """A stream cut short, also exactly at the end of a chunk, is cut as if its past was not known."""
+    data = noise(300_000)
+    _, previous, _ = split(data)
+    ends = [sum(previous.lengths[: i + 1]) for i in range(len(previous.lengths))]
+    nearest = min(ends, key=lambda end: abs(end - cut))
+    for end in {cut, nearest - 1, nearest, nearest + 1}:
+        if 0 <= end <= len(data):
+            assert split(data[:end], previous)[:2] == split(data[:end])[:2]
+
+
+@pytest.mark.parametrize("length", [0, 1, BLOB_BYTES - 1, BLOB_BYTES, BLOB_BYTES + 1, 3 * BLOB_BYTES])
+@pytest.mark.parametrize("fill", ["noise", "zeros"])
+def test_sizes_around_one_blob(length: int, fill: str) -> None:
+    """A stream of up to 16 KiB is one blob, a longer one has an index, and both are read back."""
+    data = noise(length) if fill == "noise" else bytes(length)
+    stored = Stored()
+    link, chunks = stored.split(data)
+    assert link.length == chunks.length == length
+    assert is_single(link) == (length <= BLOB_BYTES)
+    assert (stored.objects[link.id].kind is BLOB) == is_single(link)
+    assert stored.read(link) == data
+
+
+@pytest.mark.parametrize("bound", [bound for bound, _ in CHUNK_SIZES if bound is not None])
+def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
+    """A stream that grows or shrinks across a bound is cut with the chunk size of its new length."""
+    assert chunk_size(bound - 1) < chunk_size(bound)
+    data = noise(bound + 1)
+    stored = Stored()
+    previous = None
+    for length in (bound - 1, bound, bound + 1, bound - 1):
+        link, previous = stored.split(data[:length], previous)
+        full_link, full, _ = split(data[:length])
+        assert (link, previous) == (full_link, full)
+        average = chunk_size(length)
+        assert all(average // 4 <= size <= average * 4 for size in previous.lengths[:-1])
+    assert stored.read(link) == data[: bound - 1]
+
+
+@pytest.mark.parametrize("length", [BLOB_BYTES + 1, 100_000, 1_000_000, 9 * 1024 * 1024])
+def test_all_zero_data(length: int) -> None:
+    """A long run of zeros, whose chunks are all the same, is stored once, read back, and edited."""
+    data = bytearray(length)
+    stored = Stored()
+    link, chunks = stored.split(bytes(data))
+    assert stored.read(link) == data
+    assert stored.written < min(length, 80_000) + 40 * len(chunks.ids)
+    data[length // 2] = 1
+    link, again = stored.split(bytes(data), chunks)
+    assert (link, again) == split(bytes(data))[:2]
+    assert stored.read(link) == data
+
+
+def test_an_append_writes_little_however_long_the_stream() -> None:
+    """Appending 450 bytes writes a chunk and one index node a level, at 300 KB and at 6 MB alike."""
+    costs = {}
+    for length in (300_000, 6_000_000):
+        stored = Stored()
+        data = noise(length)
+        _, chunks = stored.split(data)
+        before = stored.written
+        for i in range(20):
+            data += noise(450, b"%d" % i)
+            _, chunks = stored.split(data, chunks)
+        costs[length] = (stored.written - before) / 20
+    assert costs[300_000] < 10_000
+    assert costs[6_000_000] < 14_000
+
+
+def test_an_edit_in_the_middle_writes_little() -> None:
+    """Inserting a byte into 5 MB writes a chunk or two and one index node a level."""
+    stored = Stored()
+    data = noise(5_000_000)
+    _, chunks = stored.split(data)
+    before = stored.written
+    for at in random.Random(1).sample(range(len(data)), 10):
+        stored.split(data[:at] + b"!" + data[at:], chunks)
+    assert (stored.written - before) / 10 < 20_000
+
+
+def test_objects_of_the_older_version_are_not_given_again() -> None:
+    """What the older version holds, chunks and index nodes, is not among the new objects."""
+    data = noise(500_000)
+    _, chunks, objects = split(data)
+    _, _, again = split(data, chunks)
+    assert again == {}
+    _, _, new = split(data[:250_000] + b"x" + data[250_000:], chunks)
+    assert 0 < len(new) < 8
+    assert not new.keys() & objects.keys()
+
+
+def test_index_nodes_are_bounded() -> None:
+    """An index node has from 2 to 256 items, but for a last one, and lengths that add up."""
+    link, chunks, objects = split(noise(7_000_000))
+    nodes = {oid: read_index(bytes(body)) for oid, (kind, body) in objects.items() if kind is INDEX}
+    assert all(1 <= len(items) <= 256 for _, items in nodes.values())
+    assert sum(size for _, size in nodes[link.id][1]) == link.length
+    assert len(nodes) < len(chunks.ids) / 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc0",
+        b"\x93\x00\xc4\x00\x90",
+        b"\x93\x01\xc4\x00\x90",
+        b"\x93\x01\xc4\x01a\x91\x01",
+        b"\x92\x01\x02",
+    ],
+)
+def test_malformed_index_nodes_are_refused(body: bytes) -> None:
+    """Bytes that are no index node raise ValueError."""
+    with pytest.raises(ValueError):
+        read_index(body)
+
+
+def test_lengths_that_do_not_add_up_are_refused() -> None:
+    """A link or an index that promises another length than there is raises ValueError."""
+    stored = Stored()
+    link, chunks = stored.split(noise(100_000))
+    with pytest.raises(ValueError, match="add up"):
+        read_chunks(stored.bodies, Link(link.id, link.length + 1))
+    with pytest.raises(ValueError, match="bytes, not"):
+        join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))

@@ -1,0 +1,325 @@
+"""The ordered Merkle tree, against a dict and against the tree built from scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from vstate.objects import tree
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import Node
+
+Values = dict[str, bytes]
+
+
+class Nodes:
+    """The nodes that were written, by id, and which of them were read."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[ObjectId, bytes] = {}
+        self.read: list[ObjectId] = []
+
+    def __call__(self, oid: ObjectId) -> Node:
+        self.read.append(oid)
+        return Node.decode(self.bodies[oid])
+
+    def many(self, ids: Sequence[ObjectId]) -> list[Node]:
+        return [self(oid) for oid in ids]
+
+    def keep(self, objects: NewObjects) -> None:
+        for oid, (kind, body) in objects.items():
+            assert ObjectId.of(kind, body) == oid
+            self.bodies[oid] = bytes(body)
+
+    def update(self, root: ObjectId | None, changes: dict[str, bytes | None]) -> ObjectId | None:
+        root, objects, _ = tree.update(self, root, changes)
+        self.keep(objects)
+        return root
+
+    def during(self, action: Callable[[], object]) -> set[ObjectId]:
+        self.read = []
+        action()
+        return set(self.read)
+
+    def below(self, root: ObjectId | None) -> set[ObjectId]:
+        """All nodes of a tree."""
+        if root is None:
+            return set()
+        found = {root}
+        for child in Node.decode(self.bodies[root]).children():
+            found |= self.below(child)
+        return found
+
+
+def build(values: dict[str, bytes]) -> tuple[ObjectId | None, Nodes]:
+    nodes = Nodes()
+    return nodes.update(None, dict(values)), nodes
+
+
+def _pool() -> list[str]:
+    """Keys of which unusually many begin nodes, at heights up to 3, so that few keys make a tall tree."""
+    wanted = {0: 30, 1: 14, 2: 8, 3: 3}
+    found: list[str] = []
+    number = 0
+    while any(wanted.values()):
+        key = f"k{number}"
+        number += 1
+        height = tree.level(key)
+        if wanted.get(height, 0):
+            wanted[height] -= 1
+            found.append(key)
+    return sorted([*found, "", "k", "k\U0010ffff", "é", "\U0001f600", "k1", "k1\0"])
+
+
+POOL = _pool()
+keys = st.sampled_from(POOL)
+values = st.binary(min_size=1, max_size=3)
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """Edits of a tree, with the same made to a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes = Nodes()
+        self.root: ObjectId | None = None
+        self.model: Values = {}
+        self.past: list[tuple[ObjectId | None, Values]] = [(None, {})]
+
+    def _apply(self, changes: dict[str, bytes | None]) -> None:
+        self.root = self.nodes.update(self.root, changes)
+        for key, value in changes.items():
+            if value is None:
+                self.model.pop(key, None)
+            else:
+                self.model[key] = value
+
+    @initialize(many=st.dictionaries(keys, values, min_size=30))
+    def begin(self, many: Values) -> None:
+        self._apply(dict(many))
+
+    @rule(key=keys, value=values)
+    def put(self, key: str, value: bytes) -> None:
+        self._apply({key: value})
+
+    @rule(data=st.data())
+    def overwrite(self, data: st.DataObject) -> None:
+        if self.model:
+            self._apply({data.draw(st.sampled_from(sorted(self.model))): data.draw(values)})
+
+    @rule(key=keys)
+    def delete(self, key: str) -> None:
+        self._apply({key: None})
+
+    @rule(changes=st.dictionaries(keys, st.none() | values, max_size=40))
+    def batch(self, changes: dict[str, bytes | None]) -> None:
+        self._apply(changes)
+
+    @rule(prefix=st.sampled_from(["k", "k1", "k2", "k\U0010ffff", ""]))
+    def delete_prefix(self, prefix: str) -> None:
+        self._apply({key: None for key in self.model if key.startswith(prefix)})
+
+    @rule()
+    def remember(self) -> None:
+        self.past.append((self.root, dict(self.model)))
+
+    @rule(data=st.data())
+    def go_back(self, data: st.DataObject) -> None:
+        self.root, model = data.draw(st.sampled_from(self.past))
+        self.model = dict(model)
+
+    @rule(data=st.data())
+    def compare(self, data: st.DataObject) -> None:
+        root, model = data.draw(st.sampled_from(self.past))
+        assert list(tree.diff(self.nodes.many, root, self.root)) == differences(model, self.model)
+        assert list(tree.diff(self.nodes.many, self.root, root)) == differences(self.model, model)
+
+    @rule(key=keys)
+    def look_up(self, key: str) -> None:
+        assert tree.lookup(self.nodes, self.root, key) == self.model.get(key)
+
+    @rule(prefix=keys | st.sampled_from(["k", "k1", "z", "\U0010ffff"]), start=keys)
+    def scan(self, prefix: str, start: str) -> None:
+        inside = sorted(item for item in self.model.items() if item[0].startswith(prefix))
+        assert list(tree.scan(self.nodes, self.root, prefix)) == inside
+        assert list(tree.scan(self.nodes, self.root, prefix, start=start)) == [
+            item for item in inside if item[0] >= start
+        ]
+        assert tree.count_prefix(self.nodes, self.root, prefix) == len(inside)
+
+    @invariant()
+    def canonical(self) -> None:
+        """The root is the one of the tree built from scratch, and counts are right."""
+        root, _ = build(self.model)
+        assert self.root == root
+        assert tree.count(self.nodes, self.root) == len(self.model)
+
+
+TestTreeMachine = TreeMachine.TestCase
+
+
+def differences(old: Values, new: Values) -> list[tuple[str, bytes | None, bytes | None]]:
+    return [
+        (key, old.get(key), new.get(key))
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+
+
+def many(count: int) -> Values:
+    return {f"key/{i:07}": b"%d" % i for i in range(count)}
+
+
+@given(st.dictionaries(st.text(max_size=6), values, max_size=80), st.randoms(use_true_random=False))
+def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
+    """However the keys were put in, and what was deleted on the way, the root is the same."""
+    expected, nodes = build(items)
+    root = None
+    order = [*items, *(f"gone{i}" for i in range(20))]
+    random.shuffle(order)
+    for key in order:
+        root = nodes.update(root, {key: items.get(key, b"x")})
+    root = nodes.update(root, {f"gone{i}": None for i in range(20) if f"gone{i}" not in items})
+    assert root == expected
+    assert dict(tree.scan(nodes, root)) == items
+
+
+@given(st.text(max_size=20))
+def test_the_level_depends_on_the_key_only(key: str) -> None:
+    """A key's level is a function of its text, between 0 and 12."""
+    tree.level.cache_clear()
+    first = tree.level(key)
+    tree.level.cache_clear()
+    assert tree.level("".join(list(key))) == first
+    assert 0 <= first <= 12
+
+
+def test_about_one_key_in_32_begins_a_node() -> None:
+    """Levels fall off by a factor of 32, so that nodes have 32 items on average."""
+    levels = [tree.level(f"{i}") for i in range(32_000)]
+    assert 850 < sum(level >= 1 for level in levels) < 1150
+    assert 15 < sum(level >= 2 for level in levels) < 50
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[ObjectId, Nodes]:
+    root, nodes = build(many(20_000))
+    assert root is not None
+    return root, nodes
+
+
+@pytest.mark.parametrize("number", [0, 1, 777, 10_000, 19_999])
+def test_an_overwrite_writes_one_node_a_height(large: tuple[ObjectId, Nodes], number: int) -> None:
+    """Overwriting one of n keys reads and writes O(log n) nodes and a few kilobytes."""
+    root, nodes = large
+    height = Node.decode(nodes.bodies[root]).height
+    assert height <= math.log(20_000, 32) + 1
+    changed = None
+
+    def edit() -> None:
+        nonlocal changed
+        changed = tree.update(nodes, root, {f"key/{number:07}": b"new"})
+
+    assert len(nodes.during(edit)) == height + 1
+    assert changed is not None
+    assert len(changed[1]) == height + 1
+    assert sum(len(body) for _, body in changed[1].values()) < 25_000
+
+
+@pytest.mark.parametrize("number", range(0, 20_000, 2500))
+def test_inserts_and_deletes_touch_few_nodes(large: tuple[ObjectId, Nodes], number: int) -> None:
+    """Inserting or deleting one key, a node's first one too, touches a few nodes a height."""
+    root, nodes = large
+    firsts = [key for key in (f"key/{i:07}" for i in range(number, number + 400)) if tree.level(key) > 0]
+    for key in [f"key/{number:07}", firsts[0]]:
+        for changes in ({key: None}, {key + "+": b"x"}):
+            _, objects, _ = tree.update(nodes, root, changes)
+            assert len(objects) <= 8
+            assert len(nodes.during(lambda changes=changes: tree.update(nodes, root, changes))) <= 12
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"key/0000777": b"new"},
+        {"key/0000777": None},
+        {"key/0000777+": b"new"},
+        {"a": b"first", "z": b"last"},
+        {f"key/{i:07}": None for i in range(5000, 5100)},
+        {f"key/{i:07}": b"y" for i in range(0, 20_000, 3000)},
+    ],
+    ids=["overwrite", "delete", "insert", "ends", "range", "spread"],
+)
+def test_a_diff_reads_only_what_is_not_shared(
+    large: tuple[ObjectId, Nodes], changes: dict[str, bytes | None]
+) -> None:
+    """A diff reads no node that both trees have, and each other one once at the most."""
+    old, nodes = large
+    new = nodes.update(old, changes)
+    shared = nodes.below(old) & nodes.below(new)
+    found: Iterable[object] = []
+
+    def compare() -> None:
+        nonlocal found
+        found = list(tree.diff(nodes.many, old, new))
+
+    assert not nodes.during(compare) & shared
+    assert len(nodes.read) == len(set(nodes.read))
+    assert len(list(found)) == len(changes)
+
+
+def test_a_lookup_reads_one_path(large: tuple[ObjectId, Nodes]) -> None:
+    """A lookup reads one node a height, also for an absent key, and only by id."""
+    root, nodes = large
+    height = Node.decode(nodes.bodies[root]).height
+    for key in ("key/0012345", "nothing", "", "zzz"):
+        assert len(nodes.during(lambda key=key: tree.lookup(nodes, root, key))) <= height + 1
+
+
+def test_scans_are_lazy(large: tuple[ObjectId, Nodes]) -> None:
+    """The first item of a scan costs one path, a scan by prefix only its own leaves."""
+    root, nodes = large
+    height = Node.decode(nodes.bodies[root]).height
+    assert len(nodes.during(lambda: next(tree.scan(nodes, root)))) == height + 1
+    assert len(nodes.during(lambda: list(tree.scan(nodes, root, "key/000123")))) <= height + 4
+    assert len(nodes.during(lambda: tree.count_prefix(nodes, root, "key/00"))) <= 2 * (height + 1)
+    assert nodes.during(lambda: tree.count(nodes, root)) == {root}
+
+
+def test_the_empty_tree_is_none() -> None:
+    """No keys is no root, also after deletes, and deleting from nothing writes nothing."""
+    root, nodes = build({"a": b"1"})
+    assert nodes.update(root, {"a": None}) is None
+    assert tree.update(nodes, None, {"a": None}) == (None, {}, [])
+    assert list(tree.scan(nodes, None)) == list(tree.diff(nodes.many, None, None)) == []
+    assert tree.count(nodes, None) == tree.count_prefix(nodes, None, "a") == 0
+    assert tree.lookup(nodes, None, "a") is None
+
+
+def test_an_update_that_changes_nothing_keeps_the_root(large: tuple[ObjectId, Nodes]) -> None:
+    """Writing what is there, or deleting what is not, gives the same root."""
+    root, nodes = large
+    assert tree.update(nodes, root, {"key/0000005": b"5", "absent": None})[0] == root
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xc0",
+        b"\x94\x00\x90\x90\x90",
+        b"\x94\x00\x91\x01\x91\xc4\x01a\x90",
+        b"\x93\x00\x90\x90",
+        b"\xc1",
+        b"\x81\x01",
+    ],
+)
+def test_malformed_nodes_are_refused(body: bytes) -> None:
+    """Bytes that are no tree node raise ValueError."""
+    with pytest.raises(ValueError):
+        Node.decode(body)

@@ -1,0 +1,115 @@
+"""Publishing a commit: in one step, and with an outcome that the store cannot tell."""
+
+import pytest
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import StoreUnavailable
+from vstate.objects.ids import ObjectId
+from vstate.repo import Repository
+from vstate.testing import Faulty
+
+
+def unsure(message: str) -> StoreUnavailable:
+    return StoreUnavailable(message, outcome_unknown=True)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_an_unknown_outcome_is_looked_up(landed: bool) -> None:
+    """When the answer to a write is lost, the branch is read: a commit that landed is a commit."""
+    memory = Memory()
+    faulty = Faulty(memory, error=unsure, after=landed)
+    state = Versioned(faulty)
+    state["k"] = [1]
+    state.commit("one")
+    state["k"].append(2)
+    before = len(faulty.calls)
+    faulty.fail_at = before + 1
+    if landed:
+        commit = state.commit("two")
+        assert commit is not None
+        assert commit.message == "two"
+        assert commit == Versioned(memory).head
+    else:
+        with pytest.raises(StoreUnavailable):
+            state.commit("two")
+        assert state.status().modified == ["k"]
+        faulty.fail_at = None
+        assert state.commit("two") is not None
+    assert state.commit() is None
+    assert [c.message for c in Versioned(memory).log()] == ["two", "one"]
+    assert Versioned(memory)["k"] == [1, 2]
+
+
+def test_landed_and_overtaken() -> None:
+    """A commit that landed and was overtaken by another writer's before the look is still a commit."""
+    memory = Memory()
+
+    class Overtaken(Faulty):
+        def transact(self, writes, expected):
+            done = super().transact(writes, expected)
+            if done and self.fail_at == 0:
+                self.fail_at = None
+                other = Versioned(memory)
+                other["theirs"] = 1
+                other.commit("theirs")
+                raise unsure("lost")
+            return done
+
+    faulty = Overtaken(memory)
+    state = Versioned(faulty)
+    state["a"] = 1
+    state.commit("one")
+    state["a"] = 2
+    faulty.fail_at = 0
+    commit = state.commit("two")
+    assert commit is not None
+    assert commit.message == "two"
+    assert [c.message for c in Versioned(memory).log()] == ["theirs", "two", "one"]
+    state.refresh()
+    assert dict(state) == {"a": 2, "theirs": 1}
+
+
+def test_a_lost_swap_leaves_no_line_in_the_reflog() -> None:
+    """Also in a store without transactions, a move that did not happen is not in the reflog."""
+    memory = Memory()
+    state = Versioned(memory)
+    state["a"] = 1
+    state.commit("one")
+    faulty = Faulty(memory, atomic=False)
+    repo = Repository(faulty)
+    head = repo.branch("main")
+    commit = repo.build_commit(None, (head,), message="lost")
+    faulty.calls.clear()
+    probe = Faulty(Memory(), atomic=False)
+    probe.store.transact(dict(memory.items()), {})
+    Repository(probe).publish("main", [commit], {}, [], expected=head.oid, action="lost")
+    faulty.fail_at = probe.calls.index("compare_and_swap")  # the stamp was read before
+    with pytest.raises(StoreUnavailable):
+        repo.publish("main", [commit], {}, [], expected=head.oid, action="lost")
+    assert repo.branch("main") == head
+    assert [line.action for line in Repository(memory).refs.reflog("heads/main")] == ["commit: one"]
+
+
+def test_publish_is_one_transaction(tmp_path) -> None:
+    """A commit writes the stamp, its objects, the ref and the reflog by one call of transact."""
+    with Disk(tmp_path / "s") as disk:
+        faulty = Faulty(disk)
+        state = Versioned(faulty)
+        state.update({f"k{i}": "v" * 500 for i in range(100)})
+        faulty.calls.clear()
+        state.commit()
+        assert faulty.calls.count("transact") == 1
+        assert not {"set", "set_many", "delete", "compare_and_swap"} & set(faulty.calls)
+
+
+def test_a_branch_elsewhere_publishes_nothing() -> None:
+    """publish is False, and writes nothing, if the branch is not where it is expected."""
+    memory = Memory()
+    repo = Repository(memory)
+    first = repo.build_commit(None, ())
+    assert repo.publish("main", [first], {}, [], expected=None, action="a")
+    held = dict(memory.items())
+    second = repo.build_commit(None, (first,))
+    for expected in (None, ObjectId(b"\x07" * 32)):
+        assert not repo.publish("main", [second], {}, [], expected=expected, action="b")
+    assert dict(memory.items()) == held

@@ -1,0 +1,205 @@
+"""Refs: their names, HEAD, branches, tags, and the log of their moves."""
+
+import time
+
+import pytest
+
+from vstate import Memory, Versioned
+from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound, RefMoved, UnsupportedFormat
+from vstate.objects.ids import ObjectId
+from vstate.repo import Repository
+from vstate.repo.refs import Refs, check_ref_name
+
+A, B, C = (ObjectId(bytes([i]) * 32) for i in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "main",
+        "a/b",
+        "feature/x.y",
+        "a@b",
+        "é",
+        "\U0001f600",
+        "a.lock.b",
+        "x-",
+        "1",
+        "a{b",
+        "HEADS",
+        "a/@",
+        "#",
+        "a,b",
+        "@a",
+    ],
+)
+def test_names_that_git_takes(name: str) -> None:
+    """Names that git check-ref-format takes for a branch are names of branches and tags."""
+    assert check_ref_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "a b", "a~b", "a^", "a:b", "a?b", "a*", "a[b", "a\\b", "a..b", "/a", "a/", "a//b", ".a", "a/.b",
+        "a.", "a/b.", "a.lock", "a.lock/b", "@", "a@{b", "-a", "HEAD", "a\x00", "a\n", "a\x7f", "a\t", "\ud800", "x" * 201,
+    ],
+)  # fmt: skip
+def test_names_that_git_refuses(name: str) -> None:
+    """Names that git check-ref-format refuses are refused everywhere, and say the rule."""
+    with pytest.raises(InvalidInput, match="is not a branch name: as in git"):
+        check_ref_name(name)
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+    for act in (state.create_branch, state.fork, state.tag, lambda n: state.switch(n, create=True)):
+        with pytest.raises(InvalidInput):
+            act(name)
+    with pytest.raises(InvalidInput):
+        Versioned(branch=name)
+    assert list(state.branches()) == ["main"]
+    assert state.branch == "main"
+
+
+def test_names_are_str() -> None:
+    """A name that is no str is a TypeError."""
+    with pytest.raises(TypeError):
+        check_ref_name(b"main")  # type: ignore[arg-type]
+
+
+def test_compare_and_swap_and_reflog() -> None:
+    """A ref moves only from where it is expected, and each move leaves a line, newest first."""
+    refs = Refs(Memory())
+    assert refs.compare_and_swap("heads/x", expected=None, new=A, action="one")
+    assert not refs.compare_and_swap("heads/x", expected=None, new=B, action="lost")
+    assert not refs.compare_and_swap("heads/x", expected=B, new=C, action="lost")
+    assert refs.compare_and_swap("heads/x", expected=A, new=B, action="two")
+    assert refs.compare_and_swap("heads/x", expected=B, new=None, action="three")
+    assert refs.read("heads/x") is None
+    log = list(refs.reflog("heads/x"))
+    assert [(line.old, line.new, line.action) for line in log] == [
+        (B, None, "three"),
+        (A, B, "two"),
+        (None, A, "one"),
+    ]
+    assert all(line.time.utcoffset() is not None for line in log)
+
+
+def test_the_reflog_of_a_name_is_its_own() -> None:
+    """The log of "a" holds no line of "a/b" or "ab"."""
+    refs = Refs(Memory())
+    for name in ("a", "a/b", "ab"):
+        refs.compare_and_swap(f"heads/{name}", expected=None, new=A, action=name)
+    assert [line.action for line in refs.reflog("heads/a")] == ["a"]
+
+
+def test_the_reflog_keeps_its_order_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reflog is newest first also when the clock was set back between two moves."""
+    refs = Refs(Memory())
+    now = iter(range(10**18, 0, -(10**15)))
+    monkeypatch.setattr(time, "time_ns", lambda: next(now))
+    refs.compare_and_swap("heads/x", expected=None, new=A, action="one")
+    refs.compare_and_swap("heads/x", expected=A, new=B, action="two")
+    assert [line.action for line in refs.reflog("heads/x")] == ["two", "one"]
+
+
+def test_a_ref_that_holds_no_id() -> None:
+    """A ref with other bytes than an id is a damaged store."""
+    store = Memory()
+    store.set("r/heads/main", b"nonsense")
+    with pytest.raises(CorruptStore, match="heads/main"):
+        Versioned(store)
+
+
+@pytest.mark.parametrize("stamp", [b"2", b"99", b"next", b"", b"9" * 5000])
+def test_a_newer_format_is_refused(stamp: bytes) -> None:
+    """A store stamped with a format that this vstate does not know is refused with advice."""
+    store = Memory()
+    store.set("format", stamp)
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        Versioned(store)
+
+
+def make() -> tuple[Versioned, Repository]:
+    state = Versioned()
+    for i in range(3):
+        state["k"] = i
+        state.commit(f"c{i}")
+    return state, state.repo
+
+
+def test_branches() -> None:
+    """Branches are made, listed, renamed, moved and deleted, and each refusal says why."""
+    state, repo = make()
+    state.create_branch("b", "HEAD~1")
+    assert {name: commit.message for name, commit in state.branches().items()} == {"b": "c1", "main": "c2"}
+    with pytest.raises(AlreadyExists) as exists:
+        state.create_branch("b")
+    assert exists.value.name == "b"
+    with pytest.raises(NotFound) as missing:
+        repo.branch("c")
+    assert missing.value.candidates == ("b", "main")
+    assert repo.move_branch("b", "main").message == "c2"
+    repo.rename_branch("b", "d")
+    assert list(state.branches()) == ["d", "main"]
+    with pytest.raises(AlreadyExists):
+        repo.rename_branch("d", "main")
+    with pytest.raises(InvalidInput):
+        state.delete_branch("main")
+    state.delete_branch("d")
+    assert list(state.branches()) == ["main"]
+    assert next(line.action for line in repo.refs.reflog("heads/d")) == "branch: deleted"
+
+
+def test_renaming_the_branch_that_head_is_on() -> None:
+    """HEAD follows its branch when that is renamed."""
+    state, repo = make()
+    repo.rename_branch("main", "trunk")
+    assert repo.refs.head().branch == "trunk"
+    assert Versioned(state.store).branch == "trunk"
+
+
+def test_tags() -> None:
+    """Tags name a commit for good."""
+    state, _ = make()
+    assert state.tag("v1", "HEAD~2").message == "c0"
+    with pytest.raises(AlreadyExists):
+        state.tag("v1")
+    assert state.checkout("v1")["k"] == 0
+    assert list(state.tags()) == ["v1"]
+    assert state.delete_tag("v1").message == "c0"
+    with pytest.raises(NotFound):
+        state.delete_tag("v1")
+
+
+def test_head_moves_to_branches_and_commits() -> None:
+    """HEAD goes to a branch by its name, and to anything else detached."""
+    state, repo = make()
+    state.create_branch("b", "HEAD~1")
+    assert repo.checkout("b").branch == "b"
+    head = repo.checkout("HEAD~1")
+    assert head.branch is None
+    assert repo.objects.commit(head.commit).message == "c0"  # type: ignore[arg-type]
+    assert repo.checkout("main").branch == "main"
+    with pytest.raises(NotFound):
+        repo.checkout("nowhere")
+    assert [line.action[:9] for line in repo.refs.reflog("HEAD")] == ["checkout:"] * 3
+
+
+def test_opening_writes_nothing() -> None:
+    """Opening a store, new or old, writes nothing to it."""
+    store = Memory()
+    state = Versioned(store)
+    assert (list(state), list(state.log()), len(state.status())) == ([], [], 0)
+    assert list(store.keys()) == []
+
+
+def test_moving_a_branch_that_another_moved() -> None:
+    """A branch that moved between the look and the swap raises RefMoved and stays where it is."""
+    state, repo = make()
+    here = state.head
+    assert here is not None
+    with pytest.raises(RefMoved) as moved:
+        repo._publish_or_raise("main", repo.build_commit(None, (here,)), here.parents[0], "late")
+    assert moved.value.actual == here.id
+    assert repo.branch("main") == here

@@ -1,0 +1,387 @@
+"""Several handles, threads and processes on one branch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import MergeConflict, RefMoved
+from vstate.testing import Faulty
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+def two() -> tuple[Versioned, Versioned]:
+    store = Memory()
+    a = Versioned(store)
+    a["a"], a["b"], a["shared"] = [1], [1], [1]
+    a.commit("base")
+    return a, Versioned(store)
+
+
+def test_different_keys_are_merged() -> None:
+    """Two handles that changed different keys both commit; the second makes a merge commit with both."""
+    a, b = two()
+    a["a"].append(2)
+    first = a.commit("a")
+    b["b"].append(2)
+    del b["shared"]
+    merge = b.commit("b", who="b")
+    assert first is not None
+    assert merge is not None
+    assert merge.parents[0] == first.oid
+    alone = b.checkout(str(merge.parents[1]))
+    assert dict(alone) == {"a": [1], "b": [1, 2]}
+    assert merge.info == {"who": "b"}
+    assert dict(b) == dict(Versioned(b.store)) == {"a": [1, 2], "b": [1, 2]}
+    assert b.commit() is None
+
+
+def test_the_same_key_is_a_conflict() -> None:
+    """Two handles that changed the same keys conflict: the keys are named, everything stays staged."""
+    a, b = two()
+    a["a"].append("a")
+    del a["shared"]
+    a.commit()
+    b["a"].append("b")
+    b["b"].append("b")
+    b["shared"].append("b")
+    b["new"] = 1
+    for _ in range(2):
+        with pytest.raises(MergeConflict) as caught:
+            b.commit()
+        assert caught.value.keys == ("a", "shared")
+        assert caught.value.branch == "main"
+        assert b.status().modified == ["a", "b", "shared"]
+        assert dict(b) == {"a": [1, "b"], "b": [1, "b"], "shared": [1, "b"], "new": 1}
+    with pytest.raises(MergeConflict):
+        b.refresh()
+    b.discard("a", "shared")
+    b.refresh()
+    assert b.commit() is not None
+    assert dict(Versioned(b.store)) == {"a": [1, "a"], "b": [1, "b"], "new": 1}
+
+
+def test_the_same_change_is_no_conflict() -> None:
+    """Two handles that made the very same change agree."""
+    a, b = two()
+    for state in (a, b):
+        state["a"].append(2)
+        del state["shared"]
+        state.commit()
+    assert dict(Versioned(a.store)) == {"a": [1, 2], "b": [1]}
+
+
+def test_first_commits_of_two_handles() -> None:
+    """Two handles that both make the first commit of a store are merged as well."""
+    store = Memory()
+    a, b = Versioned(store), Versioned(store)
+    a["a"], b["b"] = 1, 2
+    a.commit()
+    b.commit()
+    assert dict(Versioned(store)) == {"a": 1, "b": 2}
+
+
+def test_refresh() -> None:
+    """refresh loads what others committed, keeps what is staged, and keeps unchanged objects."""
+    a, b = two()
+    held = b["b"]
+    b["shared"].append("staged")
+    a["a"].append(2)
+    a.commit()
+    b.refresh()
+    assert b["a"] == [1, 2]
+    assert b["b"] is held
+    assert b["shared"] == [1, "staged"]
+    assert b.status().modified == ["shared"]
+    assert b.head == a.head
+
+
+def test_refresh_follows_head() -> None:
+    """A handle that follows HEAD goes where HEAD went, one that names its branch does not."""
+    a, follower = two()
+    named = Versioned(a.store, branch="main")
+    a.switch("other", create=True)
+    a["a"] = "other"
+    a.commit()
+    follower.refresh()
+    named.refresh()
+    assert (follower.branch, follower["a"]) == ("other", "other")
+    assert (named.branch, named["a"]) == ("main", [1])
+
+
+def test_a_branch_that_was_deleted() -> None:
+    """A commit to a branch that another deleted raises RefMoved and stays staged."""
+    a, _ = two()
+    b = a.fork("b")
+    b["b"].append(2)
+    a.delete_branch("b")
+    with pytest.raises(RefMoved):
+        b.commit()
+    assert b.status().modified == ["b"]
+
+
+@pytest.mark.parametrize("operation", ["rollback", "reset"])
+def test_moving_a_branch_does_not_undo_what_another_committed(operation: str) -> None:
+    """A handle that has not seen another's commit does not undo it by a rollback or a reset."""
+    a, b = two()
+    a["a"].append(2)
+    a.commit("own")
+    b.refresh()
+    b["b"].append("theirs")
+    b.commit("theirs")
+    try:
+        a.rollback() if operation == "rollback" else a.reset("HEAD~1")
+    except RefMoved:
+        pass
+    assert Versioned(a.store)["b"] == [1, "theirs"]
+
+
+def test_an_edit_during_a_merge_is_not_lost() -> None:
+    """An edit that another thread makes while a commit merges is still there, or a conflict, afterwards."""
+    a, b = two()
+    value = b["a"]
+
+    class Meanwhile(Faulty):
+        once = True
+
+        def transact(self, writes, expected):
+            if self.once:
+                self.once = False
+                a["a"] = ["theirs"]
+                a.commit()
+                value.append("edit of another thread")
+            return super().transact(writes, expected)
+
+    c = Versioned(Meanwhile(b.store))
+    value = c["a"]
+    c["b"].append(2)
+    try:
+        c.commit()
+    except MergeConflict:
+        pass
+    assert c["a"] == [1, "edit of another thread"]
+
+
+THREADS = 8
+ROUNDS = 25
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not errors, errors[0]
+
+
+@pytest.fixture
+def quick_switches() -> Any:
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(old)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_threads_on_one_handle_lose_no_write(kind: str, tmp_path: Path, quick_switches: Any) -> None:
+    """Eight threads that set keys, edit in place, delete and commit on one handle lose nothing."""
+    store = Memory() if kind == "memory" else Disk(tmp_path / "s", durability="process")
+    state = Versioned(store)
+    for i in range(THREADS):
+        state[f"list{i}"] = []
+        state[f"deep{i}"] = {"in": {"list": []}}
+    state["common"] = []
+    state.commit()
+
+    def work(number: int) -> None:
+        for turn in range(ROUNDS):
+            state[f"key{number}/{turn}"] = (number, turn)
+            state[f"list{number}"].append(turn)
+            state[f"deep{number}"]["in"]["list"].append(turn)
+            state["common"].append((number, turn))
+            state[f"gone{number}"] = turn
+            if turn % 3 == number % 3:
+                state.commit(f"{number} {turn}")
+            del state[f"gone{number}"]
+            len(state)
+            list(state.keys(f"key{number}"))
+
+    in_threads(work)
+    state.commit("end")
+    assert state.commit() is None
+    fresh = Versioned(store)
+    for i in range(THREADS):
+        assert fresh[f"list{i}"] == list(range(ROUNDS))
+        assert fresh[f"deep{i}"] == {"in": {"list": list(range(ROUNDS))}}
+        assert f"gone{i}" not in fresh
+        assert all(fresh[f"key{i}/{turn}"] == (i, turn) for turn in range(ROUNDS))
+    assert sorted(fresh["common"]) == sorted((i, turn) for i in range(THREADS) for turn in range(ROUNDS))
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_handles_in_threads_lose_no_write(kind: str, tmp_path: Path) -> None:
+    """Eight handles on one branch, each in a thread with keys of its own, lose nothing."""
+    store = Memory() if kind == "memory" else Disk(tmp_path / "s", durability="process")
+
+    def work(number: int) -> None:
+        state = Versioned(store)
+        for turn in range(8):
+            state.setdefault(f"list{number}", []).append(turn)
+            state.commit(f"{number} {turn}")
+
+    in_threads(work)
+    fresh = Versioned(store)
+    assert dict(fresh) == {f"list{i}": list(range(8)) for i in range(THREADS)}
+    own = [c.message for c in fresh.log() if len(c.parents) < 2]
+    assert len(own) == THREADS * 8
+    store.close()
+
+
+class Item:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def test_a_dict_that_a_thread_keeps_growing_is_committed() -> None:
+    """A commit of a dict that another thread adds objects to without a pause goes through."""
+    state = Versioned()
+    state["items"] = items = {i: Item(i) for i in range(5000)}
+    stop = threading.Event()
+
+    def grow() -> None:
+        number = 5000
+        while not stop.is_set() and number < 400_000:
+            items[number] = Item(number)
+            number += 1
+
+    old = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        assert state.commit() is not None
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(old)
+    assert len(Versioned(state.store)["items"]) >= 5000
+
+
+@needs_fork
+def test_fork_after_opening(tmp_path: Path) -> None:
+    """A handle opened before a fork works on both sides of it, and both commits are kept."""
+    state = Versioned(Disk(tmp_path / "s"))
+    state["a"], state["b"] = [1], [1]
+    state.commit("base")
+    state["b"].append("staged before the fork")
+    child = os.fork()
+    if child == 0:
+        try:
+            state.discard("b")
+            state["a"].append("child")
+            state.commit("child")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert state.commit("parent") is not None
+    assert dict(Versioned(state.store)) == {"a": [1, "child"], "b": [1, "staged before the fork"]}
+    state.store.close()
+
+
+@needs_fork
+def test_fork_while_another_thread_commits() -> None:
+    """A child forked while a thread was in the middle of a commit can use the handle."""
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Faulty):
+        def transact(self, writes, expected):
+            entered.set()
+            leave.wait(30)
+            return super().transact(writes, expected)
+
+    state = Versioned(Slow(Memory()))
+    state["k"] = [1]
+    thread = threading.Thread(target=state.commit)
+    thread.start()
+    assert entered.wait(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # The fork itself may wait for the commit to end.
+        opener = threading.Timer(1.0, leave.set)
+        opener.start()
+        child = os.fork()
+    if child == 0:
+        # Ends the child if it waits for a lock that nobody holds.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        try:
+            if state["k"] == [1] and "absent" not in state:
+                os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    thread.join()
+    opener.join()
+    assert status == 0, f"the child ended with {status}"
+
+
+COMMIT_LOOP = """
+import sys
+from vstate import Versioned
+store, name, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with Versioned(store) as state:
+    for turn in range(turns):
+        state.setdefault(f"list/{name}", []).append(turn)
+        state.commit(f"{name} {turn}")
+"""
+
+
+def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
+    """Three processes that commit to one branch at a time, each to its own key, lose nothing."""
+    children = [
+        subprocess.Popen([sys.executable, "-c", COMMIT_LOOP, str(tmp_path / "s"), str(i), "15"])
+        for i in range(3)
+    ]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    with Versioned(tmp_path / "s") as state:
+        assert dict(state) == {f"list/{i}": list(range(15)) for i in range(3)}
+        assert sum(len(c.parents) < 2 for c in state.log()) == 45
+
+
+def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:
+    """A process that changed a key that another one changed meanwhile gets MergeConflict and keeps its change."""
+    with Versioned(tmp_path / "s") as state:
+        state["k"] = [1]
+        state.commit()
+        state["k"].append("mine")
+        run_python(
+            "import sys; from vstate import Versioned\ns = Versioned(sys.argv[1]); s['k'].append('theirs'); s.commit()",
+            tmp_path / "s",
+        )
+        with pytest.raises(MergeConflict, match="'k'"):
+            state.commit()
+        assert state["k"] == [1, "mine"]

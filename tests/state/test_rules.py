@@ -1,0 +1,695 @@
+"""The rules of mutation detection and of keys, one by one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Live, Memory, Versioned
+from vstate.errors import (
+    AlreadyExists,
+    CannotLoad,
+    DetachedHead,
+    InvalidInput,
+    KeyNotFound,
+    NotVersioned,
+    ReadOnly,
+    UncommittedChanges,
+    Unpicklable,
+)
+from vstate.repo import Repository
+from vstate.testing import Faulty
+from vstate.values import entry
+
+
+def test_the_same_object_until_the_state_moves() -> None:
+    """A key gives the same object, before and after commits, until a rollback, reset or refresh moves it."""
+    store = Memory()
+    state = Versioned(store)
+    value = [1]
+    state["k"] = value
+    assert state["k"] is value
+    state.commit()
+    assert state["k"] is value
+    fresh = Versioned(store)
+    held = fresh["k"]
+    fresh["other"] = 1
+    fresh.commit()
+    assert fresh["k"] is held
+    fresh.rollback()
+    assert fresh["k"] is held, "a value that is the same there stays the same object"
+    held.append(2)
+    fresh.commit()
+    fresh.rollback()
+    assert fresh["k"] == [1]
+    assert fresh["k"] is not held
+
+
+def test_an_edit_after_a_later_commit() -> None:
+    """An edit through a reference taken before two commits is committed."""
+    state = Versioned()
+    state["k"] = old = {"list": []}
+    state.commit()
+    for i in range(3):
+        state["other"] = i
+        state.commit()
+    old["list"].append(1)
+    assert state.commit() is not None
+    assert state.checkout("HEAD")["k"] == {"list": [1]}
+
+
+def test_an_edit_through_an_inner_reference() -> None:
+    """An edit through a reference to an inner part, the outer one being gone, is committed."""
+    state = Versioned()
+    state["k"] = {"a": {"b": [1]}}
+    state.commit()
+    inner = state["k"]["a"]["b"]
+    state.commit()
+    inner.append(2)
+    assert state.commit() is not None
+    assert state.checkout("HEAD")["k"] == {"a": {"b": [1, 2]}}
+
+
+def test_the_second_edit_of_a_turn() -> None:
+    """Two edits with a commit each, and two before one commit, all count."""
+    state = Versioned()
+    state["k"] = []
+    state.commit()
+    for i in range(5):
+        state["k"].append(i)
+        assert state.commit() is not None
+        state["k"].append(-i)
+        state["k"].append(i)
+        assert state.commit() is not None
+    assert len(state.checkout("HEAD")["k"]) == 15
+
+
+def test_one_object_under_two_keys() -> None:
+    """An object that stands under two keys is changed under both."""
+    state = Versioned()
+    shared: list[int] = []
+    state["a"] = state["b"] = [shared]
+    del shared
+    state.commit()
+    state["a"][0].append(1)
+    assert state.status().modified == ["a", "b"]
+    state.commit()
+    assert dict(state.checkout("HEAD")) == {"a": [[1]], "b": [[1]]}
+
+
+def test_no_change_no_commit() -> None:
+    """Nothing, a read, an equal value set again, and a change taken back all make no commit."""
+    state = Versioned()
+    assert state.commit("nothing") is None
+    state["k"] = [1, {"a": 2}]
+    state.commit()
+    assert state.commit() is None
+    list(state.values())
+    assert state.commit() is None
+    state["k"] = [1, {"a": 2}]
+    assert state.commit() is None
+    state["k"].append(3)
+    state["k"].pop()
+    assert state.commit() is None
+    state["new"] = 1
+    del state["new"]
+    assert state.commit() is None
+    assert len(list(state.log())) == 1
+
+
+def test_none_is_a_value() -> None:
+    """None is stored, listed, diffed and told apart from absent."""
+    state = Versioned()
+    state["k"] = None
+    assert state.commit() is not None
+    assert "k" in state
+    assert state["k"] is None
+    assert len(state) == 1
+    assert state.commit() is None
+    state["k"] = 0
+    assert state.status()["k"].old is None
+    assert state.status()["k"].kind == "modified"
+
+
+def test_deleting_is_a_change() -> None:
+    """A deletion makes a commit, and deleting an absent key raises KeyError."""
+    state = Versioned()
+    state["k"] = [1]
+    state.commit()
+    del state["k"]
+    assert "k" not in state
+    with pytest.raises(KeyNotFound):
+        state["k"]
+    with pytest.raises(KeyError):
+        del state["k"]
+    assert state.commit() is not None
+    assert list(state.checkout("HEAD")) == []
+
+
+def test_setting_then_deleting_a_committed_key_deletes_it() -> None:
+    """Set, then deleted: gone. Deleted, then set as it was: no change."""
+    state = Versioned()
+    state["k"] = [1]
+    state.commit()
+    state["k"] = [2]
+    del state["k"]
+    assert state.status().removed == ["k"]
+    state["k"] = [1]
+    assert state.commit() is None
+    state["k"] = [2]
+    del state["k"]
+    state.commit()
+    assert "k" not in Versioned(state.store)
+
+
+@pytest.mark.parametrize("key", [1, None, b"k", ("a",), 1.5])
+def test_keys_are_str(key: Any) -> None:
+    """Every use of a key that is no str raises TypeError, but for `in`, which is False."""
+    for state in (Versioned(), Live(), Versioned().namespace("n")):
+        for use in (state.__getitem__, state.__delitem__, lambda k, s=state: s.__setitem__(k, 1)):
+            with pytest.raises(TypeError, match="keys are str"):
+                use(key)
+        assert key not in state
+        assert list(state) == []
+
+
+@pytest.mark.parametrize("key", [[], {}])
+def test_unhashable_keys_are_type_errors(key: Any) -> None:
+    """A list as a key is a TypeError as well."""
+    with pytest.raises(TypeError):
+        Versioned()[key]
+
+
+PLANES = [
+    "a",
+    "é",
+    "߿",
+    "\u0800",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    *(chr(p << 16 | 0xFFFD) for p in range(1, 17)),
+]
+ODD_KEYS = [
+    *PLANES,
+    "",
+    "/",
+    "//",
+    "/a",
+    "a/",
+    "/a/",
+    "a//b",
+    "\0",
+    "a\nb",
+    " ",
+    "".join(PLANES),
+    "k" * 4096,
+    "\U0010ffff",
+]
+
+
+def test_keys_of_every_plane(tmp_path) -> None:
+    """Keys with letters of every Unicode plane, with "/" at both ends, NUL and none at all are kept."""
+    with Versioned(tmp_path / "s") as state:
+        for i, key in enumerate(ODD_KEYS):
+            state[key] = i
+        state.commit()
+    with Versioned(tmp_path / "s") as state:
+        assert list(state) == sorted(ODD_KEYS)
+        assert {key: state[key] for key in ODD_KEYS} == {key: i for i, key in enumerate(ODD_KEYS)}
+        for prefix in [*PLANES, "/", "a/"]:
+            expected = sorted(key for key in ODD_KEYS if key.startswith(prefix))
+            assert list(state.keys(prefix)) == expected
+            assert len(state.keys(prefix)) == len(expected)
+        assert state.status().keys() == set()
+
+
+@pytest.mark.parametrize("key", ["\ud800", "a\udfff", "k" * 4097, "é" * 2049])
+def test_keys_that_cannot_be_stored(key: str) -> None:
+    """A lone surrogate in a key, or more than 4,096 bytes, is refused when it is set."""
+    state = Versioned()
+    with pytest.raises(InvalidInput):
+        state[key] = 1
+    assert len(state) == 0
+    assert key not in state
+
+
+def test_unpicklable_keeps_everything_staged() -> None:
+    """What cannot be pickled is named with its key and path, three levels deep, and nothing is committed."""
+    state = Versioned()
+    state["kept"] = [1]
+    state.commit()
+    head = state.head
+    state["kept"].append(2)
+    state["good"] = "x" * 1000
+    state["job"] = {"ok": [1, 2], "steps": [{"name": "a"}, {"name": "b", "lock": threading.Lock()}]}
+    state["gen"] = [0, (i for i in range(3))]
+    del state["good"]
+    state["good"] = "y"
+    with pytest.raises(Unpicklable) as caught:
+        state.commit()
+    assert caught.value.keys == ("gen", "job")
+    assert 'state["job"]["steps"][1]["lock"]: _thread.lock' in caught.value.culprits["job"]
+    assert 'state["gen"][1]: generator' in caught.value.culprits["gen"]
+    assert state.head == head
+    assert state["kept"] == [1, 2]
+    assert state["good"] == "y"
+    del state["job"]["steps"][1]["lock"]
+    del state["gen"]
+    assert state.commit() is not None
+    assert dict(Versioned(state.store)) == {
+        "kept": [1, 2],
+        "good": "y",
+        "job": {"ok": [1, 2], "steps": [{"name": "a"}, {"name": "b"}]},
+    }
+
+
+@dataclass
+class Holder:
+    inner: Any = None
+    items: list[Any] = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (Holder(items=[1, Holder(threading.Lock())]), ".items[1].inner: _thread.lock"),
+        ((1, {"a": {2: threading.Lock()}}), '[1]["a"][2]: _thread.lock'),
+        ({"f": sys._getframe()}, '["f"]: frame'),
+    ],
+)
+def test_the_path_to_the_culprit(value: Any, path: str) -> None:
+    """The path leads through attributes, indexes and keys."""
+    state = Versioned()
+    state["v"] = value
+    with pytest.raises(Unpicklable) as caught:
+        state.commit()
+    assert f'state["v"]{path}' in str(caught.value)
+
+
+def test_nested_deeper_than_pickle_follows() -> None:
+    """A value nested too deep is Unpicklable, says so, and leaves the others staged."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    state = Versioned()
+    state["deep"], state["fine"] = deep, 1
+    del deep
+    with pytest.raises(Unpicklable, match="nested deeper than pickle can follow"):
+        state.commit()
+    assert state.head is None
+    del state["deep"]
+    assert state.commit() is not None
+    assert list(state) == ["fine"]
+
+
+def test_a_class_that_is_gone(run_python, tmp_path) -> None:
+    """If a class is gone, only its key fails, naming key and class; listing, diff and the rest work."""
+    (tmp_path / "old_module.py").write_text("class Gone:\n    def __init__(self): self.x = [1]\n")
+    run_python(
+        "import sys, old_module; from vstate import Versioned\n"
+        "s = Versioned(sys.argv[1]); s['fine'] = [1]; s['lost'] = {'in': [old_module.Gone()]}; s.commit(); s['fine'].append(2); s.commit()",
+        tmp_path / "s",
+        path=tmp_path,
+    )
+    with Versioned(tmp_path / "s") as state:
+        with pytest.raises(CannotLoad) as caught:
+            state["lost"]
+        assert caught.value.key == "lost"
+        assert caught.value.name == "old_module.Gone"
+        assert state["fine"] == [1, 2]
+        assert list(state) == ["fine", "lost"]
+        assert state.diff("HEAD~1", "HEAD").modified == ["fine"]
+        assert not state.status()
+        assert state.commit() is None
+        state["fine"].append(3)
+        assert state.commit() is not None
+        state["lost"] = "replaced"
+        assert state.status().modified == ["lost"]
+        assert state.commit() is not None
+        assert str(state)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 101, 16_384, 16_385, 3_000_000])
+@pytest.mark.parametrize("kind", [bytes, bytearray, str])
+def test_sizes(kind: type, size: int) -> None:
+    """Values of every size come back, from nothing to megabytes."""
+    value = "é" * size if kind is str else kind(size)
+    state = Versioned()
+    state["v"] = value
+    state.commit()
+    assert Versioned(state.store)["v"] == value
+
+
+def test_detached_head() -> None:
+    """With a detached HEAD the branch is None, reading works, and commit raises with a hint."""
+    store = Memory()
+    state = Versioned(store)
+    for i in range(2):
+        state["k"] = [i]
+        state.commit()
+    Repository(store).checkout("HEAD~1")
+    detached = Versioned(store)
+    assert detached.branch is None
+    assert detached["k"] == [0]
+    detached["k"].append(1)
+    for act in (detached.commit, detached.rollback, lambda: detached.reset("HEAD")):
+        with pytest.raises(DetachedHead, match="switch"):
+            act()
+    assert detached["k"] == [0, 1]
+    assert detached.status().modified == ["k"]
+    detached.switch("saved", create=True)
+    assert detached.commit() is not None
+    assert Versioned(store).branch == "saved"
+    assert Versioned(store)["k"] == [0, 1]
+
+
+def test_switch_does_not_lose_changes() -> None:
+    """switch refuses to lose changes, and takes them along to a new branch."""
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+    state.create_branch("b")
+    state["k"] = 2
+    with pytest.raises(UncommittedChanges):
+        state.switch("b")
+    state.switch("c", create=True)
+    assert state["k"] == 2
+    state.commit()
+    assert {name: dict(state.checkout(name)) for name in "bc"} == {"b": {"k": 1}, "c": {"k": 2}}
+
+
+def test_switch_create_refuses_a_branch_that_is_there() -> None:
+    """switch(create=True) raises AlreadyExists for an existing branch, also before the first commit."""
+    store = Memory()
+    main = Versioned(store)
+    main["k"] = 1
+    main.commit()
+    for state in (Versioned(store), Versioned(store, branch="unborn")):
+        main.create_branch(f"there{state.branch}")
+        with pytest.raises(AlreadyExists):
+            state.switch(f"there{state.branch}", create=True)
+
+
+def test_snapshots_are_read_only() -> None:
+    """Any write to a snapshot raises ReadOnly, and editing its values changes nothing stored."""
+    state = Versioned()
+    state["k"] = [1]
+    state.commit()
+    snapshot: Any = state.checkout("HEAD")
+    for act in (
+        lambda: snapshot.__setitem__("k", 2),
+        lambda: snapshot.__delitem__("k"),
+        lambda: snapshot.update(k=2),
+        lambda: snapshot.pop("k"),
+        snapshot.popitem,
+        snapshot.clear,
+        lambda: snapshot.setdefault("new", 1),
+    ):
+        with pytest.raises(ReadOnly):
+            act()
+    snapshot["k"].append(2)
+    assert state["k"] == [1]
+    assert state.commit() is None
+    assert state.checkout("HEAD")["k"] == [1]
+    with pytest.raises(KeyNotFound):
+        snapshot["absent"]
+
+
+def test_opening_a_large_store_is_lazy() -> None:
+    """Opening a store of 20,000 keys and reading one takes a handful of reads, views by prefix few more."""
+    store = Memory()
+    state = Versioned(store)
+    state.update({f"ns{i // 100:03}/k{i:05}": "v" * 150 + str(i) for i in range(20_000)})
+    state.commit()
+    faulty = Faulty(store)
+    fresh = Versioned(faulty)
+    opened = len(faulty.calls)
+    assert opened <= 4
+    assert fresh["ns077/k07777"] == "v" * 150 + "7777"
+    assert len(faulty.calls) <= opened + 6
+    assert set(faulty.calls) <= {"get", "get_many"}
+    assert len(fresh) == 20_000
+    assert next(iter(fresh)) == "ns000/k00000"
+    assert len(fresh.keys("ns050/")) == 100
+    assert len(faulty.calls) <= opened + 20
+    for view in (fresh.values("ns123/"), fresh.items("ns124/"), fresh.keys("ns125/")):
+        before = len(faulty.calls)
+        iterator = iter(view)
+        assert len(faulty.calls) == before
+        next(iterator)
+        assert len(faulty.calls) <= before + 6
+    before = len(faulty.calls)
+    fresh["ns077/k07777"] = "new"
+    assert fresh.commit() is not None
+    assert len(faulty.calls) <= before + 12
+
+
+class Counted:
+    """Counts how often it is pickled."""
+
+    pickled = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> dict[str, int]:
+        Counted.pickled += 1
+        return {"number": self.number}
+
+
+def test_sealed_values_are_not_pickled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 1,000 dicts that nothing refers to are committed, the next commit pickles none of them."""
+    pickled = []
+    real = entry.dumps
+    monkeypatch.setattr(entry, "dumps", lambda value: (pickled.append(1), real(value))[1])
+    state = Versioned()
+    for i in range(1000):
+        state[f"k{i}"] = {"number": i, "list": [i]}
+    state["counted"] = Counted(1)
+    kept = state["k5"]
+    state.commit()
+    assert len(pickled) == 1001
+    pickled.clear()
+    state["k7"]["number"] = -1
+    assert state.commit() is not None
+    assert len(pickled) == 3, (
+        "the one that was edited, the one that is held, the one with its own __getstate__"
+    )
+    kept["number"] = "edited"
+    assert state.commit() is not None
+    assert state.checkout("HEAD")["k5"]["number"] == "edited"
+
+
+def test_clearing_a_large_state_is_not_quadratic() -> None:
+    """clear() of 3,000 keys costs a few looks at each key, not one for each pair."""
+    state = Versioned()
+    state.update({f"k{i}": i for i in range(3000)})
+    state.commit()
+    steps = 0
+    real = state.scan_keys
+
+    def counted(prefix: str) -> Iterator[str]:
+        nonlocal steps
+        for key in real(prefix):
+            steps += 1
+            yield key
+
+    state.scan_keys = counted  # type: ignore[method-assign]
+    state.clear()
+    assert steps < 100_000
+    assert len(state) == 0
+    assert state.commit() is not None
+
+
+def test_discarding_an_unchanged_key_keeps_its_reference_alive() -> None:
+    """discard() of a key that has not changed forgets no change made later through a reference to it."""
+    state = Versioned()
+    state["k"] = [1]
+    state.commit()
+    held = state["k"]
+    state.discard("k")
+    held.append(2)
+    assert state["k"] == [1, 2]
+    assert state.commit() is not None
+
+
+def test_discard() -> None:
+    """discard forgets changes of all keys or of the named ones, unpicklable ones too, and brings keys back."""
+    state = Versioned()
+    state["a"], state["b"] = [1], [2]
+    state.commit()
+    state["a"].append(3)
+    del state["b"]
+    state["c"] = threading.Lock()
+    state.discard("a")
+    assert state["a"] == [1]
+    assert "b" not in state
+    state.discard()
+    assert dict(state) == {"a": [1], "b": [2]}
+    assert state.commit() is None
+
+
+def test_diff_forms() -> None:
+    """diff() is HEAD to working, diff(a) from there to working, diff(a, b) between two commits."""
+    state = Versioned()
+    state["a"] = 1
+    state.commit()
+    state["b"] = 2
+    state.commit()
+    state["a"], state["c"] = [5], "x" * 500
+    assert (state.diff().added, state.diff().modified) == (["c"], ["a"])
+    assert state.diff("HEAD~1").added == ["b", "c"]
+    assert state.diff("HEAD~1", "HEAD").added == ["b"]
+    assert state.diff("HEAD", "HEAD~1").removed == ["b"]
+    assert state.diff("HEAD~1")["c"].new == "x" * 500
+    assert state.diff()["a"].new == [5]
+
+
+def test_status_after_both_sides_made_the_same_change() -> None:
+    """When another writer committed the very change that is staged, a refresh leaves nothing to commit."""
+    store = Memory()
+    a, b = Versioned(store), Versioned(store)
+    a["k"] = [1]
+    a.commit()
+    b.refresh()
+    for state in (a, b):
+        state["k"].append(2)
+    a.commit()
+    b.refresh()
+    assert not b.status()
+    assert not b.has_uncommitted()
+    assert b.commit() is None
+
+
+def test_namespaces() -> None:
+    """A namespace is the keys under its name; it nests, and one commit covers all."""
+    state = Versioned()
+    agent = state.namespace("agent")
+    inner = agent.namespace("tools")
+    agent["k"], inner["k"], state["agentless"] = 1, [2], 3
+    assert list(state) == ["agent/k", "agent/tools/k", "agentless"]
+    assert list(agent) == ["k", "tools/k"]
+    assert dict(inner) == {"k": [2]}
+    assert (len(agent), "k" in inner, "agentless" in agent) == (2, True, False)
+    assert inner.commit("all") is not None
+    inner["k"].append(3)
+    del agent["k"]
+    state.commit()
+    assert dict(state.checkout("HEAD")) == {"agent/tools/k": [2, 3], "agentless": 3}
+    for name in ("", "/", "/a", "a/", "\ud800"):
+        with pytest.raises(InvalidInput):
+            state.namespace(name)
+    with pytest.raises(KeyNotFound):
+        agent["absent"]
+
+
+def test_live() -> None:
+    """Live is the mapping without history: commit is None, a failed transaction is undone, the rest refuses."""
+    live = Live()
+    live["lock"] = lock = threading.Lock()
+    live.namespace("n")["k"] = 1
+    assert live.commit("x", a=1) is None
+    assert list(live) == ["lock", "n/k"]
+    assert live["lock"] is lock
+    with pytest.raises(ZeroDivisionError):
+        with live.transaction():
+            live["new"] = 1
+            del live["lock"]
+            raise ZeroDivisionError
+    assert list(live) == ["lock", "n/k"]
+    for name in ("checkout", "rollback", "log", "reset", "diff", "status", "branches", "fork", "switch", "tag",
+                 "tags", "refresh", "discard", "create_branch", "delete_branch", "delete_tag"):  # fmt: skip
+        with pytest.raises(NotVersioned, match=name):
+            getattr(live, name)("x")
+    assert live.keys("n/").__contains__("n/k")
+
+
+def test_transaction() -> None:
+    """A transaction commits once at the end; nested ones join; on an exception what changed inside is gone."""
+    state = Versioned()
+    state["staged"] = [1]
+    with state.transaction("t", who="me"):
+        state["a"] = 1
+        with state.transaction("inner"):
+            state["b"] = 2
+    assert [c.message for c in state.log()] == ["t"]
+    assert state.head is not None
+    assert state.head.info == {"who": "me"}
+    state["staged"].append(2)
+    with pytest.raises(ZeroDivisionError):
+        with state.transaction():
+            state["staged"].append(3)
+            state["b"] = 3
+            del state["a"]
+            state["lock"] = threading.Lock()
+            raise ZeroDivisionError
+    assert dict(state) == {"staged": [1, 2], "a": 1, "b": 2}
+    assert state.status().modified == ["staged"]
+
+
+def test_reset_keeps_the_old_head_in_the_reflog() -> None:
+    """reset moves the branch itself, and the reflog knows where it was."""
+    state = Versioned()
+    for i in range(3):
+        state["k"] = i
+        state.commit()
+    old = state.head
+    state.reset("HEAD~2")
+    assert state["k"] == 0
+    assert [c.id for c in state.log()] == [state.head.id if state.head else ""]
+    assert old is not None
+    assert next(state.repo.refs.reflog("heads/main")).old == old.oid
+
+
+def test_info_is_plain_data() -> None:
+    """A commit's message and info are plain data; anything else is refused and stays staged."""
+    state = Versioned()
+    state["k"] = 1
+    for act in (
+        lambda: state.commit("m", bad=object()),
+        lambda: state.commit("\ud800"),
+        lambda: state.commit(5),
+    ):  # type: ignore[arg-type]
+        with pytest.raises((InvalidInput, TypeError)):
+            act()
+    assert state.head is None
+    made = state.commit("m", n={"a": (1, 2)})
+    assert made is not None
+    assert made.info == {"n": {"a": [1, 2]}}
+
+
+def test_readable_forms() -> None:
+    """str, repr and HTML of states, snapshots, commits and diffs name what they hold, escaped."""
+    state = Versioned()
+    state["<b>"] = [1]
+    state.commit("<i>")
+    things = [state, state.checkout("HEAD"), state.diff("HEAD"), state.head, state.namespace("n"), Live()]
+    for thing in things:
+        assert str(thing)
+        assert repr(thing)
+        assert "<b>[" not in thing._repr_html_()
+        assert "<i>" not in thing._repr_html_()
+
+
+def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) -> None:
+    """A value of 256 MB (1 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
+    size = 2**30 if os.environ.get("VSTATE_SOAK") == "1" else 256 * 10**6
+    with Versioned(Disk(tmp_path / "s", durability="process")) as state:
+        value = bytearray(size)
+        value[size // 3] = 7
+        state["v"] = value
+        assert state.commit() is not None
+        state.discard("v")
+        read = state["v"]
+        assert type(read) is bytearray
+        assert len(read) == size
+        assert read.count(7) == 1
+        assert read[size // 3] == 7
+        state.store.close()

@@ -1,0 +1,139 @@
+"""Tracking: what counts as unshared, and what does not."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vstate import Versioned
+from vstate.state.tracking import is_immutable, is_unshared
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.items = [1]
+
+
+class Slots:
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items = {"a": [1]}
+
+
+class Weak:
+    __slots__ = ("__weakref__", "x")
+
+
+class WithDel(Plain):
+    def __del__(self) -> None:
+        pass
+
+
+def cycle() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+def inner_twice() -> list[Any]:
+    inner = [1]
+    return [inner, inner, {"k": inner}]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [list, dict, lambda: {"a": [1, {"b": {2}}]}, lambda: bytearray(b"x"), lambda: {1, "a"}, Plain, Slots, cycle,
+     inner_twice, lambda: [Plain(), Slots()], lambda: ([1], (2, [3])), lambda: {"x": "y" * 1000, "n": 1.5}],
+)  # fmt: skip
+def test_alone_is_unshared(make: Callable[[], Any]) -> None:
+    """A value that only its holder refers to is unshared."""
+    assert is_unshared({"k": make()}, "k")
+
+
+@pytest.mark.parametrize(
+    ("make", "hold"),
+    [
+        (lambda: [1], lambda v: v),
+        (lambda: {"a": [1]}, lambda v: v["a"]),
+        (lambda: {"a": {"b": [1]}}, lambda v: v["a"]["b"]),
+        (lambda: [1], iter),
+        (lambda: {"a": 1}, lambda v: v.items()),
+        (lambda: bytearray(b"abc"), memoryview),
+        (lambda: [[1]], lambda v: v[0].append),
+        (Plain, lambda v: v.__dict__),
+        (Plain, lambda v: v.items),
+        (Slots, lambda v: v.items["a"]),
+        (lambda: [Plain()], lambda v: weakref.ref(v[0])),
+        (lambda: {1, 2}, weakref.ref),
+        (lambda: [{1, 2}], lambda v: weakref.ref(v[0])),
+        (cycle, lambda v: v),
+        (inner_twice, lambda v: v[0]),
+        (lambda: [1], lambda v: lambda: v),
+        (lambda: ([1],), lambda v: v[0]),
+        (lambda: [(1, [2])], lambda v: v[0]),
+    ],
+)
+def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[Any], Any]) -> None:
+    """A reference from outside to any part, weak or hidden in another object, makes a value shared."""
+    holder = {"k": make()}
+    held = hold(holder["k"])
+    assert not is_unshared(holder, "k")
+    del held
+
+
+@pytest.mark.parametrize(
+    "make",
+    [deque, OrderedDict, lambda: {"f": lambda: 1}, WithDel, lambda: [deque([1])], lambda: [list(range(1000, 1300)), [[]] * 3, object()]],
+)  # fmt: skip
+def test_doubt_is_shared(make: Callable[[], Any]) -> None:
+    """A type whose references cannot be seen counts as shared."""
+    assert not is_unshared({"k": make()}, "k")
+
+
+def test_a_budget() -> None:
+    """A value of more objects than the budget counts as shared."""
+    assert not is_unshared({"k": [[] for _ in range(50_000)]}, "k")
+
+
+BOUND = [1].append
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(None, True), (1, True), ("a", True), ((1, "a"), True), (frozenset({1}), True), (len, True), ((1, (2,)), False),
+     ([], False), (([],), False), (BOUND, False), ({}.get, False), (bytearray(), False), (Plain, False)],
+)  # fmt: skip
+def test_immutable(value: Any, expected: bool) -> None:
+    """Only what cannot change, nor hold what can, is immutable; a list's own method holds the list."""
+    assert is_immutable(value) is expected
+
+
+def test_an_edit_through_a_weak_reference_to_a_set() -> None:
+    """A set that the program can still reach by a weak reference is compared at each commit."""
+    state = Versioned()
+    value = {1}
+    reference = weakref.ref(value)
+    state["k"] = value
+    del value
+    state.commit()
+    found = reference()
+    if found is not None:
+        found.add(2)
+    del found
+    assert state.commit() is not None
+
+
+def test_an_edit_through_the_method_of_a_part() -> None:
+    """A part that a stored method of its own leads to is compared at each commit."""
+    state = Versioned()
+    log: list[int] = []
+    state["tool"] = {"write": log.append}
+    state.commit()
+    log.append(1)
+    assert state.commit() is not None
+    assert Versioned(state.store)["tool"]["write"].__self__ == [1]

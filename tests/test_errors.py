@@ -1,0 +1,109 @@
+"""The exception tree: who is caught by what, what each carries, and how it reads."""
+
+import copy
+import pickle
+
+import pytest
+
+from vstate import errors
+from vstate.errors import (
+    AlreadyExists,
+    CannotLoad,
+    Conflict,
+    CorruptObject,
+    CorruptStore,
+    DetachedHead,
+    InvalidInput,
+    KeyNotFound,
+    MergeConflict,
+    NotFound,
+    NotVersioned,
+    ReadOnly,
+    RefMoved,
+    StorageError,
+    StoreFull,
+    StoreUnavailable,
+    UncommittedChanges,
+    Unpicklable,
+    UnsupportedFormat,
+    VStateError,
+)
+
+EXAMPLES = [
+    NotFound("no revision 'x'", name="x", candidates=["y"]),
+    KeyNotFound("k"),
+    AlreadyExists("there is a branch 'x' already; choose another", name="x"),
+    RefMoved("heads/main", expected="a" * 64, actual=None),
+    MergeConflict(["b", "a"], branch="main"),
+    UncommittedChanges("switch"),
+    ReadOnly("a snapshot cannot be changed"),
+    DetachedHead("c" * 64),
+    NotVersioned("log"),
+    InvalidInput("malformed", candidates=["x"]),
+    Unpicklable({"k": 'state["k"]: _thread.lock'}),
+    CannotLoad("mod.Class", "gone", key="k"),
+    CorruptObject("d" * 64, "it is missing"),
+    CorruptStore("/there", "no database"),
+    UnsupportedFormat("9", 1),
+    StoreFull("full"),
+    StoreUnavailable("gone", outcome_unknown=True),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_pickles_and_copies_with_its_data(error: VStateError) -> None:
+    """An error crosses a process boundary with its message and its attributes."""
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is type(error)
+        assert str(other) == str(error)
+        assert vars(other) == vars(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_reads_as_a_sentence(error: VStateError) -> None:
+    """The text of an error is its message, in no quotes, on one line."""
+    assert str(error) == error.message
+    assert str(error)[0] not in "'\""
+    assert "\n" not in str(error)
+
+
+def test_every_public_error_has_an_example() -> None:
+    """The examples above leave out only the classes that are never raised by themselves."""
+    shown = {type(error).__name__ for error in EXAMPLES}
+    assert set(errors.__all__) - shown == {"VStateError", "Conflict", "StorageError"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (NotFound, KeyError),
+        (KeyNotFound, NotFound),
+        (InvalidInput, ValueError),
+        (Unpicklable, TypeError),
+        (RefMoved, Conflict),
+        (MergeConflict, Conflict),
+        (UncommittedChanges, Conflict),
+        (DetachedHead, ReadOnly),
+        (CorruptObject, StorageError),
+        (CorruptStore, StorageError),
+        (UnsupportedFormat, StorageError),
+        (StoreFull, StorageError),
+        (StoreUnavailable, StorageError),
+    ],
+)
+def test_is_caught_as(kind: type[Exception], base: type[Exception]) -> None:
+    """Errors are caught by what the caller does next, and as the builtin they stand for."""
+    assert issubclass(kind, base)
+    assert issubclass(kind, VStateError)
+
+
+def test_candidates_are_shown() -> None:
+    """A name that leads nowhere comes with the names that do."""
+    assert "did you mean: main, mine?" in str(NotFound("no branch 'mani'", candidates=["main", "mine"]))
+
+
+def test_merge_conflict_names_its_keys() -> None:
+    """A merge conflict names the keys, sorted, ten of them in its text and all in `keys`."""
+    error = MergeConflict([f"k{i:02}" for i in range(12)][::-1], branch="b")
+    assert error.keys == tuple(f"k{i:02}" for i in range(12))
+    assert "'k09' and 2 more" in str(error)

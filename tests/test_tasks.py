@@ -1,0 +1,364 @@
+"""Tasks: one commit a call; events: what happened, with the commit that holds it; view."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+
+from vstate import InvalidInput, Live, Memory, NotVersioned, Unpicklable, Versioned, events, task, view
+
+
+@task
+def add(value: Any, *, state: Any, fail: bool = False) -> int:
+    """Add a value to the list."""
+    state.setdefault("list", []).append(value)
+    state.record("added", value=value)
+    if fail:
+        raise ValueError("no")
+    return len(state["list"])
+
+
+@task
+async def add_async(value: Any, *, state: Any, fail: bool = False) -> int:
+    """Add a value to the list, after a moment."""
+    state.setdefault("list", []).append(value)
+    await asyncio.sleep(0)
+    if fail:
+        raise ValueError("no")
+    return len(state["list"])
+
+
+@task(name="outer")
+def outer(*, state: Any, fail: bool = False) -> None:
+    add(1, state=state)
+    try:
+        add(2, state=state, fail=True)
+    except ValueError:
+        pass
+    state["outer"] = True
+    if fail:
+        raise KeyError("outer")
+
+
+def messages(state: Versioned) -> list[str]:
+    return [commit.message for commit in state.log()][::-1]
+
+
+def kinds(state: Any, **options: Any) -> list[str]:
+    return [event.kind for event in events(state, **options)]
+
+
+def test_one_commit_a_call() -> None:
+    """A call makes one commit with the task's name, how long it took and how it ended."""
+    state = Versioned()
+    assert add("x", state=state) == 1
+    assert add("y", state=state) == 2
+    assert messages(state) == ["add", "add"]
+    assert state.head is not None
+    assert state.head.info["name"] == "add"
+    assert state.head.info["outcome"] == "ok"
+    assert 0 <= state.head.info["seconds"] < 60
+    assert kinds(state) == ["task.start", "added", "task.end"] * 2
+    assert add.__doc__ == "Add a value to the list."
+    assert add.__name__ == "add"
+
+
+def test_async_is_one_commit_a_call() -> None:
+    """An async task makes one commit too, also on an exception, and concurrent ones take turns."""
+    state = Versioned()
+
+    async def main() -> None:
+        await asyncio.gather(*(add_async(i, state=state) for i in range(5)))
+        with pytest.raises(ValueError, match="no"):
+            await add_async("bad", state=state, fail=True)
+
+    asyncio.run(main())
+    assert sorted(state["list"]) == list(range(5))
+    assert messages(state) == ["add_async"] * 6
+    sizes = [len(state.checkout(c).get("list", [])) for c in state.log()][::-1]
+    assert sizes == [1, 2, 3, 4, 5, 5]
+
+
+def test_nested_tasks_add_to_the_outer_commit() -> None:
+    """Nested tasks make no commit; a nested failure that is caught discards its own changes only."""
+    state = Versioned()
+    outer(state=state)
+    assert messages(state) == ["outer"]
+    assert dict(state) == {"list": [1], "outer": True}
+    assert kinds(state).count("task.start") == 3
+    assert kinds(state).count("task.error") == 1
+
+
+def test_an_exception_passes_through_and_changes_are_discarded() -> None:
+    """The very exception goes to the caller; changes are gone; one commit without changes keeps the events."""
+    state = Versioned()
+    add("kept", state=state)
+    tree = state.head.tree if state.head else None
+    held = state["list"]
+    with pytest.raises(ValueError, match="no") as caught:
+        add("gone", state=state, fail=True)
+    assert caught.value.__cause__ is None
+    assert state["list"] == ["kept"]
+    assert state.head is not None
+    assert state.head.tree == tree
+    assert state.head.info["outcome"] == "error"
+    error = events(state, kind="task.error")[0]
+    assert (error.data["type"], error.data["message"], error.data["name"]) == ("ValueError", "no", "add")
+    assert error.commit == state.head.id
+    assert held is not None
+    with pytest.raises(KeyError):
+        outer(state=state, fail=True)
+    assert "outer" not in state
+    assert state["list"] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "listed", "commits"), [("discard", [], 1), ("commit", [1], 1), ("keep", [1], 0)]
+)
+def test_on_error(mode: Any, listed: list[int], commits: int) -> None:
+    """on_error discards, commits or keeps staged what a failing call changed."""
+
+    @task(on_error=mode)
+    def fails(*, state: Any) -> None:
+        state["list"].append(1)
+        raise RuntimeError
+
+    state = Versioned()
+    state["list"] = []
+    state.commit()
+    with pytest.raises(RuntimeError):
+        fails(state=state)
+    assert state["list"] == listed
+    assert len(messages(state)) == 1 + commits
+    assert state.status().modified == (["list"] if mode == "keep" else [])
+    assert "task.error" in kinds(state)
+
+
+def test_bad_options() -> None:
+    """An unknown on_error, a generator and a state that is none are refused."""
+    with pytest.raises(InvalidInput):
+        task(on_error="x")  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput):
+
+        @task
+        def generator(*, state: Any) -> Any:
+            yield 1
+
+    with pytest.raises(TypeError):
+        add(1, state={})
+
+
+def test_without_a_state() -> None:
+    """Without a state a call gets a fresh Live; with one it remembers within the process."""
+    assert add(1) == add(2) == 1  # type: ignore[call-arg]
+    live = Live()
+    assert [add(i, state=live) for i in range(3)] == [1, 2, 3]
+    with pytest.raises(ValueError, match="no"):
+        add(3, state=live, fail=True)
+    assert kinds(live)[-1] == "task.error"
+    assert all(event.commit is None for event in events(live))
+
+
+def test_what_was_uncommitted_is_committed_before() -> None:
+    """What was staged before the call is a commit of its own, also if the call fails."""
+    state = Versioned()
+    state["staged"] = [1]
+    with pytest.raises(ValueError, match="no"):
+        add(1, state=state, fail=True)
+    assert messages(state) == ["Before add", "add"]
+    assert dict(state.checkout("HEAD~1")) == {"staged": [1]}
+    assert dict(state) == {"staged": [1]}
+
+
+def test_a_result_that_cannot_be_stored() -> None:
+    """An unpicklable value raises Unpicklable at the end of the call, and everything stays staged."""
+    state = Versioned()
+
+    @task
+    def lock(*, state: Any) -> None:
+        state["lock"] = threading.Lock()
+        state["other"] = [1]
+
+    with pytest.raises(Unpicklable, match="lock"):
+        lock(state=state)
+    assert list(state) == ["lock", "other"]
+    assert state.head is None
+
+
+def test_an_error_is_not_hidden_by_what_cannot_be_stored() -> None:
+    """The function's own exception goes to the caller, whatever it left in the state."""
+
+    @task(on_error="commit")
+    def fails(*, state: Any) -> None:
+        state["lock"] = threading.Lock()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails(state=Versioned())
+
+
+def test_a_namespace_as_state() -> None:
+    """A task may be given a namespace: its keys and its events are there, the commit is the state's."""
+    state = Versioned()
+    add("x", state=state.namespace("agent"))
+    state.record("other")
+    assert list(state) == ["agent/list"]
+    assert messages(state) == ["add"]
+    assert {event.namespace for event in events(state.namespace("agent"))} == {"agent"}
+    assert kinds(state.namespace("agent")) == ["task.start", "added", "task.end"]
+    assert kinds(state)[-1] == "other"
+
+
+def test_methods_are_tasks() -> None:
+    """A method can be a task."""
+
+    class Agent:
+        @task
+        def run(self, *, state: Any) -> str:
+            state["by"] = "agent"
+            return "done"
+
+    state = Versioned()
+    assert Agent().run(state=state) == "done"
+    assert messages(state) == ["run"]
+
+
+def test_threads_inside_a_task() -> None:
+    """A thread that runs in a copy of the task's context is part of the task; another one waits its turn."""
+    state = Versioned()
+
+    @task
+    def parent(*, state: Any) -> None:
+        contexts = [contextvars.copy_context() for _ in range(4)]
+        threads = [
+            threading.Thread(target=context.run, args=(lambda i=i: add(i, state=state),))
+            for i, context in enumerate(contexts)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    parent(state=state)
+    assert sorted(state["list"]) == [0, 1, 2, 3]
+    assert messages(state) == ["parent"]
+    outside = [threading.Thread(target=add, args=(i,), kwargs={"state": state}) for i in range(4)]
+    for thread in outside:
+        thread.start()
+    for thread in outside:
+        thread.join()
+    assert messages(state) == ["parent", *["add"] * 4]
+
+
+def test_work_left_behind_by_a_task_commits_for_itself() -> None:
+    """A task called from an asyncio task that outlived the outer call makes its own commit."""
+    state = Versioned()
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        left: list[asyncio.Task[None]] = []
+
+        async def later() -> None:
+            await ended.wait()
+            await add_async("later", state=state)
+
+        @task
+        async def starter(*, state: Any) -> None:
+            left.append(asyncio.create_task(later()))
+
+        await starter(state=state)
+        ended.set()
+        await asyncio.gather(*left)
+
+    asyncio.run(main())
+    assert messages(state) == ["starter", "add_async"]
+    assert state.commit() is None
+
+
+def test_events() -> None:
+    """Events come oldest first, with kind, limit and revision, each with the commit that holds its effects."""
+    state = Versioned()
+    for i in range(3):
+        state["k"] = i
+        state.record("step", i=i, nested={"a": [1, None]})
+        state.record("noise")
+        state.commit(f"c{i}")
+    state.record("step", i=3)
+    found = events(state, kind="step")
+    assert [event.data["i"] for event in found] == [0, 1, 2, 3]
+    assert [state.checkout(event.commit)["k"] for event in found[:3] if event.commit] == [0, 1, 2]
+    assert found[3].commit is None
+    assert [event.data["i"] for event in events(state, kind="step", limit=2)] == [2, 3]
+    assert [event.data["i"] for event in events(state, kind="step", rev="HEAD~1")] == [0, 1]
+    assert events(state, limit=0) == []
+    times = [event.time for event in events(state)]
+    assert times == sorted(times)
+    with pytest.raises(InvalidInput, match=r"data\['bad'\]"):
+        state.record("x", bad=object())
+
+
+def test_events_alone_make_a_commit() -> None:
+    """A recorded event is a reason for a commit, and survives a failing one and a discard."""
+    state = Versioned()
+    state.record("only")
+    state.discard()
+    assert state.has_uncommitted()
+    assert state.commit() is not None
+    assert state.commit() is None
+    assert kinds(Versioned(state.store)) == ["only"]
+
+
+def test_events_of_both_sides_of_a_merge() -> None:
+    """After a merge the events of both writers are there, once."""
+    store = Memory()
+    a, b = Versioned(store), Versioned(store)
+    for name, state in (("a", a), ("b", b)):
+        state[name] = 1
+        state.record(name)
+        state.commit()
+    assert sorted(kinds(Versioned(store))) == ["a", "b"]
+
+
+def test_the_thousandth_event_costs_what_the_tenth_did() -> None:
+    """The bytes of a commit with one event do not grow with the number of events before it."""
+    store = Memory()
+    state = Versioned(store)
+    sizes: dict[int, int] = {}
+    for i in range(1, 1001):
+        before = sum(map(len, dict(store.items()).values())) if i in (10, 1000) else 0
+        state.record("step", number=10_000 + i)
+        state["last"] = 10_000 + i
+        state.commit("step")
+        if before:
+            sizes[i] = sum(map(len, dict(store.items()).values())) - before
+    assert abs(sizes[1000] - sizes[10]) < 0.05 * sizes[10]
+
+
+def test_view() -> None:
+    """view is a dict that prints as a table: of every key, or of what the newest commit changed."""
+    state = Versioned()
+    assert view(state, "recent") == {}
+    state["a"], state["n/b"] = 1, "x" * 1000
+    state.commit("one")
+    state["a"] = 2
+    state["n/c"] = None
+    state.commit("two")
+    assert view(state) == {"a": 2, "n/b": "x" * 1000, "n/c": None}
+    assert view(state, focus="recent") == {"a": (1, 2), "n/c": (None, None)}
+    assert view(state.checkout("HEAD~1"), "recent") == {"a": (None, 1), "n/b": (None, "x" * 1000)}
+    assert view(state.checkout("HEAD~1")) == {"a": 1, "n/b": "x" * 1000}
+    assert view(state.namespace("n")) == {"b": "x" * 1000, "c": None}
+    assert view(state.namespace("n"), "recent") == {"c": (None, None)}
+    lines = str(view(state)).splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) < 300
+    assert "<table>" in view(state)._repr_html_()
+    with pytest.raises(InvalidInput):
+        view(state, "other")  # type: ignore[arg-type]
+    assert view(Live()) == {}
+    with pytest.raises(NotVersioned):
+        view(Live(), "recent")
