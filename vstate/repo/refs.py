@@ -125,13 +125,14 @@ class Refs:
 
     def set_head(self, *, branch: str | None = None, commit: ObjectId | None = None, action: str) -> None:
         """Put HEAD on a branch, or detach it at a commit."""
-        old = self.head().commit
-        new = self.read(HEADS + branch) if branch is not None else commit
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
-        self._store.transact(
-            {self._reflog_key(HEAD, None): encode([old, new, action]), PREFIX + HEAD: value},
-            {PREFIX + HEAD: self._store.get(PREFIX + HEAD)},
-        )
+        done = False
+        while not done:  # False: another process moved HEAD in between; the last one to ask has it
+            before = self._store.get(PREFIX + HEAD)
+            old = self.head().commit
+            new = self.read(HEADS + branch) if branch is not None else commit
+            line = {self._reflog_key(HEAD, None): encode([old, new, action])}
+            done = self._store.transact({**line, PREFIX + HEAD: value}, {PREFIX + HEAD: before})
 
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
         """The moves of the ref, newest first."""

@@ -271,11 +271,16 @@ class Repository:
         return commit
 
     def rename_branch(self, old: str, new: str) -> Commit:
-        """Give a branch another name, HEAD following; AlreadyExists if the name is taken."""
+        """Give a branch another name, HEAD following; AlreadyExists if the name is taken.
+
+        Raises RefMoved, and leaves both branches, if a commit came to the old one in between.
+        """
         commit = self.create_branch(new, self.branch(old))
         if self.refs.head().branch == old:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
-        self.delete_branch(old)
+        action = f"branch: renamed to {new}"
+        if not self.refs.compare_and_swap(HEADS + old, expected=commit.oid, new=None, action=action):
+            self._raise_moved(HEADS + old, commit.oid)
         return commit
 
     def move_branch(self, name: str, rev: Revision, *, seen: Commit | None = None) -> Commit:

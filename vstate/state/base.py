@@ -150,6 +150,11 @@ class State(ReadableState, MutableMapping[str, Any]):
     prefix: str = ""
     """What the keys begin with in the root: empty, or a namespace's name and "/"."""
 
+    def clear(self) -> None:
+        """Delete every key."""
+        for key in list(self.scan_keys("")):
+            self.pop(key, None)
+
     def record(self, kind: str, **data: Any) -> Event:
         """Record that something happened; the next commit keeps it. `data` is plain data.
 

@@ -11,6 +11,7 @@ import gc
 import sys
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
 
@@ -39,6 +40,8 @@ _COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enable
 def is_immutable(value: Any) -> bool:
     """Whether no program can change the value in place."""
     kind = type(value)
+    if kind is BuiltinFunctionType:  # `len`, but not `[].append`, which holds a list
+        return value.__self__ is None or isinstance(value.__self__, ModuleType)
     return kind in IMMUTABLE or (kind in _FROZEN and all(type(item) in IMMUTABLE for item in value))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import warnings
@@ -9,9 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from vstate.errors import Conflict
+
 _WARN_AFTER_SECONDS = 30.0
 
-_holding: ContextVar[tuple[int, ...]] = ContextVar("vstate_turns", default=())
+_holding: ContextVar[tuple[object, ...]] = ContextVar("vstate_turns", default=())
+
+
+def _in_event_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")  # who has not imported it is in no event loop of its
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class Turns:
@@ -23,23 +31,32 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._holder: object = None
 
     @property
     def nested(self) -> bool:
         """Whether this context is inside a transaction already."""
-        return id(self) in _holding.get()
+        return self._holder is not None and self._holder in _holding.get()
 
     def after_fork_in_child(self) -> None:
         """Forget a holder that was another thread, which is not in this process."""
         if not self.nested:
             self._lock = threading.Lock()
+            self._holder = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Wait for the turn, blocking the thread, and hold it for the with block."""
-        if not self._lock.acquire(timeout=_WARN_AFTER_SECONDS):
-            self._warn()
-            self._lock.acquire()
+        if not self._lock.acquire(blocking=False):
+            if _in_event_loop():
+                raise Conflict(
+                    "another task or transaction on the same state is under way, and waiting for it would "
+                    "stop the event loop that it may run in; make this task an async def, or use "
+                    "asyncio.to_thread"
+                )
+            if not self._lock.acquire(timeout=_WARN_AFTER_SECONDS):
+                self._warn()
+                self._lock.acquire()
         with self._marked():
             yield
 
@@ -59,11 +76,14 @@ class Turns:
 
     @contextmanager
     def _marked(self) -> Iterator[None]:
-        token = _holding.set((*_holding.get(), id(self)))
+        # A mark of this turn alone: what outlives it and kept the context is not inside the next one.
+        self._holder = holder = object()
+        token = _holding.set((*_holding.get(), holder))
         try:
             yield
         finally:
             _holding.reset(token)
+            self._holder = None
             self._lock.release()
 
     @contextmanager

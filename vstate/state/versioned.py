@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import merge
 from os import PathLike
 from typing import Any, Self
@@ -16,6 +16,7 @@ from vstate.errors import (
     InvalidInput,
     MergeConflict,
     RefMoved,
+    StorageError,
     UncommittedChanges,
 )
 from vstate.kv.base import KVStore
@@ -264,7 +265,9 @@ class Versioned(State, ForkAware):
 
         Raises MergeConflict naming those that both changed otherwise.
         """
-        foreign, agreed, conflicts = [], [], []
+        foreign: list[str] = []
+        agreed: list[str] = []
+        conflicts: list[str] = []
         for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
             if key in changes:
                 (agreed if changes[key] == new else conflicts).append(key)
@@ -407,6 +410,8 @@ class Versioned(State, ForkAware):
                 raise DetachedHead(self._head.id if self._head else None)
             target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
             self.commit("Before rollback")
+            # Read now what moving there will need: nothing may fail once the branch has moved.
+            self._repo.diff(self._tree, target.tree)
             commit = self._repo.rollback(self._branch, target, message=message, seen=self._head)
             self._move(commit)
             return commit
@@ -486,11 +491,21 @@ class Versioned(State, ForkAware):
                     f"there is a branch {name!r} already; switch to it without create", name=name
                 )
             if self._follows_head:
-                self._repo.refs.set_head(branch=name, action=f"switch: to {name}")
+                self._take_head_along(name, created=create)
             if target is not None and target is not self._head:
                 self._move(target)
             self._branch = name
             return self._head
+
+    def _take_head_along(self, name: str, *, created: bool) -> None:
+        try:
+            self._repo.refs.set_head(branch=name, action=f"switch: to {name}")
+        except StorageError:
+            if created and self._head is not None:
+                with suppress(StorageError):
+                    ref, action = HEADS + name, "branch: not switched to"
+                    self._repo.refs.compare_and_swap(ref, expected=self._head.oid, new=None, action=action)
+            raise
 
     def branches(self) -> dict[str, Commit]:
         """The newest commit of each branch, by name."""

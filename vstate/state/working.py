@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from vstate.errors import Unpicklable
+from vstate.errors import CorruptObject, Unpicklable
 from vstate.objects import tree
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
@@ -22,18 +22,18 @@ KEEP_COUNT = 100_000
 
 
 class Baseline(NamedTuple):
-    """The committed form of a value in hand: its entry and chunks, and another entry that means the same.
+    """The committed form of a value in hand: its entry and chunks, and other entries that mean the same.
 
-    `loaded` says that the value was unpickled from the entry. Pickling it again may then give other bytes
-    (shared strings, the order of a set), so a difference is compared with what a second, untouched copy
-    gives before it counts as a change; `alternate` remembers that.
+    `loaded` says that the value was unpickled from the entry and not compared with a second copy yet.
+    Pickling it again may give other bytes (shared strings, the order of a set), so a difference is compared
+    with what a second, untouched copy gives before it counts as a change; `alternates` remembers that.
     """
 
     entry: bytes
     chunks: tuple[Chunks | None, ...]
     size: int
     loaded: bool
-    alternate: bytes | None = None
+    alternates: frozenset[bytes] = frozenset()
 
 
 class WorkingValues:
@@ -76,8 +76,8 @@ class WorkingValues:
         else:
             self._watched.add(key)
             # The order of a set can change with each loading; in this one copy it stays what it is now.
-            alternate = encode_value(value, chunks).entry if unordered else None
-            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternate=alternate)
+            now = frozenset({encode_value(value, chunks).entry} if unordered else ())
+            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternates=now)
         self.values[key] = value
         return value
 
@@ -194,17 +194,19 @@ class WorkingValues:
             return None
         if key not in self._watched and not (type(value) in (bytes, str) and len(value) > BLOB_BYTES):
             return Baseline(data, (), 0, loaded=False)  # a short value gains nothing from the old chunks
-        entry = self._repo.parse_entry(key, data)
-        chunks = () if entry.codec == ATOM else entry_chunks(entry, self._repo.objects)
-        baseline = Baseline(data, chunks, entry.size, loaded=False)
+        try:
+            entry = self._repo.parse_entry(key, data)
+            baseline = Baseline(data, entry_chunks(entry, self._repo.objects), entry.size, loaded=False)
+        except CorruptObject:  # the old chunks only save time, and what is damaged may be replaced
+            return Baseline(data, (), 0, loaded=False)
         if key in self._watched:
             self._baselines[key] = baseline
         return baseline
 
     def _means_the_same(self, key: str, baseline: Baseline, encoded: Encoded) -> bool:
-        if encoded.entry in (baseline.entry, baseline.alternate):
+        if encoded.entry == baseline.entry or encoded.entry in baseline.alternates:
             return True
-        if not baseline.loaded or baseline.alternate is not None:
+        if not baseline.loaded:
             return False
         if Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
             return False
@@ -212,7 +214,7 @@ class WorkingValues:
             again = encode_value(self._repo.load(key, baseline.entry).value, baseline.chunks)
         except Exception:  # the stored value loads no more: what is in hand is new then
             return False
-        self._baselines[key] = baseline._replace(alternate=again.entry)
+        self._baselines[key] = baseline._replace(loaded=False, alternates=baseline.alternates | {again.entry})
         return again.entry == encoded.entry
 
     def edited_meanwhile(self, staged: Staged, keys: Iterable[str]) -> list[str]:

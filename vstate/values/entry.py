@@ -219,11 +219,17 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
 
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
-    """The chunks of the entry's parts, from their indexes alone (None for short ones)."""
-    return tuple(
-        read_chunks(reader.indexes, part) if isinstance(part, Link) and not is_single(part) else None
-        for part in entry.parts
-    )
+    """The chunks of the entry's parts, from their indexes alone (None for short ones); CorruptObject."""
+    chunks: list[Chunks | None] = []
+    for part in entry.parts:
+        if isinstance(part, Link) and not is_single(part):
+            try:
+                chunks.append(read_chunks(reader.indexes, part))
+            except ValueError as error:
+                raise CorruptObject(str(part.id), str(error)) from error
+        else:
+            chunks.append(None)
+    return tuple(chunks)
 
 
 def _writable(part: bytes | bytearray) -> bytearray:

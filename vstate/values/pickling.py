@@ -6,7 +6,7 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,9 +118,19 @@ class _Loader(pickle.Unpickler):
 
 
 def _own_class(module: str | None, name: str) -> type | None:
-    found = getattr(sys.modules.get("__main__"), name, None) if module == "__main__" else None
-    own = isinstance(found, type) and found.__module__ == "__main__" and found.__qualname__ == name
-    return found if own else None
+    """The class of the running program with this name, if there is one and only one, nested ones included."""
+    main = sys.modules.get("__main__") if module == "__main__" else None
+    if main is None:
+        return None
+    found = [cls for cls in _classes(vars(main), "") if cls.__name__ == name]
+    return found[0] if len(found) == 1 else None
+
+
+def _classes(names: Mapping[str, Any], path: str) -> Iterator[type]:
+    for name, value in list(names.items()):
+        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == path + name:
+            yield value
+            yield from _classes(vars(value), f"{path}{name}.")
 
 
 def _make_skeleton_class(
@@ -137,7 +147,7 @@ def _make_skeleton_class(
 def _make_skeleton_enum(
     bases: Any, name: str, qualname: str, members: Any, module: str, tracker: Any, extra: Any
 ) -> type:
-    own = _own_class(module, qualname)
+    own = _own_class(module, name)
     if own is not None:
         return own
     return by_value._make_skeleton_enum(  # type: ignore[no-any-return]
@@ -146,7 +156,7 @@ def _make_skeleton_enum(
 
 
 def _class_setstate(made: type, state: Any) -> type:
-    if _own_class(made.__module__, made.__qualname__) is made:
+    if _own_class(made.__module__, made.__name__) is made:
         return made
     return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
 
