@@ -49,6 +49,9 @@ def main() -> None:
     parser.add_argument(
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="where stores are made"
     )
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="also put the table into this Markdown page"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     options = parser.parse_args()
     if options.repeat < 1:
@@ -76,6 +79,8 @@ def main() -> None:
         results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
         console.print(f"{time.perf_counter() - start:6.1f} s  {work.rows[0].name}", style="dim")
     report.write(results, report.Run(options.repeat, kind), options.json, console)
+    if options.page is not None:
+        report.put_into(options.page, results)
 
 
 if __name__ == "__main__":

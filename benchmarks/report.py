@@ -127,6 +127,37 @@ def _word(verdict: Verdict) -> str:
     return {True: "[green]met[/]", False: "[bold red]missed[/]", None: ""}[verdict.met]
 
 
+FIGURES = ("<!-- figures -->", "<!-- /figures -->")
+
+
+def markdown(results: Mapping[str, Result]) -> str:
+    """The same lines as a table in Markdown."""
+    lines = ["| workload | vstate | kvgit | floor | target | reached |", "|---|--:|--:|--:|---|---|"]
+    for result in results.values():
+        unit, judged = result.row.unit, verdicts(result, results)
+        cells = (
+            result.row.name,
+            *(_figure(result.median(side), unit) for side in SIDES),
+            "; ".join(_describe(verdict.target, unit) for verdict in judged) or "–",
+            "; ".join(_reached(verdict, unit) + _missed(verdict) for verdict in judged) or "–",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _missed(verdict: Verdict) -> str:
+    return " **missed**" if verdict.met is False else ""
+
+
+def put_into(page: Path, results: Mapping[str, Result]) -> None:
+    """Replace what stands between the two marks of the page by the table."""
+    before, mark, rest = page.read_text(encoding="utf-8").partition(FIGURES[0])
+    _, end, after = rest.partition(FIGURES[1])
+    if not mark or not end:
+        raise ValueError(f"{page} has no {FIGURES[0]} … {FIGURES[1]}")
+    page.write_text(f"{before}{mark}\n\n{markdown(results)}\n\n{end}{after}", encoding="utf-8")
+
+
 def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
     """Everything that was measured, seconds in seconds and bytes in bytes."""
     return {
