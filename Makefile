@@ -58,8 +58,8 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" log -n 8
 	@echo && echo '$$ vstate diff --stat main what-if'
 	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" diff --stat main what-if
-	@echo && echo '$$ vstate show HEAD plan'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD plan
+	@echo && echo '$$ vstate show HEAD findings'
+	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD findings
 	@echo && echo "Look further: cd $(DEMO) && ../../$(BIN)/vstate --help"
 
 test: .venv/installed-dev

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast, overload
 
-from vstate.errors import InvalidInput, VStateError
+from vstate.errors import CannotLoad, InvalidInput, VStateError
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
@@ -227,14 +227,21 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
+def _value_or_error(state: ReadableState, key: str) -> Any:
+    try:
+        return state[key]
+    except CannotLoad as error:
+        return error
+
+
 def view(state: ReadableState, focus: Literal["full", "recent"] = "full") -> View:
     """What a state or snapshot holds, as a dict that prints as a table.
 
-    "full": every key and its value. "recent": for each key that the newest commit changed, the pair of its
+    "full": every key and its value, the CannotLoad error where a value cannot be loaded. "recent": for each key that the newest commit changed, the pair of its
     old and new value, None standing for absent; needs a history, so NotVersioned for a `Live`.
     """
     if focus == "full":
-        return View(str(state.title()), dict(state.items()))
+        return View(str(state.title()), {key: _value_or_error(state, key) for key in state})
     if focus != "recent":
         raise InvalidInput(f"focus is 'full' or 'recent', not {focus!r}")
     prefix = ""

@@ -116,12 +116,18 @@ class Commit:
         return f"Commit({self.short} {self.message!r})" if self.message else f"Commit({self.short})"
 
     def __str__(self) -> str:
-        return f"{self.short}  {self.time:%Y-%m-%d %H:%M:%S}  {self.message}".rstrip()
+        return f"{self.short}  {self.time:%Y-%m-%d %H:%M:%S}  {one_line(self.message)}".rstrip()
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
 
         return f"<code>{self.short}</code> {self.time:%Y-%m-%d %H:%M:%S} {escape(self.message)}"
+
+
+def one_line(text: str) -> str:
+    """The first line of a text, with escapes for what would drive a terminal."""
+    line = text.split("\n", 1)[0]
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _id(value: object) -> ObjectId:

@@ -155,10 +155,15 @@ def scan(
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str) -> int:
     """The number of keys that begin with `prefix`; reads the two edges of the range only."""
-    end = prefix[:-1] + chr(ord(prefix[-1]) + 1) if prefix and ord(prefix[-1]) < 0x10FFFF else None
-    if end is None:
-        return sum(1 for _ in scan(read, root, prefix)) if prefix else count(read, root)
-    return _rank(read, root, end) - _rank(read, root, prefix)
+    end = _after(prefix)
+    total = count(read, root) if end is None else _rank(read, root, end)
+    return total - _rank(read, root, prefix)
+
+
+def _after(prefix: str) -> str | None:
+    """The least text above all that begin with `prefix`; None if there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
 
 
 def _rank(read: ReadNode, root: ObjectId | None, key: str) -> int:

@@ -111,15 +111,13 @@ class Diff(Mapping[str, Change]):
     def details(self, key: str, *, limit: int = 1000) -> list[Detail]:
         """What changed inside the value of `key`, by path, `limit` places at the most.
 
-        An added or removed key is one detail at the path "". Raises KeyNotFound for a key that did not
-        change.
+        An added or removed key is one detail at the path ""; a key that did not change has none.
         """
         from vstate.repo.details import Detail, details  # late, for a quick `import vstate`
 
-        try:
-            change = self._entries[key]
-        except KeyError:
-            raise KeyNotFound(key) from None
+        change = self._entries.get(key)
+        if change is None:
+            return []
         old = None if change.old is None else self._inspect(key, change.old)
         new = None if change.new is None else self._inspect(key, change.new)
         if change.old is None:

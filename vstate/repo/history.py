@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.objects import Objects
+
+_SHOWN = 50
 
 
 def ancestors(objects: Objects, start: ObjectId) -> Iterator[Commit]:
@@ -29,6 +32,30 @@ def ancestors(objects: Objects, start: ObjectId) -> Iterator[Commit]:
                 number += 1
                 found = objects.commit(parent)
                 heapq.heappush(queue, (-found.time.timestamp(), number, found))
+
+
+class Log(Iterator[Commit]):
+    """An iterator of commits, newest first, read as they are asked for; as text, the newest of them."""
+
+    def __init__(self, walk: Callable[[], Iterator[Commit]]) -> None:
+        self._walk = walk
+        self._commits = walk()
+
+    def __next__(self) -> Commit:
+        return next(self._commits)
+
+    def __str__(self) -> str:
+        lines = [str(commit) for commit in islice(self._walk(), _SHOWN + 1)]
+        return "\n".join([*lines[:_SHOWN], "…"] if len(lines) > _SHOWN else lines) or "no commits"
+
+    def __repr__(self) -> str:
+        newest = next(self._walk(), None)
+        return "<Log, no commits>" if newest is None else f"<Log from {newest.short}>"
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only a notebook asks
+
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def touching(objects: Objects, start: ObjectId, key: str) -> Iterator[Commit]:

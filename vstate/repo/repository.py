@@ -25,6 +25,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo import history, revision
 from vstate.repo.diff import Diff
+from vstate.repo.history import Log
 from vstate.repo.objects import Objects
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, check_ref_name
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
@@ -82,15 +83,16 @@ class Repository:
         key: str | None = None,
         limit: int | None = None,
         head: Head | None = None,
-    ) -> Iterator[Commit]:
+    ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed it."""
         start = self.resolve(rev, head=head).oid
-        walk = (
-            history.ancestors(self.objects, start)
-            if key is None
-            else history.touching(self.objects, start, key)
-        )
-        return islice(walk, limit)
+
+        def walk() -> Iterator[Commit]:
+            if key is None:
+                return islice(history.ancestors(self.objects, start), limit)
+            return islice(history.touching(self.objects, start, key), limit)
+
+        return Log(walk)
 
     def entry(self, root: ObjectId | None, key: str) -> Entry | None:
         """The entry of a key in a tree, None if absent; CorruptObject if it makes no sense."""
@@ -222,9 +224,7 @@ class Repository:
         """
         old = seen or self.branch(branch)
         target = self.resolve(rev)
-        commit = self.build_commit(
-            target.tree, (old,), message=message or f"Rollback to {target.short} {target.message}".rstrip()
-        )
+        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
         self._publish_or_raise(branch, commit, old.oid, f"rollback: to {target.short}")
         return commit
 
@@ -330,6 +330,11 @@ class Repository:
             commit = self.resolve(target)
             self.refs.set_head(commit=commit.oid, action=f"checkout: to {commit.short}")
         return self.refs.head()
+
+
+def _rollback_message(target: Commit) -> str:
+    nested = target.message.startswith("Rollback to ")
+    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
 
 
 __all__ = ["DEFAULT_BRANCH", "FORMAT", "Repository", "Revision"]

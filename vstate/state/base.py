@@ -92,7 +92,8 @@ class ReadableState(Mapping[str, Any]):
             if i == _SHOWN:
                 lines.append(f"  … and {len(self) - _SHOWN} more")
                 break
-            lines.append(f"  {key}  ({self.describe_key(key)})")
+            name = key if key.isprintable() else ascii(key)
+            lines.append(f"  {name}  ({self.describe_key(key)})")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

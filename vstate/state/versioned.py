@@ -27,6 +27,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.diff import Diff
+from vstate.repo.history import Log
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import State, check_key, missing
@@ -121,8 +122,8 @@ class Versioned(State, ForkAware):
 
     def title(self) -> str:
         where = f"branch {self._branch!r}" if self._branch else "detached HEAD"
-        at = self._head.short if self._head else "no commit yet"
-        return f"Versioned({self.store.location}) on {where} at {at}"
+        at = f"at {self._head.short}" if self._head else "without a commit yet"
+        return f"Versioned({self.store.location}) on {where} {at}"
 
     # The mapping
 
@@ -360,15 +361,13 @@ class Versioned(State, ForkAware):
     def _resolve(self, rev: Revision) -> Commit:
         return self._repo.resolve(rev, head=self._own_head())
 
-    def log(
-        self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None
-    ) -> Iterator[Commit]:
-        """The commits from `rev` back, newest first; with `key`, only those that changed it.
+    def log(self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None) -> Log:
+        """An iterator of the commits from `rev` back, newest first; with `key`, only those that changed it.
 
         Empty before the first commit; NotFound for a revision that is not there.
         """
         if rev == "HEAD" and self._head is None:
-            return iter(())
+            return Log(lambda: iter(()))
         return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
 
     def checkout(self, rev: Revision) -> Snapshot:

@@ -22,7 +22,7 @@ _LINES = {
     "completion",
     examples=[
         "vstate completion bash",
-        "vstate completion zsh >> ~/.zshrc",
+        "vstate completion zsh > ~/.vstate-completion.zsh",
         "vstate completion fish | source",
     ],
     json="{shell, file, line, script}: `line` is what to add to `file`.",
