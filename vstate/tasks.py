@@ -45,7 +45,9 @@ def task(
 
     If the function raises, the exception goes on to the caller, and the changes that the call made are
     discarded ("discard": a commit without changes keeps the events), committed ("commit"), or left staged
-    with the events ("keep").
+    with the events ("keep"). Changes are not told apart by who made them: what other threads, or tasks
+    gathered beside this one on the same state, changed in the meantime is discarded with them. Give work
+    that runs side by side states of its own, such as forks.
     """
     if on_error not in ("discard", "commit", "keep"):
         raise InvalidInput(f"on_error is 'discard', 'commit' or 'keep', not {on_error!r}")
@@ -57,7 +59,7 @@ def task(
             )
         title = name if name is not None else function.__name__
 
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(inspect.unwrap(function)):
 
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
@@ -76,13 +78,22 @@ def task(
             state = _checked(state)
             if state.root.turns.nested:
                 with _Call(state, title, on_error).nested():
-                    return function(*args, state=state, **options)
+                    return _finished(function(*args, state=state, **options))
             with state.root.turns.held(), _Call(state, title, on_error).outermost():
-                return function(*args, state=state, **options)
+                return _finished(function(*args, state=state, **options))
 
         return cast(_F, call)
 
     return decorate if function is None else decorate(function)
+
+
+def _finished(result: Any) -> Any:
+    if inspect.iscoroutine(result):
+        result.close()
+        raise InvalidInput(
+            "a task that is a def returned a coroutine, whose work would come after its commit; make it async def"
+        )
+    return result
 
 
 def _checked(state: object) -> State:

@@ -46,9 +46,7 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
     if name == HEAD:
         if head.commit is None:
             where = f"branch {head.branch!r}" if head.branch else "this store"
-            raise NotFound(
-                f"no commit yet on {where}", name=name
-            )
+            raise NotFound(f"no commit yet on {where}", name=name)
         return head.commit
     lower = name.lower()
     if _FULL_ID.fullmatch(lower) and objects.find_commit(ObjectId.parse(lower)) is not None:

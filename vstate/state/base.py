@@ -33,13 +33,14 @@ def check_key(key: object) -> str:
     """The key, if it is one: a str that UTF-8 can encode in 4,096 bytes. TypeError, InvalidInput."""
     if not isinstance(key, str):
         raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
+    key = str.__str__(key)  # the characters of a subclass, such as a str Enum, whatever its own __str__ says
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
         raise InvalidInput(f"key {key!r} holds a lone surrogate, which UTF-8 cannot encode") from None
     if size > MAX_KEY_BYTES:
         raise InvalidInput(f"a key of {size} bytes is too long: the limit is {MAX_KEY_BYTES}")
-    return str(key)
+    return key
 
 
 def make_event(kind: str, data: Mapping[str, Any], namespace: str) -> Event:

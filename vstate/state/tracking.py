@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from copyreg import dispatch_table
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from types import BuiltinFunctionType, ModuleType
@@ -94,6 +95,9 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
 
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
 
+_INSTANCES = True
+"""Whether a walk sees that somebody holds an instance's `__dict__`; tried out below. CPython 3.13 hides it."""
+
 _PLAIN_CLASSES: dict[type, bool] = {}
 
 
@@ -102,6 +106,8 @@ def _plain_instance(kind: type) -> bool:
 
     That is: all that pickle would take of it is in its attributes, where the collector sees them.
     """
+    if not _INSTANCES or kind in dispatch_table:  # where `copyreg.pickle` put a reducer, perhaps just now
+        return False
     known = _PLAIN_CLASSES.get(kind)
     if known is None:
         heap_type = bool(kind.__flags__ & 1 << 9)
@@ -130,3 +136,19 @@ if _COUNTED:
     _found = _calibrate()
     _INNER = _found[1] if _found else 0
 _BASELINE = _calibrate() if _COUNTED else None
+
+
+class _Probe:
+    def __init__(self) -> None:
+        self.part: list[int] = []
+
+
+def _sees_dicts() -> bool:
+    holder = {"free": _Probe(), "held": _Probe()}
+    attributes = vars(holder["held"])
+    seen = is_unshared(holder, "free") and not is_unshared(holder, "held")
+    del attributes
+    return seen
+
+
+_INSTANCES = _sees_dicts()

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from vstate.errors import Conflict
@@ -82,9 +82,11 @@ class Turns:
         try:
             yield
         finally:
-            _holding.reset(token)
             self._holder = None
             self._lock.release()
+            # A with block may end in another context than it began in; the mark it leaves there marks nothing.
+            with suppress(ValueError):
+                _holding.reset(token)
 
     @contextmanager
     def acquired(self) -> Iterator[None]:

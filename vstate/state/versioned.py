@@ -12,12 +12,14 @@ from weakref import WeakSet
 
 from vstate.errors import (
     AlreadyExists,
+    CannotLoad,
     DetachedHead,
     InvalidInput,
     MergeConflict,
     RefMoved,
     StorageError,
     UncommittedChanges,
+    VStateError,
 )
 from vstate.kv.base import KVStore
 from vstate.kv.forks import ForkAware, survive_forks
@@ -134,7 +136,7 @@ class Versioned(State, ForkAware):
             if not isinstance(key, str):
                 raise missing(key) from None
         with self._lock:
-            return self._working.load(key, self._tree)
+            return self._working.load(str.__str__(key), self._tree)
 
     def __setitem__(self, key: str, value: Any) -> None:
         key = check_key(key)
@@ -154,7 +156,7 @@ class Versioned(State, ForkAware):
         if key in self._working.values:
             return True
         with self._lock:
-            return self._working.contains(key, self._tree)
+            return self._working.contains(str.__str__(key), self._tree)
 
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
@@ -202,7 +204,7 @@ class Versioned(State, ForkAware):
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
         still staged.
         """
-        with self._lock:
+        with self._alone():
             branch = self._branch
             if branch is None:
                 raise DetachedHead(self._head.id if self._head else None)
@@ -222,6 +224,16 @@ class Versioned(State, ForkAware):
             for savepoint in self._savepoints:
                 savepoint.staged.clear()
             return head
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for the transaction of another thread, if there is one, to end: its half is not ours to move."""
+        if self.turns.nested:
+            with self._lock:
+                yield
+        else:
+            with self.turns.held(), self._lock:
+                yield
 
     def _publish(
         self,
@@ -330,8 +342,11 @@ class Versioned(State, ForkAware):
         restore = self.savepoint()
         try:
             yield
-        except BaseException:
-            restore()
+        except BaseException as error:
+            try:
+                restore()
+            except VStateError as failure:
+                error.add_note(f"vstate, while it undid what changed: {failure}")
             raise
 
     def savepoint(self) -> Callable[[], None]:
@@ -349,9 +364,25 @@ class Versioned(State, ForkAware):
                 for key in now.encoded.keys() | saved.keys():
                     if key not in saved or key not in now.encoded or not _same(now.encoded[key], saved[key]):
                         moved.add(key)
+            # Load first, change then: a value that does not load leaves the others, and itself, in hand.
+            restored: dict[str, Any] = {}
+            failures: list[CannotLoad] = []
+            for key in moved & saved.keys():
+                encoded = saved[key]
+                if encoded is not None:
+                    try:
+                        restored[key] = self._working.decoded(key, encoded)
+                    except CannotLoad as error:
+                        failures.append(error)
+                        moved.discard(key)
             self._working.forget(moved)
             for key in moved & saved.keys():
-                self._working.restage(key, saved[key])
+                if key in restored:
+                    self._working.set(key, restored[key])
+                else:
+                    self._working.delete(key)
+            if failures:
+                raise failures[0]
 
     # History
 
@@ -404,15 +435,16 @@ class Versioned(State, ForkAware):
         Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
-        with self._lock:
+        with self._alone():
             if self._branch is None:
                 raise DetachedHead(self._head.id if self._head else None)
             target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
             self.commit("Before rollback")
-            # Read now what moving there will need: nothing may fail once the branch has moved.
-            self._repo.diff(self._tree, target.tree)
+            # Found now, because nothing may fail once the branch has moved.
+            foreign = list(self._repo.diff(self._tree, target.tree))
             commit = self._repo.rollback(self._branch, target, message=message, seen=self._head)
-            self._move(commit)
+            self._working.forget(foreign)
+            self._head = commit
             return commit
 
     def reset(self, rev: Revision) -> Commit:
@@ -420,7 +452,7 @@ class Versioned(State, ForkAware):
 
         The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
         """
-        with self._lock:
+        with self._alone():
             if self._branch is None:
                 raise DetachedHead(self._head.id if self._head else None)
             target = self._repo.move_branch(self._branch, self._resolve(rev), seen=self._head)
@@ -435,7 +467,7 @@ class Versioned(State, ForkAware):
         Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
         that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
         """
-        with self._lock:
+        with self._alone():
             head = self._repo.refs.head()
             if self._follows_head and head.branch != self._branch:
                 self._require_clean("refresh")
@@ -472,16 +504,16 @@ class Versioned(State, ForkAware):
 
         Raises UncommittedChanges rather than lose any, NotFound with the branches there are.
         """
-        with self._lock:
+        with self._alone():
             check_ref_name(name)
             if name == self._branch:
                 return self._head
-            target = self._head
+            target, foreign = self._head, list[str]()
             if not create:
                 self._require_clean("switch")
                 target = self._repo.branch(name)
-                with self._working.collected(self._tree):
-                    self._repo.diff(self._tree, target.tree)  # all that can fail comes before HEAD moves
+                # Found now, because nothing may fail once HEAD has moved.
+                foreign = list(self._repo.diff(self._tree, target.tree))
             elif self._head is not None:
                 self.create_branch(name)
             elif self._repo.refs.read(HEADS + name) is not None:
@@ -491,10 +523,10 @@ class Versioned(State, ForkAware):
                 )
             if self._follows_head:
                 self._take_head_along(name, created=create)
-            if target is not None and target is not self._head:
-                self._move(target)
+            self._working.forget(foreign)
+            self._head = target
             self._branch = name
-            return self._head
+            return target
 
     def _take_head_along(self, name: str, *, created: bool) -> None:
         try:

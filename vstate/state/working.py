@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from vstate.errors import CorruptObject, Unpicklable
+from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
@@ -55,11 +55,14 @@ class WorkingValues:
         self._sealed: dict[str, Any] = {}
         self._baselines: dict[str, Baseline] = {}
         self._idle_bytes = 0
+        self._held: dict[str, Any] | None = None
 
     # Reading and writing
 
     def load(self, key: str, root: ObjectId | None) -> Any:
         """The value of a key that is not in `values`, from here or from the tree; KeyNotFound."""
+        if self._held is not None and key in self._held:
+            return self._held[key]  # pickling a value reads the state it is in
         if key in self.values:
             return self.values[key]
         if key in self._sealed:
@@ -89,6 +92,7 @@ class WorkingValues:
 
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
+        self._require_writable()
         self._sealed.pop(key, None)
         self.deleted.discard(key)
         self.staged.add(key)
@@ -100,16 +104,17 @@ class WorkingValues:
 
     def delete(self, key: str) -> None:
         """Stage a deletion."""
+        self._require_writable()
         self.forget((key,))
         self.deleted.add(key)
 
-    def restage(self, key: str, encoded: Encoded | None) -> None:
-        """Stage what a savepoint held for the key: a value, loaded afresh, or a deletion."""
-        if encoded is None:
-            self.delete(key)
-        else:
-            reader = _Overlay(self._repo.objects, encoded.objects)
-            self.set(key, self._repo.load(key, encoded.entry, reader).value)
+    def _require_writable(self) -> None:
+        if self._held is not None:
+            raise InvalidInput("a state cannot be written to by the pickling of one of its own values")
+
+    def decoded(self, key: str, encoded: Encoded) -> Any:
+        """A new copy of a value that may not be stored yet; CannotLoad."""
+        return self._repo.load(key, encoded.entry, _Overlay(self._repo.objects, encoded.objects)).value
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop all that is held for the keys, changes included."""
@@ -147,6 +152,7 @@ class WorkingValues:
         Raises Unpicklable, naming all culprits; `tolerant` lists their keys in `unpicklable` instead.
         """
         held = self.values
+        self._held = held
         self.values = {}  # readers now wait for the lock, so that none takes a value being looked at
         try:
             staged = Staged(self, held)
@@ -163,6 +169,7 @@ class WorkingValues:
             # What pickling itself made the state load, if a class's code does that.
             held |= {key: value for key, value in self.values.items() if key not in held}
             self.values = held
+            self._held = None
 
     def _compare(self, staged: Staged, root: ObjectId | None) -> None:
         held = staged.held

@@ -19,6 +19,9 @@ from vstate.values.opcodes import framed, frameless
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
 
+OUT_OF_BAND_LIMIT = 64
+"""The buffers beyond these stay in the pickle, so that the entry of a list of a million arrays stays short."""
+
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
 
@@ -68,7 +71,7 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if raw.nbytes < OUT_OF_BAND_BYTES:
+        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) == OUT_OF_BAND_LIMIT:
             return True
         buffers.append(raw)
         return False
