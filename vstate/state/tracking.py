@@ -106,7 +106,9 @@ def _plain_instance(kind: type) -> bool:
 
     That is: all that pickle would take of it is in its attributes, where the collector sees them.
     """
-    if not _INSTANCES or kind in dispatch_table:  # where `copyreg.pickle` put a reducer, perhaps just now
+    if kind in dispatch_table:  # where `copyreg.pickle` put a reducer, perhaps just now
+        return False
+    if not _INSTANCES and kind.__dictoffset__:
         return False
     known = _PLAIN_CLASSES.get(kind)
     if known is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import merge
 from os import PathLike
@@ -205,25 +205,29 @@ class Versioned(State, ForkAware):
         still staged.
         """
         with self._alone():
-            branch = self._branch
-            if branch is None:
-                raise DetachedHead(self._head.id if self._head else None)
-            with self._working.collected(self._tree) as staged:
-                root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
-                if root == self._tree and not self._events:
-                    staged.settle()
-                    return None
-                events = tuple(self._events)
-                parents = () if self._head is None else (self._head,)
-                commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
-                head, foreign = self._publish(branch, commit, staged, staged.objects | objects, nodes)
+            return self._commit(message, info)
+
+    def _commit(self, message: str, info: Mapping[str, Any]) -> Commit | None:
+        """Commit, in whoever's turn it is; the lock is held."""
+        branch = self._branch
+        if branch is None:
+            raise DetachedHead(self._head.id if self._head else None)
+        with self._working.collected(self._tree) as staged:
+            root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
+            if root == self._tree and not self._events:
                 staged.settle()
-            self._head = head
-            del self._events[: len(events)]
-            self._working.forget(foreign)
-            for savepoint in self._savepoints:
-                savepoint.staged.clear()
-            return head
+                return None
+            events = tuple(self._events)
+            parents = () if self._head is None else (self._head,)
+            commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
+            head, foreign = self._publish(branch, commit, staged, staged.objects | objects, nodes)
+            staged.settle()
+        self._head = head
+        del self._events[: len(events)]
+        self._working.forget(foreign)
+        for savepoint in self._savepoints:
+            savepoint.staged.clear()
+        return head
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -335,7 +339,9 @@ class Versioned(State, ForkAware):
         with self.turns.held():
             with self._discarding():
                 yield self
-            self.commit(message, **info)
+            # Not commit(): this block may end in another context than the one that has the turn.
+            with self._lock:
+                self._commit(message, info)
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:

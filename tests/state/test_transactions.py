@@ -1,0 +1,272 @@
+"""Transactions, turns and what runs inside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import copyreg
+import functools
+import itertools
+import threading
+from enum import Enum
+
+import pytest
+
+from vstate import CannotLoad, InvalidInput, Versioned, task
+
+
+class TakesTwo(Exception):
+    """Pickles, but does not unpickle: its args are not those of its __init__."""
+
+    def __init__(self, one: object, two: object) -> None:
+        super().__init__(one)
+        self.n = 0
+
+
+class NeverTheSame:
+    """Pickles otherwise each time."""
+
+    numbers = itertools.count()
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"saved": next(self.numbers)}
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class Writes:
+    """Reads and writes the state that it is in while it is pickled."""
+
+    state: Versioned
+    write = False
+
+    def __getstate__(self) -> dict[str, object]:
+        Writes.seen = self.state["seen"]
+        if self.write:
+            self.state["other"] = 1
+        return dict(self.__dict__)
+
+
+class Reduced:
+    """Pickled by a function that copyreg knows."""
+
+    def __init__(self) -> None:
+        self.parts = [1]
+
+
+class Name(str, Enum):  # noqa: UP042  # a StrEnum's str() is its value
+    PLAN = "plan"
+
+
+def test_a_transaction_may_end_in_another_context() -> None:
+    """A with block entered in one context and left in another commits, and gives the turn back."""
+    state = Versioned()
+    block = state.transaction("request")
+    contextvars.copy_context().run(block.__enter__)
+    state["a"] = 1
+    contextvars.copy_context().run(block.__exit__, None, None, None)
+    done = threading.Event()
+
+    def another() -> None:
+        with state.transaction("next"):
+            state["b"] = 2
+        done.set()
+
+    threading.Thread(target=another, daemon=True).start()
+    assert done.wait(20)
+    assert [commit.message for commit in state.log()] == ["next", "request"]
+
+
+def test_a_savepoint_that_cannot_be_loaded_loses_nothing_else() -> None:
+    """Undoing goes on past a value that does not unpickle, and the program's own exception is what is raised."""
+    for _ in range(3):
+        state = Versioned()
+        state["base"] = 0
+        state.commit()
+        state["error"] = TakesTwo(1, 2)
+        for i in range(10):
+            state[f"work{i}"] = ["staged before"]
+        with pytest.raises(KeyboardInterrupt) as caught, state.transaction():
+            state["error"].n = 1
+            for i in range(10):
+                state[f"work{i}"].append("inside")
+            raise KeyboardInterrupt
+        assert all(state[f"work{i}"] == ["staged before"] for i in range(10))
+        assert isinstance(state["error"], TakesTwo)
+        assert "error" in caught.value.__notes__[0]
+
+
+def test_a_wrapped_coroutine_function_is_an_async_task() -> None:
+    """A decorator between @task and an async def does not make the task end before its work."""
+
+    def plain(function):
+        @functools.wraps(function)
+        def wrapper(*args, **options):
+            return function(*args, **options)
+
+        return wrapper
+
+    @task
+    @plain
+    async def build(*, state):
+        state["x"] = 1
+        await asyncio.sleep(0)
+        raise ValueError("failed")
+
+    state = Versioned()
+    with pytest.raises(ValueError, match="failed"):
+        asyncio.run(build(state=state))
+    assert dict(state) == {}
+    assert state.head is not None
+    assert state.head.info["outcome"] == "error"
+
+
+def test_a_def_that_returns_a_coroutine_is_refused() -> None:
+    """A task whose work would only begin after its commit raises, and commits no change."""
+
+    async def work(state):
+        state["x"] = 1
+
+    @task
+    def build(*, state):
+        state["y"] = 1
+        return work(state)
+
+    state = Versioned()
+    with pytest.raises(InvalidInput, match="async def"):
+        build(state=state)
+    assert dict(state) == {}
+
+
+def test_rollback_past_a_value_that_is_never_the_same() -> None:
+    """A rollback moves branch and handle together, also when a value pickles otherwise each time."""
+    state = Versioned()
+    state["s"], state["a"] = NeverTheSame(), 1
+    kept = state["s"]
+    state.commit("one")
+    state["a"] = 2
+    state.commit("two")
+    commit = state.rollback("HEAD~1")
+    assert state.head == commit == state.branches()["main"]
+    assert state["a"] == 1
+    del kept
+    assert state.refresh() == commit
+
+
+def test_a_commit_waits_for_the_transaction_of_another_thread() -> None:
+    """A commit beside a transaction publishes none of its half, and a failing one is undone whole."""
+    state = Versioned()
+    state["balance"] = 100
+    state.commit("start")
+    inside, go, failed = threading.Event(), threading.Event(), []
+
+    def transfer() -> None:
+        try:
+            with state.transaction("transfer"):
+                state["balance"] -= 50
+                inside.set()
+                go.wait(20)
+                raise RuntimeError
+        except RuntimeError as error:
+            failed.append(error)
+
+    first = threading.Thread(target=transfer)
+    second = threading.Thread(target=lambda: state.commit("unrelated"))
+    first.start()
+    assert inside.wait(20)
+    second.start()
+    assert [commit.message for commit in Versioned(state.store).log()] == ["start"]
+    go.set()
+    first.join(20)
+    second.join(20)
+    assert failed
+    assert state["balance"] == 100
+    assert state.checkout("HEAD")["balance"] == 100
+
+
+def test_a_str_enum_is_the_key_that_it_says() -> None:
+    """A subclass of str writes to the key of its characters, whatever its __str__ gives."""
+    state = Versioned()
+    state["plan"] = "old"
+    state.commit()
+    state[Name.PLAN] = "new"
+    assert list(state) == ["plan"]
+    assert state["plan"] == state[Name.PLAN] == "new"
+    assert Name.PLAN in Versioned(state.store)
+    assert Versioned(state.store)[Name.PLAN] == "old"
+
+
+def test_pickling_sees_the_state_as_it_is() -> None:
+    """A value's own pickling code reads the very objects in hand, and may not write to the state."""
+    state = Versioned()
+    state["seen"] = seen = []
+    state.commit()
+    value = Writes()
+    Writes.state = state
+    state["v"] = value
+    state.commit()
+    assert Writes.seen is seen is state["seen"]
+    value.write = True
+    state["w"] = 1
+    with pytest.raises(Exception, match="cannot be written to"):
+        state.commit()
+    assert state["w"] == 1
+    assert "other" not in state
+
+
+def test_a_reducer_of_copyreg_keeps_a_value_open() -> None:
+    """What a registered reducer reads cannot be seen, so such a value is compared at each commit."""
+    elsewhere = [1]
+    state = Versioned()
+    state["first"] = Reduced()
+    state.commit()
+    copyreg.pickle(Reduced, lambda value: (list, (list(elsewhere),)))
+    try:
+        state["r"] = Reduced()
+        state.commit()
+        elsewhere.append(2)
+        assert state.commit() is not None
+        assert Versioned(state.store)["r"] == [1, 2]
+    finally:
+        del copyreg.dispatch_table[Reduced]
+
+
+def test_an_edit_through_the_attributes_of_an_instance() -> None:
+    """An edit through vars(value), held since before a commit, is committed."""
+    state = Versioned()
+    state["p"] = Reduced()
+    attributes = vars(state["p"])
+    state.commit("one")
+    attributes["parts"] = ["edited"]
+    assert state.commit("two") is not None
+    assert Versioned(state.store)["p"].parts == ["edited"]
+
+
+def test_a_list_of_many_arrays_has_a_short_entry() -> None:
+    """However many buffers a value has, the tree's leaf does not grow with them."""
+    numpy = pytest.importorskip("numpy")
+    state = Versioned()
+    state["arrays"] = [numpy.full(200, float(i)) for i in range(500)]
+    commit = state.commit()
+    assert commit is not None
+    assert commit.tree is not None
+    assert len(state.store.get(f"o/{commit.tree}") or b"") < 6000
+    again = Versioned(state.store)
+    assert [array[0] for array in again["arrays"]] == list(range(500))
+    again["arrays"][400][3] = -1
+    again.commit()
+    assert Versioned(state.store)["arrays"][400][3] == -1
+
+
+def test_a_view_shows_what_cannot_be_loaded() -> None:
+    """One value that cannot be loaded leaves the rest of a view readable."""
+    from vstate import view
+
+    state = Versioned()
+    state["error"], state["ok"] = TakesTwo(1, 2), 1
+    state.commit()
+    shown = view(Versioned(state.store))
+    assert shown["ok"] == 1
+    assert isinstance(shown["error"], CannotLoad)
+    assert "error" in str(shown)
