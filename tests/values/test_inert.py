@@ -210,7 +210,7 @@ def test_instances_in_the_first_protocols(protocol: int) -> None:
         (decimal.Decimal("1.50"), "decimal.Decimal('1.50')"),
         (uuid.UUID(int=5), "uuid.UUID('00000000-0000-0000-0000-000000000005')"),
         (pathlib.PurePosixPath("/a/b"), "pathlib.PurePosixPath('/a/b')"),
-        (pathlib.PureWindowsPath("c:/a/b"), r"pathlib.PureWindowsPath('c:\\a\\b')"),
+        (pathlib.PureWindowsPath("c:\\a\\b"), r"pathlib.PureWindowsPath('c:\\a\\b')"),
         (range(3), "builtins.range(0, 3, 1)"),
         (ValueError("x"), "builtins.ValueError('x')"),
         (zoneinfo.ZoneInfo("UTC"), "zoneinfo.ZoneInfo('UTC')"),

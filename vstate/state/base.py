@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
 from collections.abc import (
     Callable,
@@ -17,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from vstate.errors import InvalidInput, KeyNotFound
+from vstate.kv.forks import ForkAware, survive_forks
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.state.turns import Turns
@@ -171,6 +173,32 @@ class State(ReadableState, MutableMapping[str, Any]):
         from vstate.state.namespace import Namespace  # stands on this module
 
         return Namespace(self, name)
+
+
+class RootState(State, ForkAware):
+    """A state that is not part of another: it has the lock and the turns. Threads may share it."""
+
+    fork_order = 1
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.turns = Turns()
+        survive_forks(self)
+
+    @property
+    def root(self) -> State:
+        """This state."""
+        return self
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is in the middle of anything: the child gets a whole state."""
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on, in the parent and in the child."""
+        self._lock.release()
+        if child:
+            self.turns.after_fork_in_child()
 
 
 def missing(key: object) -> KeyNotFound:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from vstate.errors import NotVersioned
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.objects.commit import Event
-from vstate.state.base import State, check_key, missing
-from vstate.state.turns import Turns
+from vstate.state.base import RootState, check_key, missing
 
 
-class Live(State, ForkAware):
+class Live(RootState):
     """A dict-like state in memory, for any object, unpicklable ones too.
 
     It has the methods that a task calls on `Versioned`; `commit` does nothing and returns None, and the
@@ -22,28 +19,9 @@ class Live(State, ForkAware):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._values: dict[str, Any] = {}
         self._events: list[Event] = []
-        self._lock = threading.RLock()
-        self.turns = Turns()
-        survive_forks(self)
-
-    fork_order = 1
-
-    def before_fork(self) -> None:
-        """Wait until no other thread is in the middle of anything."""
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on, in the parent and in the child."""
-        self._lock.release()
-        if child:
-            self.turns.after_fork_in_child()
-
-    @property
-    def root(self) -> State:
-        """This state."""
-        return self
 
     def __getitem__(self, key: str) -> Any:
         try:

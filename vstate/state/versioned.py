@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import merge
@@ -22,7 +21,6 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv.base import KVStore
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.url import open_store
 from vstate.objects import tree
 from vstate.objects.commit import Commit, Event
@@ -32,15 +30,14 @@ from vstate.repo.diff import Diff
 from vstate.repo.history import Log
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
-from vstate.state.base import State, check_key, missing
+from vstate.state.base import RootState, check_key, missing
 from vstate.state.snapshot import Snapshot
-from vstate.state.turns import Turns
 from vstate.state.working import Staged, WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
 
 
-class Versioned(State, ForkAware):
+class Versioned(RootState):
     """A dict-like state whose commits are kept: `Versioned(store)` is a branch that you can write to.
 
     `store` is a KVStore, a path, a URL, or None for memory. `branch=None` follows the store's HEAD: "main"
@@ -67,36 +64,15 @@ class Versioned(State, ForkAware):
             if owned:
                 opened.close()
             raise
+        super().__init__()
         self._owned = owned
         self._branch = head.branch
         self._head = commit
-        self._lock = threading.RLock()
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
-        self.turns = Turns()
-        survive_forks(self)
-
-    # Forks
-
-    fork_order = 1
-
-    def before_fork(self) -> None:
-        """Wait until no other thread is in the middle of anything: the child gets a whole state."""
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on, in the parent and in the child."""
-        self._lock.release()
-        if child:
-            self.turns.after_fork_in_child()
 
     # What it is
-
-    @property
-    def root(self) -> State:
-        """This state."""
-        return self
 
     @property
     def repo(self) -> Repository:

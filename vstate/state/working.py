@@ -183,7 +183,7 @@ class WorkingValues:
             except Exception as error:  # pickling runs the classes' own code, which may raise anything
                 staged.unpicklable[key] = error
                 continue
-            if baseline is None or not self._means_the_same(key, baseline, encoded):
+            if baseline is None or not self._means_the_same(key, held[key], baseline, encoded):
                 staged.changes[key] = encoded.entry
                 staged.encoded[key] = encoded
                 staged.objects.update(encoded.objects)
@@ -210,7 +210,7 @@ class WorkingValues:
             self._baselines[key] = baseline
         return baseline
 
-    def _means_the_same(self, key: str, baseline: Baseline, encoded: Encoded) -> bool:
+    def _means_the_same(self, key: str, value: Any, baseline: Baseline, encoded: Encoded) -> bool:
         if encoded.entry == baseline.entry or encoded.entry in baseline.alternates:
             return True
         if not baseline.loaded:
@@ -222,7 +222,10 @@ class WorkingValues:
         except Exception:  # the stored value loads no more: what is in hand is new then
             return False
         self._baselines[key] = baseline._replace(loaded=False, alternates=baseline.alternates | {again.entry})
-        return again.entry == encoded.entry
+        if again.entry == encoded.entry:
+            return True
+        # The first pickling of a class may leave something in it, which then is pickled with it.
+        return encode_value(value, baseline.chunks).entry == again.entry
 
     def edited_meanwhile(self, staged: Staged, keys: Iterable[str]) -> list[str]:
         """Which of the keys' values were edited in place after they were found unchanged."""
@@ -230,7 +233,7 @@ class WorkingValues:
         for key in self._watched.intersection(keys):
             baseline = self._baselines.get(key)
             encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
-            if baseline is None or not self._means_the_same(key, baseline, encoded):
+            if baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
                 edited.append(key)
         return edited
 
