@@ -56,13 +56,15 @@ class WorkingValues:
         self._baselines: dict[str, Baseline] = {}
         self._idle_bytes = 0
         self._held: dict[str, Any] | None = None
+        self._lent: set[str] = set()
 
     # Reading and writing
 
     def load(self, key: str, root: ObjectId | None) -> Any:
         """The value of a key that is not in `values`, from here or from the tree; KeyNotFound."""
         if self._held is not None and key in self._held:
-            return self._held[key]  # pickling a value reads the state it is in
+            self._lent.add(key)  # pickling a value reads the state it is in, and may keep what it got
+            return self._held[key]
         if key in self.values:
             return self.values[key]
         if key in self._sealed:
@@ -170,6 +172,7 @@ class WorkingValues:
             held |= {key: value for key, value in self.values.items() if key not in held}
             self.values = held
             self._held = None
+            self._lent = set()
 
     def _compare(self, staged: Staged, root: ObjectId | None) -> None:
         held = staged.held
@@ -249,6 +252,8 @@ class WorkingValues:
         self.staged = set()
         self.deleted = set()
         for key in staged.unshared:
+            if key in self._lent:
+                continue
             self._sealed[key] = staged.held.pop(key)
             self._watched.discard(key)
             baseline = self._baselines.get(key)
