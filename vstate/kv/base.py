@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -137,6 +137,16 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         if len(sets) < len(others):
             self.delete_many([key for key, value in others.items() if value is None])
         return True
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """Call `plan` while no other thread or process writes, and carry out the writes that it returns (None
+        deletes) as one transaction with what it read; True.
+
+        `plan` may read the store and must not write to it; it may be called again if the store has to begin
+        anew. What it raises comes out, and nothing is written then. A store that cannot keep others out
+        calls nothing and returns False, as this default does.
+        """
+        return False
 
     def forget(self, key: str) -> None:
         """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""

@@ -116,6 +116,17 @@ class Cache(KVStore, ForkAware):
         writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
         return self._written(writes, lambda: self._store.transact(writes, expected))
 
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        writes: dict[str, bytes | None] = {}
+
+        def noted() -> Mapping[str, bytes | None]:
+            writes.clear()
+            writes.update({k: None if v is None else check_value(v) for k, v in plan().items()})
+            return writes
+
+        return self._written(writes, lambda: self._store.exclusively(noted))
+
     def forget(self, key: str) -> None:
         if not _cacheable(key):
             return

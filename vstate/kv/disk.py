@@ -8,7 +8,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -58,6 +58,9 @@ _SET = (
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+
+_Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes]]]
+"""What a transaction sets and deletes, by stored keys."""
 
 _OBJECT_MARK = b"\xff"  # no UTF-8 text holds this byte
 _OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
@@ -284,31 +287,41 @@ class Disk(KVStore, ForkAware):
     # Writing
 
     def set(self, key: str, value: bytes) -> None:
-        self._write([(_pack(key), self._storable(key, value))], [], [])
+        self.set_many({key: value})
 
     def delete(self, key: str) -> None:
-        self._write([], [(_pack(key),)], [])
+        self.delete_many([key])
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         return self.transact({key: new}, {key: expected})
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
         """Set every key of `items` in one transaction."""
-        self._write([(_pack(key), self._storable(key, value)) for key, value in items.items()], [], [])
+        writes = self._split(items)
+        self._write(lambda: writes)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete every one of the keys in one transaction."""
-        self._write([], [(_pack(key),) for key in keys], [])
+        packed = [(_pack(key),) for key in keys]
+        self._write(lambda: ([], packed))
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+        rows = self._split(writes)
+        return self._write(lambda: rows, [(_pack(key), value) for key, value in expected.items()])
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""
+        return self._write(lambda: self._split(plan()))
+
+    def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
         sets, deletes = [], []
         for key, value in writes.items():
             if value is None:
                 deletes.append((_pack(key),))
             else:
                 sets.append((_pack(key), self._storable(key, value)))
-        return self._write(sets, deletes, [(_pack(key), value) for key, value in expected.items()])
+        return sets, deletes
 
     def _storable(self, key: str, value: bytes) -> bytes:
         value = check_value(value)
@@ -318,12 +331,8 @@ class Disk(KVStore, ForkAware):
             )
         return value
 
-    def _write(
-        self,
-        sets: list[tuple[bytes, bytes]],
-        deletes: list[tuple[bytes]],
-        expected: list[tuple[bytes, bytes | None]],
-    ) -> bool:
+    def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
+        """Call `plan` inside a transaction, if all is as expected, and write the rows that it returns."""
         waited: tuple[float, float] | None = None
         try:
             while True:
@@ -331,7 +340,7 @@ class Disk(KVStore, ForkAware):
                 try:
                     with self._writer.lock:
                         if self._turn.take() or (waited and time.monotonic() > waited[0] + PATIENCE):
-                            return self._transaction(sets, deletes, expected)
+                            return self._transaction(plan, expected)
                 except sqlite3.Error as caught:
                     error = caught
                 waited = self._pause_or_raise(error, waited, self._writer)
@@ -340,12 +349,7 @@ class Disk(KVStore, ForkAware):
                 with self._writer.lock:
                     self._turn.leave()
 
-    def _transaction(
-        self,
-        sets: list[tuple[bytes, bytes]],
-        deletes: list[tuple[bytes]],
-        expected: list[tuple[bytes, bytes | None]],
-    ) -> bool:
+    def _transaction(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]]) -> bool:
         connection = self._writer.connection or self._open(self._writer)
         self._check_place(self._writer)
         connection.execute("BEGIN IMMEDIATE")
@@ -357,6 +361,7 @@ class Disk(KVStore, ForkAware):
                 if (row[0] if row else None) != value:
                     connection.execute("ROLLBACK")
                     return False
+            sets, deletes = plan()
             if deletes:
                 connection.executemany(_DELETE, deletes)
             if sets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from vstate.kv.base import KVStore, check_key, check_value
 from vstate.kv.forks import ForkAware, survive_forks
@@ -57,6 +57,10 @@ class Memory(KVStore, ForkAware):
                 else:
                     self._values[key] = value
         return True
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        with self._lock:
+            return self.transact(plan(), {})
 
     def __repr__(self) -> str:
         return f"Memory({len(self._values)} keys)"

@@ -76,6 +76,11 @@ class Faulty(KVStore):
             return super().transact(writes, expected)
         return self._call("transact", lambda: self.store.transact(writes, expected))
 
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        if not self.atomic:
+            return super().exclusively(plan)
+        return self._call("exclusively", lambda: self.store.exclusively(plan))
+
     def forget(self, key: str) -> None:
         self.store.forget(key)
 

@@ -382,6 +382,60 @@ class KVStoreTests:
         assert store.transact({"r/heads/main": b"a"}, {"format": b"1", "r/heads/main": None}) is True
         assert dict(store.items()) == {"format": b"1", "r/heads/main": b"a"}
 
+    def test_exclusively_writes_what_the_plan_returns(self, store: KVStore) -> None:
+        """The plan reads what is committed, and its writes and deletes are carried out; or False, and nothing."""
+        store.set_many({OBJECT: b"object", "r/heads/main": b"old"})
+        seen: list[bytes | None] = []
+
+        def plan() -> dict[str, bytes | None]:
+            seen.append(store.get("r/heads/main"))
+            return {"r/heads/main": b"new", "added": b"1", OBJECT: None}
+
+        if store.exclusively(plan):
+            assert set(seen) == {b"old"}
+            assert (store.get("r/heads/main"), store.get("added"), store.get(OBJECT)) == (b"new", b"1", None)
+        else:
+            assert seen == []
+            assert (store.get("r/heads/main"), store.get("added"), store.get(OBJECT)) == (
+                b"old",
+                None,
+                b"object",
+            )
+
+    def test_exclusively_writes_nothing_when_the_plan_raises(self, store: KVStore) -> None:
+        """What the plan raises comes out, and the store goes on working."""
+        store.set("a", b"1")
+
+        def plan() -> dict[str, bytes | None]:
+            raise KeyError("stop")
+
+        try:
+            assert store.exclusively(plan) is False
+        except KeyError:
+            pass
+        store.set("a", b"2")
+        assert store.get("a") == b"2"
+
+    def test_exclusively_loses_no_increment(self, store: KVStore) -> None:
+        """Between a plan's reading and its writing nobody else writes."""
+        if not store.exclusively(dict):
+            pytest.skip("the store cannot keep other writers out")
+        store.set("n", b"0")
+
+        def increment() -> dict[str, bytes | None]:
+            return {"n": str(int(store.get("n") or b"0") + 1).encode()}
+
+        def work() -> None:
+            for _ in range(25):
+                store.exclusively(increment)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.get("n") == b"100"
+
     def test_transact_without_expectations(self, store: KVStore) -> None:
         """Without expectations everything is written; without writes only checked."""
         assert store.transact({"a": b"1", "b": None}, {}) is True
