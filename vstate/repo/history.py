@@ -3,35 +3,159 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 
+from vstate.errors import CorruptObject, CorruptStore
 from vstate.objects import tree
+from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.objects import Objects
+
+SHALLOW = "shallow/"
+"""The keys that begin so name commits some of whose parents were cut off, and hold the ids of the others."""
 
 _SHOWN = 50
 
 
-def ancestors(objects: Objects, start: ObjectId) -> Iterator[Commit]:
-    """The commit and all before it, newest first: by time, and no commit before one of its children.
+class History:
+    """The commits of one store and how they follow one another. Threads may share it.
 
-    That holds because a commit is never dated before its parents. Reads commits as it goes.
+    A commit is dated after its parents, so walking by time meets no commit before one of its children. A
+    history that `gc` made shallow ends at commits whose parents it cut off.
     """
-    first = objects.commit(start)
-    queue = [(-first.time.timestamp(), 0, first)]
-    seen = {start}
-    number = 0
-    while queue:
-        _, _, commit = heapq.heappop(queue)
-        yield commit
-        for parent in commit.parents:
-            if parent not in seen:
-                seen.add(parent)
-                number += 1
-                found = objects.commit(parent)
-                heapq.heappush(queue, (-found.time.timestamp(), number, found))
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
+
+    def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
+        """The ids of the parents that the store still has."""
+        shallow = self._load_shallow() if self._shallow is None else self._shallow
+        return shallow.get(commit.oid, commit.parents)
+
+    def is_shallow(self, commit: Commit) -> bool:
+        """Whether parents of the commit were cut off."""
+        return self.parents(commit) != commit.parents
+
+    def before(self, commit: Commit) -> list[Commit]:
+        """The parents that the store still has; CorruptObject if one is missing that was not cut off."""
+        try:
+            return [self._objects.commit(parent) for parent in self.parents(commit)]
+        except CorruptObject:
+            self._load_shallow()  # another process may have cut the history meanwhile
+            return [self._objects.commit(parent) for parent in self.parents(commit)]
+
+    def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
+        store = self._objects.store
+        shallow = {}
+        for key, value in store.items(SHALLOW):
+            try:
+                shallow[ObjectId.parse(key.removeprefix(SHALLOW))] = tuple(_ids(value))
+            except ValueError as error:
+                raise CorruptStore(store.location, f"{key} names no parents: {error}") from error
+        self._shallow = shallow
+        return shallow
+
+    # Walking
+
+    def ancestors(self, *starts: ObjectId, without: Collection[ObjectId] = ()) -> Iterator[Commit]:
+        """The commits and all before them, newest first; reads them as it goes.
+
+        What `without` holds is left out, and what is only reached through it.
+        """
+        queue: list[tuple[float, int, Commit]] = []
+        seen = set(without)
+        for start in starts:
+            if start not in seen:
+                seen.add(start)
+                self._push(queue, len(seen), self._objects.commit(start))
+        while queue:
+            commit = heapq.heappop(queue)[2]
+            yield commit
+            for parent in self.before(commit):
+                if parent.oid not in seen:
+                    seen.add(parent.oid)
+                    self._push(queue, len(seen), parent)
+
+    def _push(self, queue: list[tuple[float, int, Commit]], number: int, commit: Commit) -> None:
+        heapq.heappush(queue, (-commit.time.timestamp(), number, commit))
+
+    def first_parents(self, start: ObjectId) -> Iterator[Commit]:
+        """The commit, its first parent, the first parent of that, and so on."""
+        commit: Commit | None = self._objects.commit(start)
+        while commit is not None:
+            yield commit
+            commit = next(iter(self.before(commit)), None)
+
+    def touching(self, start: ObjectId, key: str) -> Iterator[Commit]:
+        """The commits among `ancestors` that changed the key: where it differs from every parent."""
+        node = self._objects.node
+        for commit in self.ancestors(start):
+            before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
+            if tree.lookup(node, commit.tree, key) not in before:
+                yield commit
+
+    def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:
+        """Whether `ancestor` is `of` or before it."""
+        if ancestor == of:
+            return True
+        time = self._objects.commit(ancestor).time
+        for commit in self.ancestors(of):
+            if commit.oid == ancestor:
+                return True
+            if commit.time < time:
+                return False
+        return False
+
+    def merge_bases(self, one: ObjectId, other: ObjectId) -> list[ObjectId]:
+        """The common ancestors of two commits that are not before another of them; newest first.
+
+        Mostly one; none for unrelated histories; several after branches were merged crosswise. Reads the
+        commits down to the oldest of them.
+        """
+        if one == other:
+            return [one]
+        sides = {one: _ONE, other: _OTHER}
+        queue: list[tuple[float, int, Commit]] = []
+        for oid in sides:
+            self._push(queue, len(queue), self._objects.commit(oid))
+        number, found = len(queue), []
+        # Every commit is met after all its children, so its marks are complete when it is met.
+        open_sides = 2  # how many in the queue are not known to be below a common ancestor
+        while queue and open_sides:
+            commit = heapq.heappop(queue)[2]
+            marks = sides[commit.oid]
+            open_sides -= not marks & _BELOW
+            if marks == _ONE | _OTHER:
+                found.append(commit.oid)
+                marks |= _BELOW
+            for parent in self.before(commit):
+                before = sides.get(parent.oid)
+                sides[parent.oid] = (before or 0) | marks
+                if before is None:
+                    number += 1
+                    self._push(queue, number, parent)
+                    open_sides += not marks & _BELOW
+                elif not before & _BELOW and marks & _BELOW:
+                    open_sides -= 1
+        return found
+
+
+_ONE, _OTHER, _BELOW = 1, 2, 4  # reached from the one, from the other, and below a common ancestor
+
+
+def shallow_row(commit: ObjectId, kept: Sequence[ObjectId]) -> tuple[str, bytes]:
+    """The key and the value which say that a commit has only these parents left."""
+    return SHALLOW + commit.hex(), encode([bytes(parent) for parent in kept])
+
+
+def _ids(value: bytes) -> list[ObjectId]:
+    found = decode(value)
+    if not isinstance(found, list) or any(not isinstance(i, bytes) or len(i) != ID_BYTES for i in found):
+        raise ValueError("not a list of ids")
+    return [ObjectId(oid) for oid in found]
 
 
 class Log(Iterator[Commit]):
@@ -56,27 +180,3 @@ class Log(Iterator[Commit]):
         from html import escape  # only a notebook asks
 
         return f"<pre>{escape(str(self))}</pre>"
-
-
-def touching(objects: Objects, start: ObjectId, key: str) -> Iterator[Commit]:
-    """The commits among `ancestors` that changed the key: where it differs from every parent."""
-    for commit in ancestors(objects, start):
-        here = tree.lookup(objects.node, commit.tree, key)
-        before = [
-            tree.lookup(objects.node, objects.commit(parent).tree, key) for parent in commit.parents
-        ] or [None]
-        if here not in before:
-            yield commit
-
-
-def is_ancestor(objects: Objects, ancestor: ObjectId, of: ObjectId) -> bool:
-    """Whether `ancestor` is `of` or before it."""
-    if ancestor == of:
-        return True
-    time = objects.commit(ancestor).time
-    for commit in ancestors(objects, of):
-        if commit.oid == ancestor:
-            return True
-        if commit.time < time:
-            return False
-    return False

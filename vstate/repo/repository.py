@@ -23,9 +23,9 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
-from vstate.repo import history, revision
+from vstate.repo import revision
 from vstate.repo.diff import Diff
-from vstate.repo.history import Log
+from vstate.repo.history import History, Log
 from vstate.repo.objects import Objects
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, check_ref_name
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
@@ -47,6 +47,7 @@ class Repository:
         self.store = store
         self.objects = Objects(store)
         self.refs = Refs(store)
+        self.history = History(self.objects)
         self._stamped = self._check_format()
 
     def _check_format(self) -> bool:
@@ -73,7 +74,7 @@ class Repository:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = revision.resolve(self.objects, self.refs, rev, head or self.refs.head())
+        oid = revision.resolve(self.objects, self.refs, self.history, rev, head or self.refs.head())
         return self.objects.commit(oid)
 
     def log(
@@ -89,8 +90,8 @@ class Repository:
 
         def walk() -> Iterator[Commit]:
             if key is None:
-                return islice(history.ancestors(self.objects, start), limit)
-            return islice(history.touching(self.objects, start, key), limit)
+                return islice(self.history.ancestors(start), limit)
+            return islice(self.history.touching(start, key), limit)
 
         return Log(walk)
 
@@ -135,9 +136,9 @@ class Repository:
         )
 
     def changes(self, commit: Commit) -> Diff:
-        """What the commit changed, against its first parent."""
-        parent = self.objects.commit(commit.parents[0]).tree if commit.parents else None
-        return self.diff(parent, commit.tree)
+        """What the commit changed, against its first parent; against nothing where gc cut that off."""
+        before = self.history.before(commit)
+        return self.diff(before[0].tree if before else None, commit.tree)
 
     # Commits
 
@@ -209,10 +210,7 @@ class Repository:
         now = self.refs.read(HEADS + branch)
         return now is not None and (
             now == commit
-            or (
-                self.objects.find_commit(commit) is not None
-                and history.is_ancestor(self.objects, commit, now)
-            )
+            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
         )
 
     def rollback(

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.ids import ObjectId
+from vstate.repo.history import History
 from vstate.repo.objects import Objects
 from vstate.repo.refs import HEAD, HEADS, TAGS, Head, Refs
 
@@ -17,7 +18,7 @@ _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _MAX_STEPS = 10**9
 
 
-def resolve(objects: Objects, refs: Refs, rev: str, head: Head) -> ObjectId:
+def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head) -> ObjectId:
     """The commit that `rev` names: an id of 4 or more digits, a branch, a tag or HEAD, then ~n and ^n.
 
     `~n` goes n first parents back, `^n` to the n-th parent. Raises NotFound with close names, and
@@ -31,12 +32,15 @@ def resolve(objects: Objects, refs: Refs, rev: str, head: Head) -> ObjectId:
     for sign, digits in _STEP.findall(match["steps"]):
         number = int(digits[:10]) if digits else 1
         for _ in range(min(number, _MAX_STEPS) if sign == "~" else 1):
-            parents = objects.commit(oid).parents
+            commit = objects.commit(oid)
+            parents = history.parents(commit)
             which = 0 if sign == "~" else number - 1
             if sign == "^" and number == 0:
                 break
             if which >= len(parents):
                 what = f"has {len(parents)} parents" if parents else "is the first commit"
+                if history.is_shallow(commit):
+                    what = "is where gc cut the history off"
                 raise NotFound(f"no revision {rev!r}: {oid.short} {what}", name=rev)
             oid = parents[which]
     return oid

@@ -1,0 +1,71 @@
+"""The common ancestors of two commits, against a brute-force search."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Commit, Memory
+from vstate.objects.ids import ObjectId
+from vstate.repo.repository import Repository
+
+Parents = list[list[int]]
+
+# For each commit the numbers of its parents among the commits before it: any directed graph without cycles.
+GRAPHS = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=25).map(
+    lambda rows: [sorted({p % i for p in row}) if i else [] for i, row in enumerate(rows)]
+)
+
+
+def build(graph: Parents) -> tuple[Repository, list[Commit]]:
+    """The commits of the graph in a repository of their own."""
+    repo, commits = Repository(Memory()), list[Commit]()
+    for i, parents in enumerate(graph):
+        commit = repo.build_commit(None, [commits[p] for p in parents], message=str(i))
+        assert repo.publish(f"b{i}", [commit], {}, [], expected=None, action="test")
+        commits.append(commit)
+    return Repository(repo.store), commits
+
+
+def ancestors(graph: Parents, start: int) -> set[int]:
+    return {start}.union(*(ancestors(graph, parent) for parent in graph[start]))
+
+
+@given(GRAPHS, st.data())
+def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.DataObject) -> None:
+    """They are the common ancestors that no other common ancestor has behind it."""
+    repo, commits = build(graph)
+    numbers = {commit.oid: i for i, commit in enumerate(commits)}
+    one, other = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
+    common = ancestors(graph, one) & ancestors(graph, other)
+    best = {c for c in common if not any(c in ancestors(graph, d) for d in common - {c})}
+    found = repo.history.merge_bases(commits[one].oid, commits[other].oid)
+    assert {numbers[oid] for oid in found} == best
+    assert found == sorted(found, key=lambda oid: -numbers[oid])
+
+
+@given(GRAPHS, st.data())
+def test_ancestors_leave_out_what_is_known(graph: Parents, data: st.DataObject) -> None:
+    """Every ancestor once, newest first, without what is only reached through those left out."""
+    repo, commits = build(graph)
+    start, without = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
+
+    def reached(at: int) -> set[int]:
+        return set() if at == without else {at}.union(*(reached(parent) for parent in graph[at]))
+
+    found = [
+        int(c.message) for c in repo.history.ancestors(commits[start].oid, without=[commits[without].oid])
+    ]
+    assert set(found) == reached(start)
+    assert len(found) == len(set(found))
+    assert all(
+        c.time >= d.time
+        for c, d in zip([commits[i] for i in found], [commits[i] for i in found][1:], strict=False)
+    )
+
+
+def test_is_ancestor_of_itself() -> None:
+    repo, commits = build([[], [0], [0]])
+    assert repo.history.is_ancestor(commits[0].oid, commits[2].oid)
+    assert repo.history.is_ancestor(commits[2].oid, commits[2].oid)
+    assert not repo.history.is_ancestor(commits[1].oid, ObjectId(commits[2].oid))
