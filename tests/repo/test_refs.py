@@ -200,6 +200,6 @@ def test_moving_a_branch_that_another_moved() -> None:
     here = state.head
     assert here is not None
     with pytest.raises(RefMoved) as moved:
-        repo._publish_or_raise("main", repo.build_commit(None, (here,)), here.parents[0], "late")
+        repo.rollback("main", "HEAD", seen=repo.objects.commit(here.parents[0]))
     assert moved.value.actual == here.id
     assert repo.branch("main") == here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from vstate.errors import CorruptObject, CorruptStore
@@ -46,6 +46,14 @@ class History:
         except CorruptObject:
             self._load_shallow()  # another process may have cut the history meanwhile
             return [self._objects.commit(parent) for parent in self.parents(commit)]
+
+    def reload(self) -> None:
+        """Read anew, when it is needed next, where histories were cut off."""
+        self._shallow = None
+
+    def cut_off(self, shallow: Mapping[ObjectId, tuple[ObjectId, ...]]) -> None:
+        """Take these commits, in this object only, as having no more than these parents."""
+        self._shallow = {**(self._load_shallow() if self._shallow is None else self._shallow), **shallow}
 
     def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
         store = self._objects.store

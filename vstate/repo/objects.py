@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,9 @@ from vstate.objects.tree import Node
 _Id = TypeVar("_Id", bound=bytes)
 
 PREFIX = "o/"
+TRASH = "trash/"
+"""Where `gc` keeps garbage for a while in a store without transactions: the seconds since 1970 in 8 bytes,
+then the stored form. What turns out to be needed after all is read from there."""
 
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """No object is longer than this before compression; a stored one that says it is, is refused."""
@@ -39,6 +43,16 @@ _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
 }
 _KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter in letters}
+
+
+def kind_of(stored: bytes) -> Kind | None:
+    """The kind of an object by its stored form; None if it is no object."""
+    return _KIND_OF.get(stored[0]) if stored else None
+
+
+def in_trash(stored: bytes) -> bytes:
+    """The row that keeps an object's stored form in the trash from now on."""
+    return int(time.time()).to_bytes(8, "big") + stored
 
 
 class Objects:
@@ -111,6 +125,13 @@ class Objects:
             commit = self._decoded_commit(oid, self.store.get(PREFIX + oid.hex()))
         return commit
 
+    def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        """Commits in the order of their ids; those that are not in memory are read in one batch."""
+        keys = {oid: PREFIX + oid.hex() for oid in ids if oid not in self._commits}
+        stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
+        read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
+        return [read.get(oid) or self.commit(oid) for oid in ids]
+
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
         try:
             commit = Commit.decode(oid, self._checked(COMMIT, oid, stored))
@@ -134,6 +155,12 @@ class Objects:
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
 
+    def is_stored(self, oid: ObjectId) -> bool:
+        """Whether the store itself, and not only a cache in front of it, has an object of this id."""
+        key = PREFIX + oid.hex()
+        self.store.forget(key)
+        return self.store.get(key) is not None
+
     def find_commit(self, oid: ObjectId) -> Commit | None:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
         if oid in self._commits:
@@ -154,7 +181,10 @@ class Objects:
         except CorruptObject:
             key = PREFIX + oid.hex()
             self.store.forget(key)
-            return self._verified(kind, oid, self.store.get(key))
+            again = self.store.get(key)
+            if again is None:
+                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or None
+            return self._verified(kind, oid, again)
 
     def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
         if stored is None:

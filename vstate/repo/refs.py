@@ -21,6 +21,8 @@ TAGS = "tags/"
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
+SWEEP = "gc"
+"""The key that changes whenever a sweep of `gc` deletes something."""
 
 _SYMBOLIC = "ref: "
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
@@ -64,6 +66,13 @@ class ReflogEntry:
     action: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Which sweep of `gc` was the last one; `mark` is None before the first."""
+
+    mark: bytes | None
+
+
 class Refs:
     """The refs of one store. Names are `heads/<branch>` and `tags/<tag>`; nothing is cached."""
 
@@ -84,11 +93,31 @@ class Refs:
                 found[key.removeprefix(PREFIX + prefix)] = oid
         return dict(sorted(found.items()))
 
+    def all(self) -> dict[str, ObjectId]:
+        """Every ref by its full name, `heads/<branch>` and `tags/<tag>`, and HEAD if it is detached."""
+        found = {}
+        for prefix in (HEADS, TAGS):
+            for name, oid in self.list(prefix).items():
+                found[prefix + name] = oid
+        head = self.head()
+        if head.branch is None and head.commit is not None:
+            found[HEAD] = head.commit
+        return found
+
     def compare_and_swap(
-        self, ref: str, *, expected: ObjectId | None, new: ObjectId | None, action: str
+        self,
+        ref: str,
+        *,
+        expected: ObjectId | None,
+        new: ObjectId | None,
+        action: str,
+        sweep: Sweep | None = None,
     ) -> bool:
-        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere."""
-        return self.publish(ref, {}, expected=expected, new=new, action=action)
+        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere.
+
+        False also if `sweep` is given and not the last one any more.
+        """
+        return self.publish(ref, {}, expected=expected, new=new, action=action, sweep=sweep)
 
     def publish(
         self,
@@ -99,14 +128,19 @@ class Refs:
         new: ObjectId | None,
         action: str,
         not_before: datetime | None = None,
+        sweep: Sweep | None = None,
     ) -> bool:
         """Write the rows and move the ref, in one `transact`; False, with the ref where it was, if it moved.
 
+        False also if `sweep` is given and not the last one any more.
         The reflog's line is dated `not_before` that time, whatever the clock says.
         """
         line = self._reflog_key(ref, not_before)
         writes = {**rows, line: encode([expected, new, action]), PREFIX + ref: _value(new)}
-        done = self._store.transact(writes, {PREFIX + ref: _value(expected)})
+        conditions = {PREFIX + ref: _value(expected)}
+        if sweep is not None:
+            conditions[SWEEP] = sweep.mark
+        done = self._store.transact(writes, conditions)
         # A store without transactions may have written the line, as it does objects, before the swap failed.
         if not done and line in self._store:
             self._store.delete(line)
@@ -123,30 +157,50 @@ class Refs:
             return Head(branch, self.read(HEADS + branch))
         return Head(None, self._parse(HEAD, value))
 
-    def set_head(self, *, branch: str | None = None, commit: ObjectId | None = None, action: str) -> None:
-        """Put HEAD on a branch, or detach it at a commit."""
+    def sweep(self) -> Sweep:
+        """The last sweep of `gc`."""
+        return Sweep(self._store.get(SWEEP))
+
+    def set_head(
+        self,
+        *,
+        branch: str | None = None,
+        commit: ObjectId | None = None,
+        action: str,
+        sweep: Sweep | None = None,
+    ) -> bool:
+        """Put HEAD on a branch, or detach it at a commit; the last one to ask has it.
+
+        False, and nothing, if `sweep` is given and not the last one any more.
+        """
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
-        done = False
-        while not done:  # False: another process moved HEAD in between; the last one to ask has it
+        while sweep is None or self.sweep() == sweep:
             before = self._store.get(PREFIX + HEAD)
             old = self.head().commit
             new = self.read(HEADS + branch) if branch is not None else commit
             line = {self._reflog_key(HEAD, None): encode([old, new, action])}
-            done = self._store.transact({**line, PREFIX + HEAD: value}, {PREFIX + HEAD: before})
+            conditions = {PREFIX + HEAD: before}
+            if sweep is not None:
+                conditions[SWEEP] = sweep.mark
+            if self._store.transact({**line, PREFIX + HEAD: value}, conditions):
+                return True
+        return False
 
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
         """The moves of the ref, newest first."""
-        prefix = f"{REFLOG}{ref}:"
-        for key in sorted(self._store.keys(prefix), reverse=True):
+        for key in sorted(self._store.keys(f"{REFLOG}{ref}:"), reverse=True):
             value = self._store.get(key)
-            if value is None:
-                continue
-            try:
-                old, new, action = decode(value)
-                at = moment(int(key.removeprefix(prefix)[:16], 16) // 1000)
-            except (ValueError, TypeError) as error:
-                raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
-            yield ReflogEntry(_oid(old), _oid(new), at, action)
+            if value is not None:
+                yield self.parse_line(key, value)
+
+    def parse_line(self, key: str, value: bytes) -> ReflogEntry:
+        """What a line of a reflog says; CorruptStore if it makes no sense."""
+        try:
+            old, new, action = decode(value)
+            at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
+            return ReflogEntry(_oid(old), _oid(new), at, action)
+        except (ValueError, TypeError) as error:
+            raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 
     def _reflog_key(self, ref: str, not_before: datetime | None) -> str:
         # ":" is in no ref name, so the log of "a" holds no line of "a/b". The random end keeps two moves of

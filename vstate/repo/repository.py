@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -23,11 +23,12 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
-from vstate.repo import revision
+from vstate.repo import gc, revision
 from vstate.repo.diff import Diff
+from vstate.repo.gc import GcReport
 from vstate.repo.history import History, Log
 from vstate.repo.objects import Objects
-from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, check_ref_name
+from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
@@ -175,10 +176,13 @@ class Repository:
         *,
         expected: ObjectId | None,
         action: str,
+        needs: ObjectId | None = None,
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last of them, in one step.
 
-        False if the branch was not at `expected`; nothing has moved then.
+        False if the branch was not at `expected`; nothing has moved then. `needs` is a commit that is not
+        known to be `expected` or before it, though the new objects rely on what it holds: NotFound if `gc` has
+        removed it.
         """
         commits = list(commits)
         new = commits[-1].oid
@@ -188,13 +192,17 @@ class Repository:
         if not self._stamped:
             rows[FORMAT_KEY] = str(FORMAT).encode()
         try:
-            done = self.refs.publish(
-                HEADS + branch,
-                rows,
-                expected=expected,
-                new=new,
-                action=action,
-                not_before=commits[-1].time,
+            done = self._keeping(
+                needs,
+                lambda sweep: self.refs.publish(
+                    HEADS + branch,
+                    rows,
+                    expected=expected,
+                    new=new,
+                    action=action,
+                    not_before=commits[-1].time,
+                    sweep=sweep,
+                ),
             )
         except StoreUnavailable as error:
             if not (error.outcome_unknown and self._landed(branch, new)):
@@ -204,6 +212,32 @@ class Repository:
             self._stamped = True
             self.objects.remember(nodes, commits)
         return done
+
+    def _keeping(self, needs: ObjectId | None, move: Callable[[Sweep | None], bool]) -> bool:
+        """Move a ref, and see to it that `gc` removes nothing that the commit `needs` holds before it is done.
+
+        No ref may lead to that commit yet, so it could be swept at any time. What a commit holds is swept
+        after the commit itself: while it is there, and no sweep has come between, all of it is there.
+        """
+        if needs is None:
+            return move(None)
+        while True:
+            sweep = self.refs.sweep()
+            if not self.objects.is_stored(needs):
+                raise NotFound(f"no commit {needs}: gc has removed it", name=str(needs))
+            if move(sweep):
+                return True
+            if self.refs.sweep() == sweep:
+                return False
+
+    def _move(self, ref: str, *, expected: ObjectId | None, to: ObjectId, action: str) -> bool:
+        """Put a ref on a commit that may be reached from no other; False if it was not at `expected`."""
+        return self._keeping(
+            to,
+            lambda sweep: self.refs.compare_and_swap(
+                ref, expected=expected, new=to, action=action, sweep=sweep
+            ),
+        )
 
     def _landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, though the write that put it there reported an error."""
@@ -223,12 +257,10 @@ class Repository:
         old = seen or self.branch(branch)
         target = self.resolve(rev)
         commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
-        self._publish_or_raise(branch, commit, old.oid, f"rollback: to {target.short}")
+        action = f"rollback: to {target.short}"
+        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=target.oid):
+            self._raise_moved(HEADS + branch, old.oid)
         return commit
-
-    def _publish_or_raise(self, branch: str, commit: Commit, expected: ObjectId | None, action: str) -> None:
-        if not self.publish(branch, [commit], {}, [], expected=expected, action=action):
-            self._raise_moved(HEADS + branch, expected)
 
     def _raise_moved(self, ref: str, expected: ObjectId | None) -> None:
         actual = self.refs.read(ref)
@@ -252,7 +284,7 @@ class Repository:
         commit = self.resolve(at, head=head)
         ref = HEADS + check_ref_name(name)
         action = f"branch: created from {at if isinstance(at, str) else commit.short}"
-        if not self.refs.compare_and_swap(ref, expected=None, new=commit.oid, action=action):
+        if not self._move(ref, expected=None, to=commit.oid, action=action):
             raise AlreadyExists(
                 f"there is a branch {name!r} already; choose another name or delete it first", name=name
             )
@@ -288,7 +320,7 @@ class Repository:
         """
         old, target = seen or self.branch(name), self.resolve(rev)
         ref, action = HEADS + name, f"reset: to {target.short}"
-        if not self.refs.compare_and_swap(ref, expected=old.oid, new=target.oid, action=action):
+        if not self._move(ref, expected=old.oid, to=target.oid, action=action):
             self._raise_moved(ref, old.oid)
         return target
 
@@ -296,7 +328,7 @@ class Repository:
         """A new tag at a revision; AlreadyExists if the name is taken."""
         commit = self.resolve(rev, head=head)
         ref = TAGS + check_ref_name(name, "tag")
-        if not self.refs.compare_and_swap(ref, expected=None, new=commit.oid, action="tag: created"):
+        if not self._move(ref, expected=None, to=commit.oid, action="tag: created"):
             raise AlreadyExists(f"there is a tag {name!r} already; delete it first to move it", name=name)
         return commit
 
@@ -326,8 +358,38 @@ class Repository:
             self.refs.set_head(branch=target, action=f"checkout: to {target}")
         else:
             commit = self.resolve(target)
-            self.refs.set_head(commit=commit.oid, action=f"checkout: to {commit.short}")
+            action = f"checkout: to {commit.short}"
+            self._keeping(
+                commit.oid, lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
+            )
         return self.refs.head()
+
+    # Upkeep
+
+    def gc(
+        self,
+        *,
+        keep_reflog: str | timedelta = gc.KEEP_REFLOG,
+        branch: str | None = None,
+        keep_last: int | None = None,
+        keep_since: str | timedelta | None = None,
+        grace: str | timedelta = gc.GRACE,
+        dry_run: bool = False,
+        progress: gc.Progress | None = None,
+    ) -> GcReport:
+        """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` leads to.
+
+        `keep_last=N` or `keep_since="30d"` cuts the history of `branch` off first: older commits go, unless
+        another ref leads to them, and `log` ends there. Ages are a number with s, m, h, d or w behind it.
+
+        Safe beside writers in other processes, which wait for no more than a thousand deletions at a time. A
+        store without transactions keeps garbage for `grace` after it was found, and removes it in a later
+        run. Raises CorruptObject, having removed nothing, if what is in use is damaged: see `fsck`.
+        """
+        cut = gc.check_cut(branch, keep_last, keep_since)
+        return gc.collect(
+            self, keep_reflog=keep_reflog, cut=cut, grace=grace, dry_run=dry_run, progress=progress
+        )
 
 
 def _rollback_message(target: Commit) -> str:

@@ -1,0 +1,330 @@
+"""gc: removing what no ref and no reflog leads to, and cutting histories short."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, TypeVar
+
+from blake3 import blake3
+
+from vstate.errors import CorruptObject, InvalidInput
+from vstate.objects.ids import COMMIT, ObjectId
+from vstate.repo.dates import parse_age
+from vstate.repo.history import SHALLOW, History, shallow_row
+from vstate.repo.objects import PREFIX, TRASH, in_trash, kind_of
+from vstate.repo.reach import IdSet, Reach
+from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, ReflogEntry
+
+if TYPE_CHECKING:
+    from vstate.repo.repository import Repository
+
+_T = TypeVar("_T")
+
+KEEP_REFLOG = "30d"
+GRACE = "1h"
+
+_READ = 256
+_DELETE = 1000  # objects in a transaction: others wait some 10 ms for it
+
+Progress = Callable[[str, int], None]
+"""Called now and then during long work, with what is going on and how many objects were seen to."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What `gc` did or, with `dry_run`, would do. Bytes are those of the stored, compressed form.
+
+    `live` and `removed` count objects. `waiting` are those that nothing leads to but that a store without
+    transactions keeps for the grace period. `shallow` are the commits whose parents were cut off.
+    """
+
+    live: int
+    removed: int
+    removed_bytes: int
+    waiting: int
+    reflog_lines: int
+    shallow: int
+    dry_run: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        would = "would remove" if self.dry_run else "removed"
+        parts = [f"{would} {self.removed:,} objects of {self.removed_bytes:,} bytes"]
+        if self.reflog_lines:
+            parts.append(f"{self.reflog_lines:,} reflog lines")
+        if self.shallow:
+            parts.append(f"cut the history off at {self.shallow:,} commits")
+        if self.waiting:
+            parts.append(f"{self.waiting:,} wait for the grace period to end")
+        return f"{', '.join(parts)}; {self.live:,} objects are in use ({self.seconds:.2f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a branch's history is to end: after `keep_last` commits, or `keep_since` so long ago."""
+
+    branch: str
+    keep_last: int | None = None
+    keep_since: str | timedelta | None = None
+
+
+def collect(
+    repo: Repository,
+    *,
+    keep_reflog: str | timedelta = KEEP_REFLOG,
+    cut: Cut | None = None,
+    grace: str | timedelta = GRACE,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> GcReport:
+    """As `Repository.gc` promises."""
+    began = time.monotonic()
+    now = datetime.now(UTC)
+    collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
+    shallow = {} if cut is None else collector.cut(cut, now)
+    if shallow and not dry_run:
+        repo.store.set_many(shallow)
+        repo.history.reload()
+    collector.mark()
+    if dry_run:
+        collector.find_garbage()
+    else:
+        collector.sweep(parse_age(grace))
+    return GcReport(
+        live=len(collector.reach),
+        removed=collector.removed,
+        removed_bytes=collector.removed_bytes,
+        waiting=collector.waiting,
+        reflog_lines=len(collector.expired),
+        shallow=len(shallow),
+        dry_run=dry_run,
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Collector:
+    """One run of gc: first `mark`, then `sweep` what was not reached."""
+
+    def __init__(self, repo: Repository, oldest: datetime, progress: Progress) -> None:
+        self._repo = repo
+        self._store = repo.store
+        self._oldest = oldest
+        self._progress = progress
+        self._history = History(repo.objects)
+        self.reach = Reach(repo.objects, self._history)
+        self._refs: dict[str, ObjectId] = {}
+        self._lines = IdSet()  # the reflog lines that were read
+        self._begin: dict[str, datetime] = {}  # by ref: lines that lead further back go
+        self.expired: list[str] = []
+        self.removed = self.removed_bytes = self.waiting = 0
+
+    # Cutting
+
+    def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
+        """Make the branch's history end where `cut` says; the rows that make it so for others."""
+        head = self._repo.branch(cut.branch)
+        commits = self._history.ancestors(head.oid)
+        if cut.keep_last is not None:
+            *_, oldest = islice(commits, cut.keep_last)
+        else:
+            since = now - parse_age(cut.keep_since or timedelta())
+            *_, oldest = [head, *takewhile(lambda commit: commit.time >= since, commits)]
+        begin = oldest.time
+        ref = HEADS + cut.branch
+        self._begin = {ref: begin, HEAD: begin}
+        starts = [head.oid]
+        for line in self._repo.refs.reflog(ref):
+            starts += self._kept(ref, line) or ()
+        kept = {
+            commit.oid: commit
+            for commit in takewhile(lambda c: c.time >= begin, self._history.ancestors(*starts))
+        }
+        shallow = {}
+        for oid, commit in kept.items():
+            before = self._history.parents(commit)
+            left = tuple(parent for parent in before if parent in kept)
+            if left != before:
+                shallow[oid] = left
+        self._history.cut_off(shallow)
+        return dict(shallow_row(oid, left) for oid, left in shallow.items())
+
+    # Marking
+
+    def mark(self) -> None:
+        """Walk from everything that is to stay."""
+        logged: list[ObjectId] = []
+        for key, value in self._store.items(REFLOG):
+            self._lines.add(_line_id(key))
+            line = self._repo.refs.parse_line(key, value)
+            kept = self._kept(key.removeprefix(REFLOG).rpartition(":")[0], line)
+            if kept is None:
+                self.expired.append(key)
+            else:
+                logged += kept
+        self._refs = self._repo.refs.all()
+        self._extend(self._refs.values())
+        self._extend_where_present(logged)
+
+    def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
+        """The commits that a line of the reflog keeps; None if the line is to go."""
+        if line.time < self._oldest:
+            return None
+        ids = [oid for oid in (line.old, line.new) if oid is not None]
+        begin = self._begin.get(ref)
+        if begin is None:
+            return ids
+        found = map(self._repo.objects.find_commit, ids)
+        late = [commit.oid for commit in found if commit is not None and commit.time >= begin]
+        return late if line.new is None or line.new in late else None
+
+    def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
+        """Walk from what the reflog names, some of which may have been removed long ago."""
+        unknown = [oid for oid in commits if oid not in self.reach]
+        self._extend(oid for oid in unknown if self._repo.objects.find_commit(oid) is not None)
+
+    def _extend(self, roots: Iterable[ObjectId]) -> None:
+        for _ in self.reach.extend(roots):
+            self._progress("marking", len(self.reach))
+
+    def _catch_up(self) -> None:
+        """Walk from what was committed, and from what refs left behind, since the last look."""
+        refs = self._repo.refs.all()
+        moved = {ref for ref in self._refs.keys() | refs.keys() if self._refs.get(ref) != refs.get(ref)}
+        self._refs = refs
+        if not moved:
+            return
+        self._extend(refs[ref] for ref in moved if ref in refs)
+        for ref in moved:
+            for key in self._store.keys(f"{REFLOG}{ref}:"):
+                value = self._store.get(key) if self._lines.add(_line_id(key)) else None
+                if value is not None:
+                    self._extend_where_present(self._kept(ref, self._repo.refs.parse_line(key, value)) or ())
+
+    # Sweeping
+
+    def sweep(self, grace: timedelta) -> None:
+        """Remove what was not reached: commits first, the newest of them first, then what they held."""
+        for lines in _batches(self.expired, _DELETE):
+            self._store.delete_many(lines)
+        commits = self.find_garbage()
+        self.removed = self.removed_bytes = 0
+        alone = True
+        for ids in _batches((oid for _, oid in sorted(commits, reverse=True)), _DELETE):
+            alone = alone and self._remove(ids)
+            if not alone:
+                self._set_aside(ids)
+        for ids in _batches(self._garbage(), _DELETE):
+            alone = alone and self._remove(ids)
+            if not alone:
+                self._set_aside(ids)
+        self._see_to_trash(grace)
+        self._forget_shallow()
+
+    def _garbage(self) -> Iterator[ObjectId]:
+        for key in self._store.keys(PREFIX):
+            oid = ObjectId.parse(key.removeprefix(PREFIX))
+            if oid not in self.reach:
+                yield oid
+
+    def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
+        """Count what was not reached; the commits among it, with their times."""
+        commits = []
+        for ids in _batches(self._garbage(), _READ):
+            self._progress("finding garbage", self.removed)
+            for key, value in self._store.get_many([PREFIX + oid.hex() for oid in ids]).items():
+                self.removed += 1
+                self.removed_bytes += len(value)
+                if kind_of(value) is COMMIT:
+                    commits.append(self._dated(ObjectId.parse(key.removeprefix(PREFIX))))
+        return commits
+
+    def _dated(self, oid: ObjectId) -> tuple[datetime, ObjectId]:
+        try:
+            return self._repo.objects.commit(oid).time, oid
+        except CorruptObject:  # nothing leads to it, so its damage does not matter
+            return datetime.min.replace(tzinfo=UTC), oid
+
+    def _remove(self, ids: tuple[ObjectId, ...]) -> bool:
+        """Delete those that are still garbage, with nobody else writing; False if the store cannot do that."""
+        sizes: dict[str, int] = {}
+
+        def plan() -> Mapping[str, bytes | None]:
+            self._catch_up()
+            keys = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+            sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
+            return {SWEEP: os.urandom(8).hex().encode(), **dict.fromkeys(keys)}
+
+        if not self._store.exclusively(plan):
+            return False
+        self.removed += len(sizes)
+        self.removed_bytes += sum(sizes.values())
+        self._progress("removing", self.removed)
+        return True
+
+    def _set_aside(self, ids: tuple[ObjectId, ...]) -> None:
+        """Move garbage to where reading still finds it, in a store that others may be writing to."""
+        self._catch_up()
+        self._store.set(SWEEP, os.urandom(8).hex().encode())
+        wanted = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+        found = self._store.get_many(wanted)
+        self._store.set_many(
+            {TRASH + key.removeprefix(PREFIX): in_trash(value) for key, value in found.items()}
+        )
+        self._store.delete_many(list(found))
+
+    def _see_to_trash(self, grace: timedelta) -> None:
+        """Put back what is needed after all, and delete what has waited for the grace period."""
+        limit = time.time() - grace.total_seconds()
+        for batch in _batches(self._store.items(TRASH), _READ):
+            self._catch_up()
+            back, gone = {}, []
+            for key, value in batch:
+                digits = key.removeprefix(TRASH)
+                if ObjectId.parse(digits) in self.reach:
+                    back[PREFIX + digits] = value[8:]
+                    gone.append(key)
+                elif int.from_bytes(value[:8], "big") <= limit:
+                    self.removed += 1
+                    self.removed_bytes += len(value) - 8
+                    gone.append(key)
+                else:
+                    self.waiting += 1
+            self._store.set_many(back)
+            self._store.delete_many(gone)
+
+    def _forget_shallow(self) -> None:
+        """Drop the notes on where a history was cut off for commits that are gone themselves."""
+        marks = list(self._store.keys(SHALLOW))
+        self._store.delete_many(
+            [key for key in marks if ObjectId.parse(key.removeprefix(SHALLOW)) not in self.reach]
+        )
+
+
+def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
+
+
+def _line_id(key: str) -> bytes:
+    return blake3(key.encode()).digest()
+
+
+def check_cut(branch: str | None, keep_last: int | None, keep_since: str | timedelta | None) -> Cut | None:
+    """The Cut that these options of `gc` mean; InvalidInput if they do not go together."""
+    if keep_last is None and keep_since is None:
+        if branch is not None:
+            raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
+        return None
+    if keep_last is not None and keep_since is not None:
+        raise InvalidInput("give keep_last or keep_since, not both")
+    if branch is None:
+        raise InvalidInput("keep_last and keep_since cut the history of one branch off: name it with branch")
+    if keep_last is not None and keep_last < 1:
+        raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
+    return Cut(branch, keep_last, keep_since)
