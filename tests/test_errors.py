@@ -26,6 +26,7 @@ from vstate.errors import (
     UncommittedChanges,
     Unpicklable,
     UnsupportedFormat,
+    UntrustedCommit,
     VStateError,
 )
 
@@ -42,6 +43,7 @@ EXAMPLES = [
     InvalidInput("malformed", candidates=["x"]),
     Unpicklable({"k": 'state["k"]: _thread.lock'}),
     CannotLoad("mod.Class", "gone", key="k"),
+    UntrustedCommit("e" * 64, signer="ed25519:" + "f" * 64),
     CorruptObject("d" * 64, "it is missing"),
     CorruptStore("/there", "no database"),
     UnsupportedFormat("9", 1),

@@ -14,6 +14,7 @@
       InvalidInput        mend the argument; also a ValueError
       Unpicklable         change the value; also a TypeError
       CannotLoad          make the class importable again
+      UntrustedCommit     find out who made it before you read it
       StorageError        look at the store
         CorruptObject       one object is damaged or missing
         CorruptStore        the store as a whole cannot be read
@@ -27,6 +28,7 @@ Each carries its data as attributes and says in its message what to do next.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 __all__ = [
     "AlreadyExists",
@@ -48,6 +50,7 @@ __all__ = [
     "UncommittedChanges",
     "Unpicklable",
     "UnsupportedFormat",
+    "UntrustedCommit",
     "VStateError",
 ]
 
@@ -121,18 +124,40 @@ class RefMoved(Conflict):
 
 
 class MergeConflict(Conflict):
-    """Both sides changed the same keys. `keys` names them; everything is still staged."""
+    """Both sides changed the same keys, and no policy resolved them. Nothing was merged.
 
-    def __init__(self, keys: Iterable[str], *, branch: str | None = None) -> None:
+    `keys` names them; `conflicts` has a `KeyConflict` for each, with its `base`, `ours`, `theirs` and the
+    `reason`, for as far as they are known.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        *,
+        branch: str | None = None,
+        conflicts: Mapping[str, Any] | None = None,
+        operation: str = "commit",
+    ) -> None:
         self.keys = tuple(sorted(keys))
         self.branch = branch
+        self.conflicts = dict(conflicts or {})
         shown = ", ".join(repr(key) for key in self.keys[:10])
         more = f" and {len(self.keys) - 10} more" if len(self.keys) > 10 else ""
         where = f" on branch {branch!r}" if branch else ""
-        super().__init__(
-            f"another writer{where} changed {shown}{more} too; your changes are still staged: "
-            "discard() those keys, then refresh() and redo them"
-        )
+        reasons = {conflict.reason for conflict in self.conflicts.values()}
+        why = f" ({'; '.join(sorted(reasons)[:3])})" if reasons else ""
+        if operation == "commit":
+            message = (
+                f"another writer{where} changed {shown}{more} too{why}; your changes are still staged: "
+                "discard() those keys, then refresh() and redo them, or give them a merge policy with "
+                "set_policy(prefix, policy)"
+            )
+        else:
+            message = (
+                f"{operation}{where} is in conflict on {shown}{more}{why}; nothing has changed: give these keys "
+                "a policy, with set_policy(prefix, policy) or policy=, or change one side first"
+            )
+        super().__init__(message)
 
 
 class UncommittedChanges(Conflict):
@@ -201,6 +226,23 @@ class CannotLoad(VStateError):
         super().__init__(
             f"cannot load {what}, which needs {name}: {reason}. The stored bytes are intact: make the "
             "class importable under that name, or look at the value with `vstate show`"
+        )
+
+
+class UntrustedCommit(VStateError):
+    """No trusted key signed a commit, so nothing of it was read. `commit` is its id.
+
+    `signer` is the key that did sign it, as text, and None if its signature is bad or missing; `reason` is
+    which of these it was.
+    """
+
+    def __init__(self, commit: str, *, signer: str | None = None, reason: str = "it is not signed") -> None:
+        self.commit = commit
+        self.signer = signer
+        self.reason = f"it is signed by {signer}" if signer is not None else reason
+        super().__init__(
+            f"commit {commit} is not trusted: {self.reason}; `vstate verify` shows who signed what: add the "
+            "signer's key to those that you trust, or go back to a commit that one of them signed"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -147,6 +147,14 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         calls nothing and returns False, as this default does.
         """
         return False
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        """Let those who give the same name follow one another, as far as the store can see to that.
+
+        It spares work that would be done in vain, and is no lock to rely on: a turn that takes long is not
+        waited for. This default waits for nobody.
+        """
+        return nullcontext()
 
     def forget(self, key: str) -> None:
         """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""

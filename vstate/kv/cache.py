@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from vstate.errors import InvalidInput
@@ -126,6 +127,9 @@ class Cache(KVStore, ForkAware):
             return writes
 
         return self._written(writes, lambda: self._store.exclusively(noted))
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        return self._store.turn(name)
 
     def forget(self, key: str) -> None:
         if not _cacheable(key):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from vstate.errors import (
@@ -22,9 +21,7 @@ from vstate.errors import (
 )
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
 from vstate.kv.forks import ForkAware, survive_forks
-
-if sys.platform != "win32":
-    import fcntl
+from vstate.kv.locking import Queue, Turnstile
 
 if TYPE_CHECKING:
     import sqlite3
@@ -96,53 +93,12 @@ def _ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:
             yield _OBJECT_MARK + first, _OBJECT_MARK + last
 
 
-class _Turn:
-    """Which process is the next to write. A writer takes it before it asks SQLite for the write lock, and
-    leaves it as soon as it has that: so one that has just written cannot overtake one that waits.
-
-    Without it, of four processes that write all the time, three waited for 3 s and longer. It is a flock
-    on the directory, since closing any descriptor of the file itself would drop SQLite's own locks.
-    It only makes for fairness: where there is no flock, or when somebody sits on it, writers do without.
-    """
-
-    __slots__ = ("descriptor", "directory", "held")
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        self.descriptor: int | None = None
-        self.held = False
-
-    def take(self) -> bool:
-        """Whether it is this process's turn now."""
-        if sys.platform != "win32" and not self.held:
-            try:
-                if self.descriptor is None:
-                    self.descriptor = os.open(self.directory, os.O_RDONLY)
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            except OSError:
-                return True
-            self.held = True
-        return True
-
-    def leave(self) -> None:
-        if sys.platform != "win32" and self.held and self.descriptor is not None:
-            self.held = False
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        descriptor, self.descriptor, self.held = self.descriptor, None, False
-        if descriptor is not None:
-            os.close(descriptor)
-
-
 class _Handle:
     """One SQLite connection, opened when it is needed, and the lock under which it is used."""
 
     __slots__ = ("connection", "lock", "place", "turn")
 
-    def __init__(self, turn: _Turn | None = None) -> None:
+    def __init__(self, turn: Turnstile | None = None) -> None:
         self.turn = turn
         self.lock = threading.RLock()
         self.connection: sqlite3.Connection | None = None
@@ -198,7 +154,7 @@ class Disk(KVStore, ForkAware):
             raise InvalidInput(f"{self._name!r} is not the name of a directory")
         self._directory = os.path.abspath(self._name)
         self._file = os.path.join(self._directory, FILE_NAME)
-        self._turn = self._writer.turn = _Turn(self._directory)
+        self._turn = self._writer.turn = Turnstile(self._directory)
         self._size_limit = size_limit
         self._durability = durability
         self._timeout = timeout
@@ -313,6 +269,10 @@ class Disk(KVStore, ForkAware):
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""
         return self._write(lambda: self._split(plan()))
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        """As promised by KVStore, between the processes of this machine."""
+        return Queue(self._directory, name).turn()
 
     def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
         sets, deletes = [], []

@@ -111,13 +111,9 @@ class Refs:
         expected: ObjectId | None,
         new: ObjectId | None,
         action: str,
-        sweep: Sweep | None = None,
     ) -> bool:
-        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere.
-
-        False also if `sweep` is given and not the last one any more.
-        """
-        return self.publish(ref, {}, expected=expected, new=new, action=action, sweep=sweep)
+        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere."""
+        return self.publish(ref, {}, expected=expected, new=new, action=action)
 
     def publish(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from vstate.errors import (
@@ -23,11 +24,13 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
-from vstate.repo import gc, revision
+from vstate.repo import combine, gc, revision
 from vstate.repo.diff import Diff
 from vstate.repo.gc import GcReport
 from vstate.repo.history import History, Log
+from vstate.repo.merge import MergeResult
 from vstate.repo.objects import Objects
+from vstate.repo.policies import Policies
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
@@ -49,6 +52,7 @@ class Repository:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
+        self.policies = Policies(store, lambda module, name: True)
         self._stamped = self._check_format()
 
     def _check_format(self) -> bool:
@@ -176,13 +180,13 @@ class Repository:
         *,
         expected: ObjectId | None,
         action: str,
-        needs: ObjectId | None = None,
+        needs: Sequence[ObjectId] = (),
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last of them, in one step.
 
-        False if the branch was not at `expected`; nothing has moved then. `needs` is a commit that is not
-        known to be `expected` or before it, though the new objects rely on what it holds: NotFound if `gc` has
-        removed it.
+        False if the branch was not at `expected`; nothing has moved then. `needs` are commits that are not
+        known to be `expected` or before it, though the new objects rely on what they hold: NotFound if `gc`
+        has removed one.
         """
         commits = list(commits)
         new = commits[-1].oid
@@ -213,30 +217,37 @@ class Repository:
             self.objects.remember(nodes, commits)
         return done
 
-    def _keeping(self, needs: ObjectId | None, move: Callable[[Sweep | None], bool]) -> bool:
-        """Move a ref, and see to it that `gc` removes nothing that the commit `needs` holds before it is done.
+    def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
+        """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is done.
 
-        No ref may lead to that commit yet, so it could be swept at any time. What a commit holds is swept
-        after the commit itself: while it is there, and no sweep has come between, all of it is there.
+        No ref may lead to them yet, so they could be swept at any time. What a commit holds is swept after
+        the commit itself: while it is there, and no sweep has come between, all of it is there.
         """
-        if needs is None:
+        if not needs:
             return move(None)
         while True:
             sweep = self.refs.sweep()
-            if not self.objects.is_stored(needs):
-                raise NotFound(f"no commit {needs}: gc has removed it", name=str(needs))
+            for oid in needs:
+                if not self.objects.is_stored(oid):
+                    raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
             if move(sweep):
                 return True
             if self.refs.sweep() == sweep:
                 return False
 
-    def _move(self, ref: str, *, expected: ObjectId | None, to: ObjectId, action: str) -> bool:
+    def _move(
+        self,
+        ref: str,
+        *,
+        expected: ObjectId | None,
+        to: ObjectId,
+        action: str,
+        rows: Mapping[str, bytes | None] = MappingProxyType({}),
+    ) -> bool:
         """Put a ref on a commit that may be reached from no other; False if it was not at `expected`."""
         return self._keeping(
-            to,
-            lambda sweep: self.refs.compare_and_swap(
-                ref, expected=expected, new=to, action=action, sweep=sweep
-            ),
+            [to],
+            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
         )
 
     def _landed(self, branch: str, commit: ObjectId) -> bool:
@@ -258,9 +269,77 @@ class Repository:
         target = self.resolve(rev)
         commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
         action = f"rollback: to {target.short}"
-        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=target.oid):
+        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
             self._raise_moved(HEADS + branch, old.oid)
         return commit
+
+    def merge(
+        self,
+        branch: str,
+        rev: Revision,
+        *,
+        policy: combine.Given = None,
+        message: str = "",
+        seen: Commit | None = None,
+        head: Head | None = None,
+    ) -> MergeResult:
+        """Merge what `rev` holds into the branch, three-way by key from where the two parted.
+
+        A key that one side changed is taken from there; one that both changed is resolved by its policy:
+        `policy` is one for all keys, or a mapping by prefix that goes before the branch's own. Raises
+        MergeConflict with the rest, and RefMoved as `rollback` does; nothing has changed then.
+        """
+        old = seen or self._newest(branch)
+        theirs = self.resolve(rev, head=head)
+        name = rev if isinstance(rev, str) else theirs.short
+        return combine.merge(self, branch, old, theirs, policy=policy, message=message, name=name)
+
+    def cherry_pick(
+        self,
+        branch: str,
+        rev: Revision,
+        *,
+        policy: combine.Given = None,
+        message: str = "",
+        seen: Commit | None = None,
+        head: Head | None = None,
+    ) -> Commit | None:
+        """Commit to the branch what the commit `rev` changed against its first parent; None if nothing.
+
+        Raises MergeConflict and RefMoved as `merge` does.
+        """
+        old, picked = seen or self.branch(branch), self.resolve(rev, head=head)
+        return combine.cherry_pick(self, branch, old, picked, policy=policy, message=message)
+
+    def revert(
+        self,
+        branch: str,
+        rev: Revision,
+        *,
+        policy: combine.Given = None,
+        message: str = "",
+        seen: Commit | None = None,
+        head: Head | None = None,
+    ) -> Commit | None:
+        """Commit to the branch the opposite of what the commit `rev` changed; None if that is so already.
+
+        Raises MergeConflict and RefMoved as `merge` does.
+        """
+        old, reverted = seen or self.branch(branch), self.resolve(rev, head=head)
+        return combine.revert(self, branch, old, reverted, policy=policy, message=message)
+
+    def fast_forward(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
+        """Put the branch, which is at `old`, on a commit behind which that is; RefMoved if it is elsewhere."""
+        expected = None if old is None else old.oid
+        if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
+            self._raise_moved(HEADS + branch, expected)
+
+    def _newest(self, branch: str) -> Commit | None:
+        oid = self.refs.read(HEADS + check_ref_name(branch))
+        return None if oid is None else self.objects.commit(oid)
+
+    def require_trusted(self, commit: Commit) -> None:
+        """Do nothing if what the commit holds may be unpickled here."""
 
     def _raise_moved(self, ref: str, expected: ObjectId | None) -> None:
         actual = self.refs.read(ref)
@@ -279,12 +358,15 @@ class Repository:
             raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
         return self.objects.commit(oid)
 
-    def create_branch(self, name: str, at: Revision = "HEAD", *, head: Head | None = None) -> Commit:
-        """A new branch at a revision; AlreadyExists if the name is taken."""
+    def create_branch(
+        self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
+    ) -> Commit:
+        """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
         commit = self.resolve(at, head=head)
         ref = HEADS + check_ref_name(name)
         action = f"branch: created from {at if isinstance(at, str) else commit.short}"
-        if not self._move(ref, expected=None, to=commit.oid, action=action):
+        rows = {} if like is None else self.policies.rows_for(name, like)
+        if not self._move(ref, expected=None, to=commit.oid, action=action, rows=rows):
             raise AlreadyExists(
                 f"there is a branch {name!r} already; choose another name or delete it first", name=name
             )
@@ -298,6 +380,7 @@ class Repository:
         ref = HEADS + name
         if not self.refs.compare_and_swap(ref, expected=commit.oid, new=None, action="branch: deleted"):
             self._raise_moved(ref, commit.oid)
+        self.policies.delete(name)
         return commit
 
     def rename_branch(self, old: str, new: str) -> Commit:
@@ -305,12 +388,13 @@ class Repository:
 
         Raises RefMoved, and leaves both branches, if a commit came to the old one in between.
         """
-        commit = self.create_branch(new, self.branch(old))
+        commit = self.create_branch(new, self.branch(old), like=old)
         if self.refs.head().branch == old:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
         action = f"branch: renamed to {new}"
         if not self.refs.compare_and_swap(HEADS + old, expected=commit.oid, new=None, action=action):
             self._raise_moved(HEADS + old, commit.oid)
+        self.policies.delete(old)
         return commit
 
     def move_branch(self, name: str, rev: Revision, *, seen: Commit | None = None) -> Commit:
@@ -360,7 +444,7 @@ class Repository:
             commit = self.resolve(target)
             action = f"checkout: to {commit.short}"
             self._keeping(
-                commit.oid, lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
+                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import (
     Callable,
     ItemsView,
+    Iterable,
     Iterator,
     KeysView,
     Mapping,
@@ -15,7 +16,8 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.kv.forks import ForkAware, survive_forks
@@ -153,6 +155,40 @@ class State(ReadableState, MutableMapping[str, Any]):
 
     prefix: str = ""
     """What the keys begin with in the root: empty, or a namespace's name and "/"."""
+
+    @abstractmethod
+    def run_update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+    ) -> Commit | None:
+        """As `update` with a function promises, on the whole state."""
+
+    @overload  # type: ignore[override]  # a dict's update, and one more way to call it
+    def update(
+        self,
+        function: Callable[[Any], object],
+        /,
+        *,
+        attempts: int = 10,
+        message: str = "",
+        **info: Any,
+    ) -> Commit | None: ...
+
+    @overload
+    def update(self, other: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **values: Any) -> None: ...
+
+    def update(self, other: Any = (), /, **values: Any) -> Commit | None:
+        """With a function: call it with this state and commit what it changed; again, on the fresh state,
+        until nobody else has changed what it read or changed. With a mapping or pairs: set them, as a dict does.
+
+        The function sees the newest commit and should do nothing but read and change the state. After
+        `attempts` runs the last Conflict is raised, with nothing changed; so is what the function raises. The
+        result is the commit, None if nothing changed. Inside a task or transaction it runs once, and
+        the outer one commits. Raises UncommittedChanges rather than mix earlier changes in.
+        """
+        if callable(other) and not hasattr(other, "keys"):
+            return self.root.run_update(partial(other, self), **values)
+        super().update(other, **values)
+        return None
 
     def clear(self) -> None:
         """Delete every key."""

@@ -78,6 +78,13 @@ class Live(RootState):
             restore()
             raise
 
+    def run_update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+    ) -> None:
+        """Run the function once, in a transaction: nobody else can be in the way."""
+        with self.transaction(message, **info):
+            function()
+
     def savepoint(self) -> Callable[[], None]:
         with self._lock:
             values = dict(self._values)
@@ -120,7 +127,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in (
-    "branches", "checkout", "create_branch", "delete_branch", "delete_tag", "diff", "discard",
-    "fork", "log", "refresh", "reset", "rollback", "status", "switch", "tag", "tags",
+    "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag", "diff", "discard",
+    "fork", "log", "merge", "policies", "refresh", "reset",
+    "revert", "rollback", "set_policy", "status", "switch", "tag", "tags",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

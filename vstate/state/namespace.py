@@ -62,6 +62,11 @@ class Namespace(State):
         """A transaction of the whole state."""
         return self._root.transaction(message, **info)
 
+    def run_update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+    ) -> Commit | None:
+        return self._root.run_update(function, attempts=attempts, message=message, **info)
+
     def has_uncommitted(self) -> bool:
         return self._root.has_uncommitted()
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from heapq import merge
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from vstate.errors import (
     AlreadyExists,
     CannotLoad,
+    Conflict,
     DetachedHead,
     InvalidInput,
     MergeConflict,
@@ -24,17 +27,27 @@ from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.objects import tree
 from vstate.objects.commit import Commit, Event
-from vstate.objects.ids import NewObjects, ObjectId
-from vstate.objects.tree import KeyChange, Node
+from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
+from vstate.repo.combine import Given
 from vstate.repo.diff import Diff
 from vstate.repo.history import Log
+from vstate.repo.merge import MergeResult
+from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import RootState, check_key, missing
+from vstate.state.publishing import publish
 from vstate.state.snapshot import Snapshot
-from vstate.state.working import Staged, WorkingValues
+from vstate.state.working import WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
+
+_T = TypeVar("_T")
+
+_ATTEMPTS = 10
+_CONTENDED = 32  # updates that queue after one was in another's way
+_PAUSE = 0.001  # seconds, doubled with each attempt
 
 
 class Versioned(RootState):
@@ -70,6 +83,7 @@ class Versioned(RootState):
         self._head = commit
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
+        self._contended = 0
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
 
     # What it is
@@ -136,6 +150,7 @@ class Versioned(RootState):
 
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
+            self._working.notice_scan(prefix)
             staged = sorted(key for key in self._working.staged if key.startswith(prefix))
             deleted = set(self._working.deleted)
             root = self._tree
@@ -148,6 +163,7 @@ class Versioned(RootState):
 
     def count_keys(self, prefix: str) -> int:
         with self._lock:
+            self._working.notice_scan(prefix)
             count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
             for key in self._working.staged:
                 if key.startswith(prefix) and not self._is_committed(key):
@@ -174,7 +190,8 @@ class Versioned(RootState):
         """Commit what changed, in place or by key, and the recorded events; None if nothing did.
 
         `info` is plain data kept with the commit. If another writer moved the branch and changed other
-        keys, both are kept: the result is then a merge commit, whose second parent is this change alone.
+        keys, or the same ones and the branch has a merge policy for them, both are kept: the result is then a
+        merge commit, whose second parent is this change alone. Read again what it merged.
 
         Raises MergeConflict if the other changed the same keys, Unpicklable naming every value that cannot
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
@@ -183,11 +200,14 @@ class Versioned(RootState):
         with self._alone():
             return self._commit(message, info)
 
-    def _commit(self, message: str, info: Mapping[str, Any]) -> Commit | None:
-        """Commit, in whoever's turn it is; the lock is held."""
-        branch = self._branch
-        if branch is None:
-            raise DetachedHead(self._head.id if self._head else None)
+    def _commit(
+        self,
+        message: str,
+        info: Mapping[str, Any],
+        depends_on: Callable[[str], bool] = lambda key: False,
+    ) -> Commit | None:
+        """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
+        branch = self._own_branch()
         with self._working.collected(self._tree) as staged:
             root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
             if root == self._tree and not self._events:
@@ -196,14 +216,29 @@ class Versioned(RootState):
             events = tuple(self._events)
             parents = () if self._head is None else (self._head,)
             commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
-            head, foreign = self._publish(branch, commit, staged, staged.objects | objects, nodes)
+            published = publish(
+                self._repo,
+                branch,
+                self._head,
+                commit,
+                staged,
+                staged.objects | objects,
+                nodes,
+                working=self._working,
+                depends_on=depends_on,
+            )
             staged.settle()
-        self._head = head
+        self._head = head = published.head
         del self._events[: len(events)]
-        self._working.forget(foreign)
+        self._working.forget(published.moved)
         for savepoint in self._savepoints:
             savepoint.staged.clear()
         return head
+
+    def _own_branch(self) -> str:
+        if self._branch is None:
+            raise DetachedHead(self._head.id if self._head else None)
+        return self._branch
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -214,42 +249,6 @@ class Versioned(RootState):
         else:
             with self.turns.held(), self._lock:
                 yield
-
-    def _publish(
-        self,
-        branch: str,
-        commit: Commit,
-        staged: Staged,
-        objects: NewObjects,
-        nodes: list[tuple[ObjectId, Node]],
-    ) -> tuple[Commit, list[str]]:
-        """Put the commit on the branch, merged with what others put there; the keys that they changed."""
-        base = self._head
-        summary = commit.message.split("\n", 1)[0][:80]
-        expected = base.oid if base else None
-        commits, action = [commit], f"commit: {summary}"
-        foreign: list[str] = []
-        rows, cached = objects, nodes
-        while not self._repo.publish(branch, commits, rows, cached, expected=expected, action=action):
-            expected = self._repo.refs.read(HEADS + branch)
-            if expected is None:
-                raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
-            if base is not None and expected == base.oid:
-                # It moved and came back.
-                commits, action, foreign = [commit], f"commit: {summary}", []
-                rows, cached = objects, nodes
-                continue
-            theirs = self._repo.objects.commit(expected)
-            foreign, _ = self._foreign_changes(base, theirs, staged.changes, branch)
-            if edited := self._working.edited_meanwhile(staged, foreign):
-                raise MergeConflict(edited, branch=branch)
-            root, merged, merged_nodes = tree.update(self._repo.objects.node, theirs.tree, staged.changes)
-            message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
-            # The first parent is where the branch was; our commit alone is the second.
-            merge_commit = self._repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
-            commits, action = [commit, merge_commit], f"commit (merge): {summary}"
-            rows, cached = objects | merged, [*nodes, *merged_nodes]
-        return commits[-1], foreign
 
     def _foreign_changes(
         self, base: Commit | None, theirs: Commit, changes: dict[str, bytes | None], branch: str | None
@@ -366,6 +365,38 @@ class Versioned(RootState):
             if failures:
                 raise failures[0]
 
+    def run_update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+    ) -> Commit | None:
+        if attempts < 1:
+            raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
+        if self.turns.nested:
+            function()
+            return None
+        with self._alone():
+            self._require_clean("update")
+            queue = f"update {self._own_branch()}"
+            for attempt in range(1, attempts + 1):
+                # Who met others lately goes after them, rather than doing the work in vain.
+                with self.store.turn(queue) if self._contended else nullcontext():
+                    self.refresh()
+                    recorded = len(self._events)
+                    try:
+                        with self._discarding():
+                            with self._working.noticing() as noticed:
+                                function()
+                            commit = self._commit(message, info, noticed.__contains__)
+                    except Conflict:
+                        del self._events[recorded:]
+                        self._contended = _CONTENDED
+                        if attempt == attempts:
+                            raise
+                    else:
+                        self._contended = max(self._contended - 1, 0)
+                        return commit
+                time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
+        raise AssertionError("the last attempt returns or raises")
+
     # History
 
     def _own_head(self) -> Head:
@@ -418,13 +449,12 @@ class Versioned(RootState):
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
         with self._alone():
-            if self._branch is None:
-                raise DetachedHead(self._head.id if self._head else None)
+            branch = self._own_branch()
             target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
             self.commit("Before rollback")
             # Found now, because nothing may fail once the branch has moved.
             foreign = list(self._repo.diff(self._tree, target.tree))
-            commit = self._repo.rollback(self._branch, target, message=message, seen=self._head)
+            commit = self._repo.rollback(branch, target, message=message, seen=self._head)
             self._working.forget(foreign)
             self._head = commit
             return commit
@@ -435,13 +465,94 @@ class Versioned(RootState):
         The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
         """
         with self._alone():
-            if self._branch is None:
-                raise DetachedHead(self._head.id if self._head else None)
-            target = self._repo.move_branch(self._branch, self._resolve(rev), seen=self._head)
+            target = self._repo.move_branch(self._own_branch(), self._resolve(rev), seen=self._head)
             self._events.clear()
             self._working.clear()
             self._head = target
             return target
+
+    def merge(self, rev: Revision, *, policy: Given = None, message: str = "") -> MergeResult:
+        """Merge what `rev` holds into this branch, three-way by key from where the two parted.
+
+        A key that one side changed is taken from there. One that both changed is resolved by its policy:
+        `policy` is one for all keys, or a mapping by prefix that goes before the branch's own (`set_policy`).
+        Raises MergeConflict, whose `conflicts` have base, ours and theirs for each key that is left, and
+        UncommittedChanges; nothing has changed then.
+        """
+        with self._alone():
+            self._require_clean("merge")
+            result = self._combined(
+                lambda branch, head: self._repo.merge(
+                    branch, rev, policy=policy, message=message, seen=head, head=self._own_head()
+                )
+            )
+            if result.commit is not None:
+                self._working.forget(result.merged_keys)
+                self._head = result.commit
+            return result
+
+    def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+        """Commit here what the commit `rev` changed against its first parent; None if that is so already.
+
+        Raises MergeConflict and UncommittedChanges as `merge` does.
+        """
+        return self._picked("cherry_pick", self._repo.cherry_pick, rev, policy, message)
+
+    def revert(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+        """Commit the opposite of what the commit `rev` changed; None if that is so already.
+
+        Raises MergeConflict and UncommittedChanges as `merge` does.
+        """
+        return self._picked("revert", self._repo.revert, rev, policy, message)
+
+    def _picked(
+        self,
+        operation: str,
+        pick: Callable[..., Commit | None],
+        rev: Revision,
+        policy: Given,
+        message: str,
+    ) -> Commit | None:
+        with self._alone():
+            self._require_clean(operation)
+            commit = self._combined(
+                lambda branch, head: pick(
+                    branch, rev, policy=policy, message=message, seen=head, head=self._own_head()
+                )
+            )
+            if commit is not None:
+                self._working.forget(list(self._repo.diff(self._tree, commit.tree)))
+                self._head = commit
+            return commit
+
+    def _combined(self, combine: Callable[[str, Commit | None], _T]) -> _T:
+        """Combine the branch with something, on top of what others commit to it meanwhile."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return combine(self._own_branch(), self._head)
+            except RefMoved:
+                self.refresh()
+        return combine(self._own_branch(), self._head)
+
+    def set_policy(self, prefix: str, policy: Policy | None) -> None:
+        """Say how keys that begin with `prefix` are merged when both sides changed them; None: not at all.
+
+        It is kept with the branch, and every process uses it, for commits that lost a race too; the longest
+        prefix counts. A policy is one of
+
+        - "ours", "theirs", "newest": the one side, the other, or the one whose commit is later;
+        - "counter": a number, to which both sides' differences are added;
+        - "union": a set, or a list as one, with what either side added and without what either removed;
+        - "append": a list, text or bytes with what both sides appended, in the order of the commits;
+        - "deep": a dict, merged by path; "text": a text, merged by lines;
+        - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
+          ABSENT for a side without the key, returns ABSENT to delete it, and raises if it cannot decide.
+        """
+        self._repo.policies.set(self._own_branch(), prefix, policy)
+
+    def policies(self) -> dict[str, str]:
+        """The merge policies of this branch, by prefix; a function by its name."""
+        return self._repo.policies.read(self._own_branch())
 
     def refresh(self) -> Commit | None:
         """Load what other processes committed to the branch; uncommitted changes stay staged on top.
@@ -478,8 +589,11 @@ class Versioned(RootState):
     # Branches and tags
 
     def create_branch(self, name: str, at: Revision = "HEAD") -> Commit:
-        """Make a branch at a revision, without going there; AlreadyExists if the name is taken."""
-        return self._repo.create_branch(name, at, head=self._own_head())
+        """Make a branch at a revision, without going there; AlreadyExists if the name is taken.
+
+        It gets this branch's merge policies.
+        """
+        return self._repo.create_branch(name, at, head=self._own_head(), like=self._branch)
 
     def switch(self, name: str, *, create: bool = False) -> Commit | None:
         """Go to another branch, made here with `create`; a handle that follows HEAD takes HEAD along.

@@ -57,6 +57,7 @@ class WorkingValues:
         self._idle_bytes = 0
         self._held: dict[str, Any] | None = None
         self._lent: set[str] = set()
+        self._noticed: Noticed | None = None
 
     # Reading and writing
 
@@ -67,6 +68,11 @@ class WorkingValues:
             return self._held[key]
         if key in self.values:
             return self.values[key]
+        if self._noticed is not None:
+            self._noticed.keys.add(key)
+            if key in self._noticed.values:
+                self.values[key] = self._noticed.values.pop(key)
+                return self.values[key]
         if key in self._sealed:
             value = self._sealed.pop(key)
             self._watched.add(key)
@@ -90,11 +96,34 @@ class WorkingValues:
         """Whether the key is there."""
         if key in self.values or key in self._sealed:
             return True
+        if self._noticed is not None:
+            self._noticed.keys.add(key)
+            if key in self._noticed.values:
+                return True
         return key not in self.deleted and tree.lookup(self._repo.objects.node, root, key) is not None
+
+    def notice_scan(self, prefix: str) -> None:
+        """Take note that the keys with this prefix were listed or counted."""
+        if self._noticed is not None:
+            self._noticed.prefixes.add(prefix)
+
+    @contextmanager
+    def noticing(self) -> Iterator[Noticed]:
+        """Take note of what is read in the with block."""
+        noticed = Noticed(self.values)
+        # Readers find nothing in `values`, and so come to `load`.
+        self.values, self._noticed = {}, noticed
+        try:
+            yield noticed
+        finally:
+            self._noticed = None
+            self.values = noticed.values | self.values
 
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
         self._require_writable()
+        if self._noticed is not None:
+            self._noticed.values.pop(key, None)
         self._sealed.pop(key, None)
         self.deleted.discard(key)
         self.staged.add(key)
@@ -122,6 +151,8 @@ class WorkingValues:
         """Drop all that is held for the keys, changes included."""
         for key in list(keys):
             self.values.pop(key, None)
+            if self._noticed is not None:
+                self._noticed.values.pop(key, None)
             self._sealed.pop(key, None)
             self._baselines.pop(key, None)
             self._watched.discard(key)
@@ -137,6 +168,8 @@ class WorkingValues:
 
     def clear(self) -> None:
         """Drop everything."""
+        if self._noticed is not None:
+            self._noticed.give_up()
         self.values = {}
         self._sealed = {}
         self._baselines = {}
@@ -153,6 +186,8 @@ class WorkingValues:
 
         Raises Unpicklable, naming all culprits; `tolerant` lists their keys in `unpicklable` instead.
         """
+        if self._noticed is not None:
+            self.values = self._noticed.give_up() | self.values
         held = self.values
         self._held = held
         self.values = {}  # readers now wait for the lock, so that none takes a value being looked at
@@ -231,12 +266,15 @@ class WorkingValues:
         return encode_value(value, baseline.chunks).entry == again.entry
 
     def edited_meanwhile(self, staged: Staged, keys: Iterable[str]) -> list[str]:
-        """Which of the keys' values were edited in place after they were found unchanged."""
+        """Which of the keys' values were edited in place after they were compared."""
         edited = []
         for key in self._watched.intersection(keys):
             baseline = self._baselines.get(key)
             encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
-            if baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
+            if key in staged.changes:
+                if encoded.entry != staged.changes[key]:
+                    edited.append(key)
+            elif baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
                 edited.append(key)
         return edited
 
@@ -272,6 +310,24 @@ class WorkingValues:
             self._baselines.pop(key, None)
         self._sealed = {}
         self._idle_bytes = 0
+
+
+class Noticed:
+    """What was read: keys, and prefixes of listed keys; and the `values` in hand that were not, so far."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.keys: set[str] = set()
+        self.prefixes: set[str] = set()
+
+    def give_up(self) -> dict[str, Any]:
+        """Take everything as read from now on; the values that had not been."""
+        values, self.values = self.values, {}
+        self.prefixes = {""}
+        return values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys or any(key.startswith(prefix) for prefix in self.prefixes)
 
 
 class Staged:

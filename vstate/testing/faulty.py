@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from vstate.errors import StoreUnavailable
@@ -80,6 +81,9 @@ class Faulty(KVStore):
         if not self.atomic:
             return super().exclusively(plan)
         return self._call("exclusively", lambda: self.store.exclusively(plan))
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        return self.store.turn(name)
 
     def forget(self, key: str) -> None:
         self.store.forget(key)

@@ -1,0 +1,219 @@
+"""combine: a branch with what other commits changed: merge, cherry-pick, revert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vstate.errors import InvalidInput, MergeConflict, RefMoved
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
+from vstate.repo.merge import Base, Merged, MergeResult, Resolver, merge_changes, only_version, versions_since
+from vstate.repo.policies import Policy, check_policy
+from vstate.repo.refs import HEADS
+
+if TYPE_CHECKING:
+    from vstate.repo.repository import Repository
+
+Given = Policy | Mapping[str, Policy] | None
+"""What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
+
+
+def merge(
+    repo: Repository,
+    branch: str,
+    head: Commit | None,
+    theirs: Commit,
+    *,
+    policy: Given,
+    message: str,
+    name: str,
+) -> MergeResult:
+    """As `Repository.merge` promises; `name` is what the commit was called."""
+    repo.require_trusted(theirs)
+    if head is not None and repo.history.is_ancestor(theirs.oid, head.oid):
+        return MergeResult(head, "up-to-date")
+    if head is None or repo.history.is_ancestor(head.oid, theirs.oid):
+        keys = repo.diff(None if head is None else head.tree, theirs.tree)
+        repo.fast_forward(branch, head, theirs, action=f"merge {name}: fast-forward")
+        return MergeResult(theirs, "fast-forward", tuple(keys))
+    base = Base(repo, head, theirs)
+    merged = _merged(
+        repo,
+        branch,
+        {change.key: change.new for change in base.diff(head.tree)},
+        base.diff(theirs.tree),
+        lambda policies: Resolver(
+            repo,
+            policies,
+            ours=versions_since(repo, head, base.commits),
+            theirs=versions_since(repo, theirs, base.commits),
+        ),
+        policy=policy,
+        operation=f"merging {name}",
+    )
+    commit = _land(
+        repo,
+        branch,
+        head,
+        merged,
+        parents=(head, theirs),
+        message=message or f"Merge {name} into {branch}",
+        needs=[theirs.oid],
+        action=f"merge {name}",
+    )
+    keys_merged = tuple(sorted({*merged.taken, *merged.resolved}))
+    return MergeResult(commit, "merge", keys_merged, merged.by)
+
+
+def cherry_pick(
+    repo: Repository, branch: str, head: Commit, picked: Commit, *, policy: Given, message: str
+) -> Commit | None:
+    """As `Repository.cherry_pick` promises."""
+    before = next(iter(repo.history.before(picked)), None)
+    return _apply(
+        repo,
+        branch,
+        head,
+        old=before,
+        new=picked,
+        policy=policy,
+        operation=f"cherry-picking {picked.short}",
+        message=message or picked.message or f"Cherry-pick {picked.short}",
+        info={**picked.info, "cherry_picked": picked.id},
+        action=f"cherry-pick: {picked.short}",
+    )
+
+
+def revert(
+    repo: Repository, branch: str, head: Commit, reverted: Commit, *, policy: Given, message: str
+) -> Commit | None:
+    """As `Repository.revert` promises."""
+    before = next(iter(repo.history.before(reverted)), None)
+    if before is None and repo.history.is_shallow(reverted):
+        raise InvalidInput(f"{reverted.short} cannot be reverted: gc cut off what was before it")
+    what = f" {reverted.message}" if reverted.message else ""
+    return _apply(
+        repo,
+        branch,
+        head,
+        old=reverted,
+        new=before,
+        policy=policy,
+        operation=f"reverting {reverted.short}",
+        message=message or f"Revert {reverted.short}{what}",
+        info={"reverted": reverted.id},
+        action=f"revert: {reverted.short}",
+    )
+
+
+def _apply(
+    repo: Repository,
+    branch: str,
+    head: Commit,
+    *,
+    old: Commit | None,
+    new: Commit | None,
+    policy: Given,
+    operation: str,
+    message: str,
+    info: Mapping[str, Any],
+    action: str,
+) -> Commit | None:
+    """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
+    for commit in (old, new):
+        if commit is not None:
+            repo.require_trusted(commit)
+    old_tree, new_tree = (None if commit is None else commit.tree for commit in (old, new))
+    theirs = list(tree.diff(repo.objects.nodes, old_tree, new_tree))
+    ours = _changes_of_keys(repo, head, theirs)
+    merged = _merged(
+        repo,
+        branch,
+        ours,
+        theirs,
+        lambda policies: Resolver(
+            repo,
+            policies,
+            ours=only_version(head.time, ours),
+            theirs=only_version(
+                head.time if new is None else new.time, {change.key: change.new for change in theirs}
+            ),
+        ),
+        policy=policy,
+        operation=operation,
+    )
+    if not merged.taken and not merged.resolved:
+        return None
+    return _land(
+        repo,
+        branch,
+        head,
+        merged,
+        parents=(head,),
+        message=message,
+        info=info,
+        needs=[] if new is None else [new.oid],
+        action=action,
+    )
+
+
+def _changes_of_keys(repo: Repository, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
+    """Which of the keys stand otherwise in `head` than they did before their changes, and how."""
+    ours = {}
+    for key, before, _ in theirs:
+        entry = tree.lookup(repo.objects.node, head.tree, key)
+        if entry != before:
+            ours[key] = entry
+    return ours
+
+
+def _merged(
+    repo: Repository,
+    branch: str,
+    ours: Mapping[str, bytes | None],
+    theirs: Iterable[KeyChange],
+    resolver: Callable[[Mapping[str, Policy]], Resolver],
+    *,
+    policy: Given,
+    operation: str,
+) -> Merged:
+    merged = merge_changes(ours, theirs, resolver(effective(repo, branch, policy)))
+    if merged.conflicts:
+        raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
+    return merged
+
+
+def effective(repo: Repository, branch: str, policy: Given) -> dict[str, Policy]:
+    """The branch's policies with those that the caller gave before them."""
+    given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
+    for value in given.values():
+        check_policy(value)
+    return (
+        dict(given) if given is not policy and policy is not None else {**repo.policies.read(branch), **given}
+    )
+
+
+def _land(
+    repo: Repository,
+    branch: str,
+    head: Commit,
+    merged: Merged,
+    *,
+    parents: tuple[Commit, ...],
+    message: str,
+    needs: list[ObjectId],
+    action: str,
+    info: Mapping[str, Any] | None = None,
+) -> Commit:
+    changes = merged.taken | merged.resolved
+    root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)
+    commit = repo.build_commit(root, parents, message=message, info=info)
+    if not repo.publish(
+        branch, [commit], merged.objects | objects, nodes, expected=head.oid, action=action, needs=needs
+    ):
+        actual = repo.refs.read(HEADS + branch)
+        raise RefMoved(HEADS + branch, expected=head.id, actual=None if actual is None else str(actual))
+    return commit

@@ -1,0 +1,140 @@
+"""Policies: how a branch wants keys merged that both sides changed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vstate.errors import CannotLoad, CorruptStore, InvalidInput
+from vstate.kv.base import KVStore
+from vstate.objects.canonical import decode, encode
+from vstate.repo.refs import HEADS
+from vstate.values.merging import POLICIES
+
+PREFIX = "policy/"
+
+OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
+NAMES = (OURS, THEIRS, NEWEST, *POLICIES)
+
+Function = Callable[[Any, Any, Any], Any]
+Policy = str | Function
+"""One of `NAMES`, or a function of (base, ours, theirs) that returns the merged value.
+
+A function gets ABSENT for a side that has no such key, and returns ABSENT to delete it; it raises to say
+that it cannot decide.
+"""
+
+
+def check_policy(policy: Policy) -> Policy:
+    """The policy, if it is one; TypeError, and InvalidInput for an unknown name."""
+    if not isinstance(policy, str) and not callable(policy):
+        raise TypeError(f"a merge policy is a name or a function, not {type(policy).__name__}")
+    if isinstance(policy, str) and policy not in NAMES:
+        raise InvalidInput(
+            f"no merge policy {policy!r}; there are {', '.join(NAMES)}, or give a function of "
+            "(base, ours, theirs)"
+        )
+    return policy
+
+
+def policy_name(policy: Policy) -> str:
+    """What is stored for a policy: its name, or `module:function`.
+
+    Raises InvalidInput for an unknown name, and for a function that other programs could not import.
+    """
+    if isinstance(check_policy(policy), str):
+        return str(policy)
+    module, name = getattr(policy, "__module__", None), getattr(policy, "__qualname__", "")
+    if not module or "<" in name or not name:
+        raise InvalidInput(
+            f"{policy!r} cannot be a stored merge policy, since other processes could not import it: define "
+            "it with def at the top of a module"
+        )
+    return f"{module}:{name}"
+
+
+class Policies:
+    """The policies of the branches of one store, by key prefix: the longest that fits a key is its own.
+
+    A function is stored by name only. It is taken from `register`, or imported by that name if
+    `may_import(module, name)` says so.
+    """
+
+    def __init__(self, store: KVStore, may_import: Callable[[str, str], bool]) -> None:
+        self._store = store
+        self._may_import = may_import
+        self._registered: dict[str, Function] = {}
+
+    def read(self, branch: str) -> dict[str, str]:
+        """The names of the branch's policies by prefix, sorted."""
+        return self._parse(branch, self._store.get(_row(branch)))
+
+    def set(self, branch: str, prefix: str, policy: Policy | None) -> None:
+        """Give the keys that begin with `prefix` a policy, or with None take it away."""
+        if not isinstance(prefix, str):
+            raise TypeError(f"a prefix of keys is a str, not {type(prefix).__name__}")
+        name = None if policy is None else policy_name(policy)
+        if callable(policy) and name is not None:
+            self._registered[name] = policy
+        while True:
+            before = self._store.get(_row(branch))
+            policies = self._parse(branch, before)
+            policies.pop(prefix, None)
+            if name is not None:
+                policies[prefix] = name
+            if self._store.compare_and_swap(_row(branch), before, encode(policies) if policies else None):
+                return
+
+    def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
+        """What to write to give the branch `new` the policies of another, in place of its own."""
+        return {_row(new): self._store.get(_row(like))}
+
+    def delete(self, branch: str) -> None:
+        """Forget the branch's policies."""
+        self._store.delete(_row(branch))
+
+    def find(self, policies: Mapping[str, Policy], key: str) -> Policy | None:
+        """The policy of a key among those of a branch, with a function for the name of one.
+
+        Raises CannotLoad if that function is not to be had here.
+        """
+        for end in range(len(key), -1, -1):
+            policy = policies.get(key[:end])
+            if policy is not None:
+                return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
+        return None
+
+    def _function(self, name: str) -> Function:
+        if name in self._registered:
+            return self._registered[name]
+        module, _, path = name.partition(":")
+        if not self._may_import(module, path):
+            raise CannotLoad(
+                name, "this state imports no such policy by itself: call set_policy with the function first"
+            )
+        try:
+            found: Any = importlib.import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # importing runs the module's code
+            raise CannotLoad(name, f"the merge policy cannot be imported: {error}") from error
+        if not callable(found):
+            raise CannotLoad(name, "the merge policy is no function")
+        self._registered[name] = found
+        return found  # type: ignore[no-any-return]
+
+    def _parse(self, branch: str, row: bytes | None) -> dict[str, str]:
+        if row is None:
+            return {}
+        try:
+            policies = decode(row)
+        except ValueError as error:
+            raise CorruptStore(self._store.location, f"the policies of branch {branch!r}: {error}") from error
+        if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
+            raise CorruptStore(self._store.location, f"the policies of branch {branch!r} are no names")
+        return dict(sorted(policies.items()))
+
+
+def _row(branch: str) -> str:
+    return PREFIX + HEADS + branch

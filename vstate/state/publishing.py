@@ -1,0 +1,85 @@
+"""Publishing: a commit put on its branch, merged with what others put there meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from vstate.errors import MergeConflict, RefMoved
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import Node
+from vstate.repo.combine import effective
+from vstate.repo.merge import Resolver, merge_changes, only_version, versions_since
+from vstate.repo.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.state.working import Staged, WorkingValues
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where the branch is now, and the keys whose values are not those in hand any more."""
+
+    head: Commit
+    moved: Sequence[str]
+
+
+def publish(
+    repo: Repository,
+    branch: str,
+    base: Commit | None,
+    commit: Commit,
+    staged: Staged,
+    objects: NewObjects,
+    nodes: list[tuple[ObjectId, Node]],
+    *,
+    working: WorkingValues,
+    depends_on: Callable[[str], bool],
+) -> Published:
+    """Put a commit, made on `base`, on the branch; as a merge commit above it if the branch has moved.
+
+    Keys that both changed are resolved by the branch's policies. Raises MergeConflict with the others, and
+    with those that others changed and that `depends_on` is true for; RefMoved if the branch is gone.
+    """
+    summary = commit.message.split("\n", 1)[0][:80]
+    before = base.oid if base else None
+    expected = before
+    alone = [commit], objects, nodes, f"commit: {summary}"
+    commits, rows, cached, action = alone
+    moved: list[str] = []
+    needs: list[ObjectId] = []
+    while not repo.publish(branch, commits, rows, cached, expected=expected, action=action, needs=needs):
+        expected = repo.refs.read(HEADS + branch)
+        if expected is None:
+            raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
+        if expected == before:  # it moved and came back
+            (commits, rows, cached, action), moved, needs = alone, [], []
+            continue
+        theirs = repo.objects.commit(expected)
+        repo.require_trusted(theirs)
+        resolver = Resolver(
+            repo,
+            effective(repo, branch, None),
+            ours=only_version(commit.time, staged.changes),
+            theirs=versions_since(repo, theirs, () if before is None else (before,)),
+            reader=staged.reader(),
+        )
+        changes = tree.diff(repo.objects.nodes, base.tree if base else None, theirs.tree)
+        merged = merge_changes(staged.changes, changes, resolver)
+        moved = [*merged.taken, *merged.resolved]
+        conflicts = {*merged.conflicts, *working.edited_meanwhile(staged, moved), *filter(depends_on, moved)}
+        if conflicts:
+            raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
+        root, new_objects, new_nodes = tree.update(
+            repo.objects.node, theirs.tree, staged.changes | merged.resolved
+        )
+        message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
+        # The first parent is where the branch was; our commit alone is the second.
+        merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
+        commits, action = [commit, merge_commit], f"commit (merge): {summary}"
+        rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
+        # What the commit leaves as it was in its base, it does not write again.
+        behind = before is None or repo.history.is_ancestor(before, expected)
+        needs = [] if behind or before is None else [before]
+    return Published(commits[-1], moved)

@@ -1,0 +1,382 @@
+"""Merge policies: what two changes of one value make together, as functions of the values alone."""
+
+from __future__ import annotations
+
+import cmath
+import functools
+import heapq
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
+from enum import Enum
+from fractions import Fraction
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, Final, final
+
+from vstate.values.entry import type_name
+from vstate.values.inert import preview, printable
+from vstate.values.lines import Overlap, merge_lines
+from vstate.values.tokens import Tokens, same
+
+__all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "same"]
+
+Policy = Callable[[Any, Any, Any], Any]
+"""(base, ours, theirs) -> the merged value; base may be ABSENT. It changes none of them; the result may share
+parts with them."""
+
+_SHOWN: Final = 60  # characters of a key in a path
+_ITEMS: Final = (list, tuple)
+_DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
+# Sums are exact or refused: the program's own context may round.
+_EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation, Overflow])
+
+
+@final
+class _Absent:
+    """The type of ABSENT, which stands for "no such key": None is a value."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> _Absent:
+        return ABSENT
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"  # a name of this module, so that copies and pickles are the one instance
+
+
+ABSENT: Final[_Absent] = object.__new__(_Absent)
+
+
+class Unmergeable(Exception):
+    """The policy cannot decide, for a `reason`. `path` is where inside the value, such as `["a"]["b"]`."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason, path)
+        self.reason = reason
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+# --- what every policy does
+
+
+def _policy(decide: Policy) -> Policy:
+    """`decide`, but a removal is refused, and what it cannot decide is still decided if only one side
+    changed, or both alike."""
+
+    @functools.wraps(decide)
+    def policy(base: Any, ours: Any, theirs: Any) -> Any:
+        if ours is ABSENT or theirs is ABSENT:
+            raise Unmergeable("one side removed it, the other changed it")
+        try:
+            return decide(base, ours, theirs)
+        except Unmergeable:
+            value = _settled(Tokens(), base, ours, theirs)
+            if value is _CLASH:
+                raise
+            return value
+
+    return policy
+
+
+_CLASH: Final = object()
+
+
+def _settled(tokens: Tokens, base: Any, ours: Any, theirs: Any) -> Any:
+    """The value that only one side changed, or both alike; else _CLASH."""
+    if tokens.same(base, theirs) or tokens.same(ours, theirs):
+        return ours
+    return theirs if tokens.same(base, ours) else _CLASH
+
+
+def _common_type(what: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any) -> Callable[..., Any]:
+    """The type of both sides and the base, which must be one of `kinds`."""
+    for value in (ours, theirs):
+        if not _is_one_of(value, kinds):
+            raise Unmergeable(f"{what} cannot merge a value of type {type_name(value)}")
+    for value in (theirs, base):
+        if type(value) is not type(ours) and value is not ABSENT:
+            raise Unmergeable(f"{what} cannot merge {type_name(ours)} with {type_name(value)}")
+    return type(ours)
+
+
+def _is_one_of(value: Any, kinds: Sequence[type]) -> bool:
+    # Not `in`, which would ask the `__eq__` of a metaclass.
+    return any(type(value) is kind for kind in kinds)
+
+
+# --- counter
+
+
+@_policy
+def _counter(base: Any, ours: Any, theirs: Any) -> Any:
+    """A number to which both sides added something: both are added. A base that is absent counts as 0."""
+    old = 0 if base is ABSENT else base
+    for value in (old, ours, theirs):
+        number = isinstance(value, int | float | complex | Decimal | Fraction)
+        if not number or isinstance(value, bool | Enum):
+            raise Unmergeable(f"counter cannot add values of type {type_name(value)}")
+    # A sum of floats would not give back exactly what the only side that changed says.
+    if same(old, ours):
+        return theirs
+    if same(old, theirs):
+        return ours
+    try:
+        with localcontext(_EXACT):
+            total = ours + theirs - old
+    except (TypeError, ArithmeticError, ValueError) as error:
+        names = ", ".join(sorted({type_name(value) for value in (old, ours, theirs)}))
+        raise Unmergeable(f"counter cannot add these numbers ({names}) exactly") from error
+    finite = total.is_finite() if isinstance(total, Decimal) else isinstance(total, int | Fraction)
+    if not finite and not cmath.isfinite(total):
+        raise Unmergeable(f"the sum is not finite: {total}")
+    return total
+
+
+# --- union
+
+
+@_policy
+def _union(base: Any, ours: Any, theirs: Any) -> Any:
+    """Members, items or entries that both sides kept or one side added; what one side removed is gone.
+
+    Items of a list are in ours' order, then what theirs added, once. Being in it is what counts, not how
+    often; but a list that one side left alone is exactly as the other side has it. Entries of a dict are
+    merged by key; both sides may not change one entry differently.
+    """
+    kind = _common_type("union", (set, frozenset, *_ITEMS, *_DICTS), base, ours, theirs)
+    if kind in _DICTS:
+        return _merged_dicts(base, ours, theirs, inner=False)
+    tokens = Tokens()
+    old = [] if base is ABSENT else [tokens.of(item) for item in base]
+    mine, other = [tokens.of(item) for item in ours], [tokens.of(item) for item in theirs]
+    if kind in _ITEMS and old in (mine, other):
+        return theirs if old == mine else ours
+    there, before, here = set(other), set(old), set(mine)
+    merged = [item for item, token in zip(ours, mine, strict=True) if token in there or token not in before]
+    for item, token in zip(theirs, other, strict=True):
+        if token not in before and token not in here:
+            here.add(token)
+            merged.append(item)
+    result = kind(merged)
+    if kind not in _ITEMS and (len(result) < len(merged) or any(map(_repeats, (old, mine, other)))):
+        raise Unmergeable(
+            "some of its members are equal but not the same, such as 1 and True, or the reverse"
+        )
+    return result
+
+
+def _repeats(tokens: Sequence[Hashable]) -> bool:
+    return len(set(tokens)) < len(tokens)
+
+
+# --- deep
+
+
+@_policy
+def _deep(base: Any, ours: Any, theirs: Any) -> Any:
+    """Dicts inside dicts, merged by path; anything else, lists too, is a leaf that only one side may change.
+
+    Keys are in ours' order, then what theirs added; in theirs' order where ours left the keys as they were.
+    """
+    _common_type("deep", _DICTS, base, ours, theirs)
+    return _merged_dicts(base, ours, theirs, inner=True)
+
+
+_Path = tuple["_Path | None", object]
+"""The keys that lead to a value, last one first; most are never written out."""
+
+
+def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
+    """Three dicts merged by key, and with `inner` those inside them, however deep; base may be ABSENT."""
+    tokens = Tokens()
+    # A dict that is in several places, or in itself, is merged once.
+    made: dict[tuple[int, int, int], Any] = {}
+    waiting: list[tuple[Any, Any, Any, Any, _Path | None]] = []
+
+    def begin(before: Any, mine: Any, other: Any, path: _Path | None) -> Any:
+        triple = (id(before), id(mine), id(other))
+        if triple not in made:
+            made[triple] = _empty_dict(tokens, before, mine, other, path)
+            waiting.append((made[triple], before, mine, other, path))
+        return made[triple]
+
+    result = begin(base, ours, theirs, None)
+    while waiting:
+        target, *trio, path = waiting.pop()
+        count = 0
+        for key, before, mine, other in _entries(tokens, trio, path):
+            value = _settled(tokens, before, mine, other)
+            if value is _CLASH:
+                step = (path, key)
+                if not inner or not _is_dict(before, mine, other):
+                    raise Unmergeable(_clash(before, mine, other), _written(step))
+                value = begin(before, mine, other, step)
+            if value is not ABSENT:
+                target[key] = value
+                count += 1
+        if len(target) < count:
+            raise Unmergeable("it has keys that are equal but not the same, as 1 and True", _written(path))
+    return result
+
+
+def _is_dict(base: Any, ours: Any, theirs: Any) -> bool:
+    """Whether these are dicts of one type that can be merged by key; base may be ABSENT."""
+    present = (ours, theirs) if base is ABSENT else (base, ours, theirs)
+    alike = _is_one_of(ours, _DICTS) and all(type(value) is type(ours) for value in present)
+    return alike and not any(getattr(value, "__dict__", None) for value in present)
+
+
+def _empty_dict(tokens: Tokens, base: Any, ours: Any, theirs: Any, path: _Path | None) -> Any:
+    if not _is_dict(base, ours, theirs):
+        raise Unmergeable("a dict with attributes cannot be merged by key", _written(path))
+    if type(ours) is not defaultdict:
+        return type(ours)()
+    old = base.default_factory if base is not ABSENT else ABSENT
+    factory = _settled(tokens, old, ours.default_factory, theirs.default_factory)
+    if factory is _CLASH:
+        raise Unmergeable("both sides changed the default_factory", _written(path))
+    return defaultdict(factory)
+
+
+def _entries(tokens: Tokens, trio: Sequence[Any], path: _Path | None) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """The keys of base, ours and theirs, in the order of the result, each with its values or ABSENT."""
+    sides = []
+    for entries in ({} if value is ABSENT else value for value in trio):
+        # By token: an object that is a key need not equal its other copy, and 1 and True must not meet.
+        sides.append({tokens.of(key): (key, value) for key, value in entries.items()})
+        if len(sides[-1]) < len(entries):
+            raise Unmergeable("several of its keys are the same", _written(path))
+    old, mine, other = sides
+    first, second = (other, mine) if list(old) == list(mine) else (mine, other)
+    for token in (*first, *(token for token in second if token not in first)):
+        key, value = mine.get(token) or (other[token][0], ABSENT)
+        yield key, old.get(token, _NOTHING)[1], value, other.get(token, _NOTHING)[1]
+
+
+_NOTHING: Final = (None, ABSENT)
+
+
+def _clash(base: Any, ours: Any, theirs: Any) -> str:
+    if ours is ABSENT or theirs is ABSENT:
+        return "one side removed it, the other changed it"
+    return "both sides added it, differently" if base is ABSENT else "both sides changed it, differently"
+
+
+def _written(path: _Path | None) -> str:
+    """The path as Python would write it: `["a"]["b"]`."""
+    steps = []
+    while path is not None:
+        path, key = path
+        if type(key) is str:
+            shown = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
+            steps.append(f'["{shown}"]')
+        else:
+            steps.append(f"[{preview(key, width=None, max_depth=3, max_items=5)[:_SHOWN]}]")
+    return "".join(reversed(steps))
+
+
+# --- append
+
+
+@_policy
+def _append(base: Any, ours: Any, theirs: Any) -> Any:
+    """A sequence to which both sides appended: what was there, then ours' additions, then theirs'."""
+    kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
+    start = kind() if base is ABSENT else base
+    tokens = Tokens()
+    return _joined(kind, [start, *(_appended(tokens, start, side) for side in (ours, theirs))])
+
+
+def append_in_order(
+    base: Any, steps_ours: Sequence[tuple[Any, Any]], steps_theirs: Sequence[tuple[Any, Any]]
+) -> Any:
+    """The base, then what both sides appended, in the order of time.
+
+    The steps are the (time, value) of the sequence along a side's commits, oldest first; a side without
+    any left it as it was. What was appended at one time stays in one piece, each side stays in its own
+    order, and ours comes first at equal times. If a step does not begin with the one before it, all of
+    its side is one piece at its last time. Raises Unmergeable where the policy "append" does. The result
+    may share parts with the steps.
+    """
+    if not steps_theirs:
+        return steps_ours[-1][1] if steps_ours else base
+    if not steps_ours:
+        return steps_theirs[-1][1]
+
+    @_policy
+    def in_order(base: Any, ours: Any, theirs: Any) -> Any:
+        kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
+        start = kind() if base is ABSENT else base
+        tokens = Tokens()
+        pieces = [_pieces(tokens, start, steps) for steps in (steps_ours, steps_theirs)]
+        # Merging, unlike sorting, keeps the order of each side also where its times do not ascend.
+        return _joined(kind, [start, *(piece for _, piece in heapq.merge(*pieces, key=itemgetter(0)))])
+
+    return in_order(base, steps_ours[-1][1], steps_theirs[-1][1])
+
+
+def _pieces(tokens: Tokens, start: Any, steps: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    time, last = steps[-1]
+    whole = [(time, _appended(tokens, start, last))]
+    pieces = []
+    for time, value in steps:
+        try:
+            pieces.append((time, _appended(tokens, start, value)))
+        except Unmergeable:
+            return whole
+        start = value
+    return pieces
+
+
+def _appended(tokens: Tokens, start: Any, value: Any) -> Any:
+    """What `value` has behind `start`."""
+    if type(value) is not type(start):
+        raise Unmergeable(f"{type_name(start)} became {type_name(value)}")
+    if type(start) not in _ITEMS:
+        at = len(start) if value.startswith(start) else 0
+        where = ""
+    else:
+        pairs = enumerate(zip(start, value, strict=False))
+        at = next((i for i, (old, new) in pairs if not tokens.same(old, new)), min(len(start), len(value)))
+        where = f"[{at}]"
+    if at < len(start):
+        raise Unmergeable("a side did not only append: it changed or removed what was there before", where)
+    return value[at:]
+
+
+def _joined(kind: Callable[..., Any], parts: Sequence[Any]) -> Any:
+    if kind in _ITEMS:
+        return kind(item for part in parts for item in part)
+    return kind().join(parts)
+
+
+# --- text
+
+
+@_policy
+def _text(base: Any, ours: Any, theirs: Any) -> Any:
+    """Lines of text: what one side changed is taken, what both changed alike once. See `merge_lines`."""
+    _common_type("text", (str,), base, ours, theirs)
+    merged = merge_lines("" if base is ABSENT else base, ours, theirs)
+    if isinstance(merged, Overlap):
+        raise Unmergeable(str(merged))
+    return merged
+
+
+POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
+    {"counter": _counter, "union": _union, "append": _append, "deep": _deep, "text": _text}
+)
+"""The policies by name. Each raises Unmergeable when it cannot decide, as for a value that one side removed.
+
+They are to be asked also when both sides came to the same value: both may have counted one more.
+"""
