@@ -13,25 +13,32 @@ from vstate.errors import __all__ as _errors
 from vstate.kv.base import KVStore
 from vstate.kv.cache import Cache
 from vstate.kv.disk import Disk
+from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
 from vstate.repo.diff import Change, Diff
+from vstate.repo.merge import KeyConflict, MergeResult
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
+from vstate.values.merging import ABSENT
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ABSENT",
     "Cache",
     "Change",
     "Commit",
     "Diff",
     "Disk",
+    "Encrypted",
     "Event",
     "KVStore",
+    "KeyConflict",
     "Live",
     "Memory",
+    "MergeResult",
     "Namespace",
     "Snapshot",
     "Versioned",

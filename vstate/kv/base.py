@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
@@ -103,6 +103,10 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
 
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        """Those of the keys that are present. A store that can, finds out without reading their values."""
+        return {key for key in keys if key in self}
+
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """If every key of `expected` has that value, carry out `writes` and return True; otherwise return
         False, having swapped nothing. None means absent in `expected`, and "delete" in `writes`.
@@ -158,6 +162,18 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
     def forget(self, key: str) -> None:
         """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""
+
+    def uncached(self) -> KVStore:
+        """The same contents without cached copies: for a cache the store behind it, for any other itself."""
+        return self
+
+    def check(self) -> Iterator[str]:
+        """Look for damage that no reading would show, in the store's own files; a sentence for each find.
+
+        Other threads may use the store meanwhile. A store without files of its own finds nothing, as this
+        default does.
+        """
+        return iter(())
 
     @property
     def location(self) -> str:

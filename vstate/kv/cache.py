@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -109,6 +109,9 @@ class Cache(KVStore, ForkAware):
         # so by the copy of one that has since been collected as garbage.
         return key in self._store
 
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        return self._store.present(keys)
+
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         return self._written({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
 
@@ -139,6 +142,12 @@ class Cache(KVStore, ForkAware):
         if self._tier is not None:
             self._tier.delete(key)
         self._store.forget(key)
+
+    def uncached(self) -> KVStore:
+        return self._store.uncached()
+
+    def check(self) -> Iterator[str]:
+        return self._store.check()
 
     @property
     def location(self) -> str:

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -33,6 +33,7 @@ APPLICATION_ID = 0x76737461  # "vsta", where SQLite keeps the name of the progra
 FORMAT = 1
 
 MAX_VALUE_BYTES = 1_000_000_000 - 1024  # SQLite's limit is 10^9 bytes for a row, key and headers included
+MOST_FOUND = 100
 LOG_BYTES = 4 * 1024 * 1024
 KEYS_PER_PAGE = 1000
 ITEMS_PER_PAGE = 16
@@ -141,6 +142,7 @@ class Disk(KVStore, ForkAware):
         self._closed = False
         self._reader = _Handle()
         self._writer = _Handle()
+        self._checker = _Handle()
         # A driver like any other: time that `import vstate` need not spend.
         global sqlite3
         import sqlite3
@@ -154,6 +156,7 @@ class Disk(KVStore, ForkAware):
             raise InvalidInput(f"{self._name!r} is not the name of a directory")
         self._directory = os.path.abspath(self._name)
         self._file = os.path.join(self._directory, FILE_NAME)
+        self._queues: dict[str, Queue] = {}
         self._turn = self._writer.turn = Turnstile(self._directory)
         self._size_limit = size_limit
         self._durability = durability
@@ -192,6 +195,20 @@ class Disk(KVStore, ForkAware):
                 found[_unpack(packed)] = value
         return found
 
+    def __contains__(self, key: str) -> bool:
+        return bool(self.present([key]))
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        # The index of the keys answers alone: 100 keys of values of 64 KB take 0.13 ms, with the values 2 to 6.
+        found = set()
+        wanted = [_pack(key) for key in keys]
+        for start in range(0, len(wanted), KEYS_PER_QUERY):
+            part = wanted[start : start + KEYS_PER_QUERY]
+            marks = ",".join("?" * len(part))
+            for (packed,) in self._query(f"SELECT key FROM kv WHERE key IN ({marks})", part):
+                found.add(_unpack(packed))
+        return found
+
     def keys(self, prefix: str = "") -> Iterator[str]:
         # Page by page, because a cursor left open would keep the log from being cut back.
         return (self._unpacked(row[0]) for row in self._scan(_KEYS, prefix, KEYS_PER_PAGE))
@@ -206,6 +223,22 @@ class Disk(KVStore, ForkAware):
             with suppress(FileNotFoundError):
                 total += os.stat(name).st_size
         return total
+
+    def check(self) -> Iterator[str]:
+        """What SQLite finds wrong with its file: pages that are damaged, used twice, or free and in use."""
+        try:
+            # A connection of its own, since it takes a while; reads and writes go on beside it.
+            with self._checker.lock:
+                connection = self._checker.connection or self._open(self._checker)
+                try:
+                    found = [str(text) for (text,) in connection.execute(f"PRAGMA quick_check({MOST_FOUND})")]
+                finally:
+                    self._checker.close()
+        except sqlite3.Error as error:
+            if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                self._raise(error, self._checker)
+            found = [str(error)]
+        return iter([] if found == ["ok"] else [f"{FILE_NAME}: {text}" for text in found])
 
     def _scan(self, sql: str, prefix: str, count: int) -> Iterator[tuple[Any, ...]]:
         return self._pages(sql, list(_ranges(prefix)), count)
@@ -272,7 +305,7 @@ class Disk(KVStore, ForkAware):
 
     def turn(self, name: str) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
-        return Queue(self._directory, name).turn()
+        return self._queues.setdefault(name, Queue(self._directory, name)).turn()
 
     def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
         sets, deletes = [], []
@@ -374,12 +407,7 @@ class Disk(KVStore, ForkAware):
             with suppress(FileExistsError):
                 os.mkdir(path)
             # A new directory outlives a power cut once its parent is on the disk.
-            if hasattr(os, "O_DIRECTORY"):
-                descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            _sync_directory(parent)
         except OSError as error:
             self._raise_unusable(error)
 
@@ -410,6 +438,12 @@ class Disk(KVStore, ForkAware):
         try:
             self._check_or_make_format(connection)
             if handle is self._writer:
+                # A reader that was there before knows where the log ended, should the next fsync fail. One
+                # that came after would take what is behind for a commit.
+                with self._reader.lock:
+                    if self._reader.connection is None:
+                        self._open(self._reader)
+                _use_log(connection)
                 # Both are set, since a build of SQLite may have another default.
                 connection.execute(
                     f"PRAGMA synchronous={'FULL' if self._durability == 'power' else 'NORMAL'}"
@@ -418,12 +452,31 @@ class Disk(KVStore, ForkAware):
                 if self._size_limit is not None:
                     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
                     connection.execute(f"PRAGMA max_page_count={max(1, self._size_limit // page_bytes)}")
+                if self._durability == "power":
+                    self._settle(connection)
             handle.place = self._place()
         except BaseException:
             connection.close()
             raise
         handle.connection = connection
         return connection
+
+    def _settle(self, connection: sqlite3.Connection) -> None:
+        """See to it that what can be read is on the disk, before anything is written on top of it."""
+        try:
+            # SQLite syncs the directory when it makes the log, and does not look whether that worked.
+            _sync_directory(self._directory)
+        except OSError as error:
+            self._raise_unusable(error)
+        try:
+            # A process that was killed after a failed fsync may have left a commit in the log that can be read
+            # but is not on the disk. SQLite would put the next one behind it, and a power cut would take both.
+            # Beside other processes this does nothing, and need not: while one of them has the store open,
+            # SQLite knows where the log ends and takes nothing over from the dead.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.Error as error:
+            if _code(error) != sqlite3.SQLITE_FULL:  # there may still be room in the log, to delete, say
+                raise
 
     def _check_or_make_format(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -443,7 +496,7 @@ class Disk(KVStore, ForkAware):
             )
         if not self._create:
             raise NotFound(f"no store at {self._directory}: its file is empty", name=self._name)
-        connection.execute("PRAGMA journal_mode=WAL")
+        _use_log(connection)
         connection.execute("BEGIN IMMEDIATE")
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:  # another process may have been faster
@@ -469,7 +522,10 @@ class Disk(KVStore, ForkAware):
             )
 
     def close(self) -> None:
-        with self._writer.lock, self._reader.lock:
+        checking = self._checker.connection
+        if checking is not None:
+            checking.interrupt()
+        with self._writer.lock, self._reader.lock, self._checker.lock:
             self._closed = True
             self._writer.close()
             self._reader.close()
@@ -479,12 +535,12 @@ class Disk(KVStore, ForkAware):
         self._reader.close()
 
     def before_fork(self) -> None:
-        for handle in (self._writer, self._reader):
+        for handle in (self._checker, self._writer, self._reader):
             handle.lock.acquire()
             handle.close()
 
     def after_fork(self, *, child: bool) -> None:
-        for handle in (self._writer, self._reader):
+        for handle in (self._checker, self._writer, self._reader):
             if child:
                 handle.lock = threading.RLock()
             else:
@@ -575,6 +631,25 @@ class Disk(KVStore, ForkAware):
 
 def _reopen(directory: str, size_limit: int | None, durability: Durability, timeout: float) -> Disk:
     return Disk(directory, size_limit=size_limit, durability=durability, create=False, timeout=timeout)
+
+
+def _sync_directory(path: str) -> None:
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    """Have a write-ahead log. With a rollback journal, SQLite's other way, a power cut can undo a commit that
+    was synced, since the removal of the journal is not.
+    """
+    # To its last step, which is the one that fails if the disk does.
+    ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"it has the journal mode {mode!r} and cannot be given a write-ahead log")
 
 
 def _code(error: sqlite3.Error) -> int | None:

@@ -20,8 +20,13 @@ if sys.platform != "win32":
 PATIENCE = 2.0
 """Seconds after which a turn is not waited for any more: whoever has it is slow, or stopped."""
 
-FIRST_PAUSE = 0.0002
-LONGEST_PAUSE = 0.002
+FIRST_PAUSE = 0.0001
+LONGEST_PAUSES = (0.0007, 0.0002)
+"""Seconds between two tries: many may wait to be the next, but only one to be at it."""
+
+POLITE_PAUSE = 0.001
+"""Seconds that one who had to wait gives the others before it queues again; longer than they sleep."""
+
 FILES = 16
 
 
@@ -74,6 +79,7 @@ class Queue:
     """
 
     def __init__(self, directory: str, name: str) -> None:
+        self._waited = False
         # A fixed number of files: two names may share one, and then wait for each other in vain.
         number = blake3(name.encode()).digest()[0] % FILES
         self._paths = [os.path.join(directory, f"turn-{number:x}-{step}.lock") for step in ("next", "now")]
@@ -82,21 +88,25 @@ class Queue:
     def turn(self) -> Iterator[None]:
         """Wait for the turn, for two seconds at the most, and have it in the with block."""
         held: list[int] = []
-        limit = time.monotonic() + PATIENCE
+        if self._waited:
+            time.sleep(POLITE_PAUSE)
+        began = time.monotonic()
+        limit = began + PATIENCE
         try:
             if sys.platform != "win32":
-                for path in self._paths:
-                    if not _lock(path, held, limit):
+                for path, pause in zip(self._paths, LONGEST_PAUSES, strict=True):
+                    if not _lock(path, held, limit, pause):
                         break
                 if len(held) == 2:
                     os.close(held.pop(0))
+            self._waited = time.monotonic() - began > FIRST_PAUSE
             yield
         finally:
             for descriptor in held:
                 os.close(descriptor)
 
 
-def _lock(path: str, held: list[int], limit: float) -> bool:
+def _lock(path: str, held: list[int], limit: float, longest_pause: float) -> bool:
     """Lock the file and add its descriptor to `held`; False if it cannot be had."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -113,4 +123,4 @@ def _lock(path: str, held: list[int], limit: float) -> bool:
                 os.close(descriptor)
                 return False
         time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
-        pause = min(pause * 1.5, LONGEST_PAUSE)
+        pause = min(pause * 1.5, longest_pause)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from vstate.kv.base import KVStore, check_key, check_value
 from vstate.kv.forks import ForkAware, survive_forks
@@ -32,6 +32,10 @@ class Memory(KVStore, ForkAware):
         check_key(prefix)
         with self._lock:
             return iter([key for key in self._values if key.startswith(prefix)])
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        with self._lock:
+            return {key for key in keys if check_key(key) in self._values}
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         return self.transact({key: new}, {key: expected})

@@ -32,6 +32,7 @@ def merge(
     name: str,
 ) -> MergeResult:
     """As `Repository.merge` promises; `name` is what the commit was called."""
+    check_given(policy)
     repo.require_trusted(theirs)
     if head is not None and repo.history.is_ancestor(theirs.oid, head.oid):
         return MergeResult(head, "up-to-date")
@@ -187,13 +188,16 @@ def _merged(
 
 
 def effective(repo: Repository, branch: str, policy: Given) -> dict[str, Policy]:
-    """The branch's policies with those that the caller gave before them."""
+    """The branch's policies with those that the caller gave before them, or the one given for every key."""
+    if policy is None or isinstance(policy, Mapping):
+        return {**repo.policies.read(branch), **check_given(policy)}
+    return check_given(policy)
+
+
+def check_given(policy: Given) -> dict[str, Policy]:
+    """The given policies by prefix; InvalidInput and TypeError for what is none."""
     given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
-    for value in given.values():
-        check_policy(value)
-    return (
-        dict(given) if given is not policy and policy is not None else {**repo.policies.read(branch), **given}
-    )
+    return {prefix: check_policy(value) for prefix, value in given.items()}
 
 
 def _land(

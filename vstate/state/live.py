@@ -127,8 +127,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in (
-    "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag", "diff", "discard",
-    "fork", "log", "merge", "policies", "refresh", "reset",
-    "revert", "rollback", "set_policy", "status", "switch", "tag", "tags",
+    "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
+    "diff", "discard", "fork", "log", "merge", "policies", "redo", "refresh", "reset",
+    "revert", "rollback", "set_policy", "status", "switch", "tag", "tags", "undo",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

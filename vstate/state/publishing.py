@@ -68,7 +68,9 @@ def publish(
         changes = tree.diff(repo.objects.nodes, base.tree if base else None, theirs.tree)
         merged = merge_changes(staged.changes, changes, resolver)
         moved = [*merged.taken, *merged.resolved]
-        conflicts = {*merged.conflicts, *working.edited_meanwhile(staged, moved), *filter(depends_on, moved)}
+        conflicts = {*merged.conflicts, *working.edited_meanwhile(staged, moved)}
+        # Also where both came to the same: two increments of one counter do.
+        conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
         if conflicts:
             raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
         root, new_objects, new_nodes = tree.update(

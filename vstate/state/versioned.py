@@ -36,6 +36,7 @@ from vstate.repo.merge import MergeResult
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
+from vstate.repo.undo import Undo
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
 from vstate.state.snapshot import Snapshot
@@ -46,7 +47,7 @@ from vstate.values.inspection import describe
 _T = TypeVar("_T")
 
 _ATTEMPTS = 10
-_CONTENDED = 32  # updates that queue after one was in another's way
+_SHORT = 0.05  # seconds
 _PAUSE = 0.001  # seconds, doubled with each attempt
 
 
@@ -83,7 +84,7 @@ class Versioned(RootState):
         self._head = commit
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
-        self._contended = 0
+        self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
 
     # What it is
@@ -377,23 +378,22 @@ class Versioned(RootState):
             self._require_clean("update")
             queue = f"update {self._own_branch()}"
             for attempt in range(1, attempts + 1):
-                # Who met others lately goes after them, rather than doing the work in vain.
-                with self.store.turn(queue) if self._contended else nullcontext():
+                # Short ones go one after the other, rather than do the work in vain; long ones only when
+                # they were in each other's way, since others can go on with other keys meanwhile.
+                one_by_one = attempt > 1 or self._update_seconds < _SHORT
+                with self.store.turn(queue) if one_by_one else nullcontext():
                     self.refresh()
-                    recorded = len(self._events)
+                    recorded, began = len(self._events), time.monotonic()
                     try:
                         with self._discarding():
                             with self._working.noticing() as noticed:
                                 function()
-                            commit = self._commit(message, info, noticed.__contains__)
+                            self._update_seconds = time.monotonic() - began
+                            return self._commit(message, info, noticed.__contains__)
                     except Conflict:
                         del self._events[recorded:]
-                        self._contended = _CONTENDED
                         if attempt == attempts:
                             raise
-                    else:
-                        self._contended = max(self._contended - 1, 0)
-                        return commit
                 time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
         raise AssertionError("the last attempt returns or raises")
 
@@ -442,6 +442,26 @@ class Versioned(RootState):
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
         return self._repo.make_diff(pairs, reader)
 
+    def blame(self, key: str, path: str | None = None) -> Commit:
+        """The commit that last changed the key, or what is at `path` inside its value, as seen from HEAD.
+
+        The path is written as `diff.details` prints it, `messages[3].content`. What is not committed does not
+        count, and nothing is unpickled. Raises KeyNotFound, NotFound for a path that leads nowhere.
+        """
+        return self._repo.blame("HEAD", check_key(key), path, head=self._own_head())
+
+    def bisect(
+        self, predicate: Callable[[Snapshot], object], good: Revision, bad: Revision = "HEAD"
+    ) -> Commit:
+        """The first commit at which `predicate` no longer holds, in about log2 as many tests as commits.
+
+        It gets the Snapshot of a commit, and returns something true while all is well; `good` is a commit where
+        it does, `bad` a later one where it does not. Raises InvalidInput if that is not so.
+        """
+        return self._repo.bisect(
+            lambda commit: bool(predicate(self.checkout(commit))), good, bad, head=self._own_head()
+        )
+
     def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
         """Make the state what it was at `rev`, or `steps` commits ago, as a new commit on top.
 
@@ -470,6 +490,29 @@ class Versioned(RootState):
             self._working.clear()
             self._head = target
             return target
+
+    def undo(self, *, steps: int = 1) -> Commit:
+        """Put the branch where it was before its last `steps` moves, whatever these were; nothing is lost.
+
+        Undoing twice goes two moves back, `redo` forward again; the reflog has it all. Raises UncommittedChanges,
+        DetachedHead, InvalidInput if there is nothing to undo, and RefMoved.
+        """
+        return self._carried_out("undo", lambda name: self._repo.find_undo(name, steps=steps, seen=self._head))
+
+    def redo(self) -> Commit:
+        """Take back the last undo, if nothing else has moved the branch since; raises as `undo` does."""
+        return self._carried_out("redo", lambda name: self._repo.find_redo(name, seen=self._head))
+
+    def _carried_out(self, operation: str, find: Callable[[str], Undo]) -> Commit:
+        with self._alone():
+            branch = self._own_branch()
+            self._require_clean(operation)
+            found = find(branch)
+            # Found now, because nothing may fail once the branch has moved.
+            foreign = list(self._repo.diff(self._tree, found.new.tree))
+            self._head = self._repo.carry_out(found)
+            self._working.forget(foreign)
+            return self._head
 
     def merge(self, rev: Revision, *, policy: Given = None, message: str = "") -> MergeResult:
         """Merge what `rev` holds into this branch, three-way by key from where the two parted.
@@ -630,8 +673,12 @@ class Versioned(RootState):
         except StorageError:
             if created and self._head is not None:
                 with suppress(StorageError):
-                    ref, action = HEADS + name, "branch: not switched to"
-                    self._repo.refs.compare_and_swap(ref, expected=self._head.oid, new=None, action=action)
+                    # The answer may be all that was lost: HEAD must not be left on a branch that is gone.
+                    if self._repo.refs.head().branch != name:
+                        ref, action = HEADS + name, "branch: not switched to"
+                        self._repo.refs.compare_and_swap(
+                            ref, expected=self._head.oid, new=None, action=action
+                        )
             raise
 
     def branches(self) -> dict[str, Commit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -72,6 +72,9 @@ class Faulty(KVStore):
     def __contains__(self, key: str) -> bool:
         return self._call("__contains__", lambda: key in self.store)
 
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        return self._call("present", lambda: self.store.present(keys))
+
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         if not self.atomic:
             return super().transact(writes, expected)
@@ -87,6 +90,9 @@ class Faulty(KVStore):
 
     def forget(self, key: str) -> None:
         self.store.forget(key)
+
+    def check(self) -> Iterator[str]:
+        return self._call("check", self.store.check)
 
     @property
     def location(self) -> str:

@@ -328,6 +328,29 @@ class KVStoreTests:
         store.set("key", b"value")
         assert "key" in store
 
+    def test_present(self, store: KVStore) -> None:
+        """`present` says which of the keys are there, whatever iterable it is given."""
+        store.set_many({f"n/{number}": b"" for number in range(250)} | {OBJECT: b"object"})
+        wanted = [OBJECT, "absent", "o/" + "f" * 64, *(f"n/{number}" for number in range(240, 260))]
+        assert store.present(iter(wanted)) == {OBJECT, *(f"n/{number}" for number in range(240, 250))}
+        assert store.present([]) == set()
+
+    def test_uncached_is_the_same_store(self, store: KVStore) -> None:
+        """What `uncached` gives holds the same, and what is written to it is there."""
+        store.set_many({OBJECT: b"object", "r/heads/main": b"1"})
+        behind = store.uncached()
+        assert dict(behind.items()) == dict(store.items())
+        behind.set("a", b"1")
+        assert store.get("a") == b"1"
+
+    def test_check_finds_nothing(self, store: KVStore) -> None:
+        """A store that is whole has nothing to report, before and after writing."""
+        assert list(store.check()) == []
+        store.set_many({f"o/{number:064x}": b"x" * 500 for number in range(50)})
+        store.delete_many([f"o/{number:064x}" for number in range(25)])
+        assert list(store.check()) == []
+        assert len(list(store.keys())) == 25
+
     def test_forget_keeps_the_value(self, store: KVStore) -> None:
         """`forget` is about cached copies; the store keeps its value."""
         store.set(OBJECT, b"object")

@@ -1,0 +1,472 @@
+"""merge, cherry_pick, revert and merge policies: what becomes of two branches, key by key."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import (
+    ABSENT,
+    CannotLoad,
+    Disk,
+    InvalidInput,
+    KVStore,
+    MergeConflict,
+    RefMoved,
+    UncommittedChanges,
+    Versioned,
+)
+
+
+def pair(
+    values: dict[str, Any], store: KVStore | None = None, **policies: Any
+) -> tuple[Versioned, Versioned]:
+    """A state on main with these values, and one on a branch that begins there."""
+    state = Versioned(store)
+    state.update(values)
+    for prefix, policy in policies.items():
+        state.set_policy(prefix, policy)
+    state.commit("base")
+    return state, state.fork("side")
+
+
+def commit(state: Versioned, **values: Any) -> None:
+    state.update(values)
+    assert state.commit() is not None
+
+
+def test_each_side_keeps_its_own_keys() -> None:
+    """Keys that one side added, changed or removed end as that side has them, in a commit with two parents."""
+    main, side = pair({"a": 1, "b": 2, "gone": 3, "same": 4})
+    commit(main, a=10, mine=1)
+    commit(side, b=20, theirs=2)
+    del side["gone"]
+    side.commit()
+    ours, theirs = main.head, side.head
+    result = main.merge("side")
+    assert dict(main) == {"a": 10, "b": 20, "mine": 1, "same": 4, "theirs": 2}
+    assert result.strategy == "merge"
+    assert result.merged_keys == ("b", "gone", "theirs")
+    assert result.conflicts == {}
+    assert result.commit == main.head
+    assert ours is not None
+    assert theirs is not None
+    assert main.head is not None
+    assert main.head.parents == (ours.oid, theirs.oid)
+    assert main.head.message == "Merge side into main"
+    assert dict(Versioned(main.store)) == dict(main)
+
+
+def test_fast_forward_and_up_to_date() -> None:
+    """A branch that has nothing of its own goes to the other's commit; one that has all of it stays."""
+    main, side = pair({"a": 1})
+    held = main["a"]
+    commit(side, a=2)
+    forward = main.merge("side")
+    assert (forward.strategy, forward.commit, forward.merged_keys) == ("fast-forward", side.head, ("a",))
+    assert held == 1
+    assert main["a"] == 2
+    again = main.merge("side")
+    assert (again.strategy, again.commit, again.merged_keys) == ("up-to-date", side.head, ())
+
+
+def test_merging_into_a_branch_without_commits() -> None:
+    """The branch then begins at the other's commit."""
+    main, _ = pair({"a": 1})
+    new = Versioned(main.store, branch="new")
+    assert new.merge("main").strategy == "fast-forward"
+    assert dict(Versioned(main.store, branch="new")) == {"a": 1}
+
+
+def test_a_conflict_changes_nothing_and_carries_the_values() -> None:
+    """MergeConflict has base, ours and theirs for each key; branch, values and files stay as they were."""
+    main, side = pair({"k": [1], "other": 1, "gone": 1})
+    commit(main, k=[1, 2], gone=2)
+    commit(side, k=[1, 3], other=2)
+    del side["gone"]
+    side.commit()
+    before = main.head
+    with pytest.raises(MergeConflict) as raised:
+        main.merge("side")
+    error = raised.value
+    assert error.keys == ("gone", "k")
+    conflict = error.conflicts["k"]
+    assert (conflict.base, conflict.ours, conflict.theirs) == ([1], [1, 2], [1, 3])
+    assert error.conflicts["gone"].theirs is ABSENT
+    assert "set_policy" in str(error)
+    assert main.head == before
+    assert dict(main) == {"k": [1, 2], "other": 1, "gone": 2}
+    assert not main.has_uncommitted()
+    again = pickle.loads(pickle.dumps(error))
+    assert again.conflicts["k"].theirs == [1, 3]
+
+
+def test_the_same_change_on_both_sides_is_no_conflict() -> None:
+    main, side = pair({"k": 1})
+    commit(main, k={"x": 1})
+    commit(side, k={"x": 1})
+    assert main.merge("side").conflicts == {}
+    assert main["k"] == {"x": 1}
+
+
+def test_unrelated_histories_merge() -> None:
+    """Without a common commit everything is an addition."""
+    main, _ = pair({"a": 1})
+    store = main.store
+    other = Versioned(store, branch="other")
+    commit(other, b=2)
+    assert main.merge("other").strategy == "merge"
+    assert dict(main) == {"a": 1, "b": 2}
+    commit(Versioned(store, branch="third"), a=5)
+    with pytest.raises(MergeConflict) as raised:
+        main.merge("third")
+    assert raised.value.conflicts["a"].base is ABSENT
+
+
+def test_a_criss_cross_is_merged_from_both_bases() -> None:
+    """After two crosswise merges a change that one side made since wins, whichever base one looks at."""
+    main, side = pair({"a": 0, "b": 0})
+    commit(main, a=1)
+    commit(side, b=1)
+    main_before, side_before = main.head, side.head
+    assert main_before is not None
+    assert side_before is not None
+    main.merge(side_before)
+    side.merge(main_before)
+    assert len(main.repo.history.merge_bases(main.head.oid, side.head.oid)) == 2  # type: ignore[union-attr]
+    commit(main, a=2)
+    commit(side, b=2)
+    main.merge("side")
+    assert dict(main) == {"a": 2, "b": 2}
+
+
+def test_a_criss_cross_whose_bases_disagree_is_a_conflict() -> None:
+    """A key that the two bases resolved differently has no base: only equal values merge."""
+    main, side = pair({"k": 0})
+    commit(main, k=1)
+    commit(side, k=2)
+    main_before, side_before = main.head, side.head
+    assert main_before is not None
+    assert side_before is not None
+    main.merge(side_before, policy="ours")
+    side.merge(main_before, policy="ours")
+    with pytest.raises(MergeConflict) as raised:
+        main.merge("side")
+    assert raised.value.conflicts["k"].base is ABSENT
+    assert main.merge("side", policy="theirs").conflicts == {"k": "theirs"}
+    assert main["k"] == 2
+
+
+def test_uncommitted_changes_are_not_mixed_in() -> None:
+    main, side = pair({"a": 1})
+    commit(side, b=1)
+    main["a"] = 5
+    for operation in (main.merge, main.cherry_pick, main.revert):
+        with pytest.raises(UncommittedChanges):
+            operation("side")
+    assert main["a"] == 5
+
+
+def test_objects_in_hand_stay_the_same_unless_merged() -> None:
+    """A merge hands out new objects for the keys that it changed, and only for those."""
+    main, side = pair({"mine": [1], "theirs": [1]})
+    mine, theirs = main["mine"], main["theirs"]
+    commit(main, x=1)
+    side["theirs"].append(2)
+    side.commit()
+    main.merge("side")
+    assert main["mine"] is mine
+    assert main["theirs"] is not theirs
+    assert main["theirs"] == [1, 2]
+
+
+# Policies
+
+
+CASES: list[tuple[str, Any, Any, Any, Any]] = [
+    ("ours", 1, 2, 3, 2),
+    ("theirs", 1, 2, 3, 3),
+    ("counter", 10, 12, 15, 17),
+    ("union", {1, 2}, {1, 2, 3}, {2, 4}, {2, 3, 4}),
+    ("append", ["a"], ["a", "b"], ["a", "c"], ["a", "b", "c"]),
+    ("deep", {"a": {"x": 1}}, {"a": {"x": 2}}, {"a": {"x": 1, "y": 1}}, {"a": {"x": 2, "y": 1}}),
+    ("text", "1\n2\n3\n", "one\n2\n3\n", "1\n2\nthree\n", "one\n2\nthree\n"),
+]
+
+
+@pytest.mark.parametrize(("policy", "base", "ours", "theirs", "merged"), CASES)
+@pytest.mark.parametrize("way", ["merge", "race"])
+def test_policies(policy: str, base: Any, ours: Any, theirs: Any, merged: Any, way: str) -> None:
+    """Each policy does the same in a merge and for a commit that lost a race."""
+    main, side = pair({"ns/k": base, "plain": 0}, **{"ns/": policy})
+    if way == "merge":
+        commit(main, **{"ns/k": ours})
+        commit(side, **{"ns/k": theirs})
+        assert main.merge("side").conflicts == {"ns/k": policy}
+    else:
+        racing = Versioned(main.store, branch="main")
+        commit(racing, **{"ns/k": theirs})
+        main["ns/k"] = ours
+        made = main.commit("late")
+        assert made is not None
+        assert len(made.parents) == 2
+        if policy == "append":
+            merged = ["a", "c", "b"]  # theirs was committed first here
+    assert main["ns/k"] == merged
+    assert Versioned(main.store)["ns/k"] == merged
+
+
+def test_newest_takes_the_later_commit_of_the_key() -> None:
+    """It is the time of the commit that changed the key, not of the newest commit of the branch."""
+    main, side = pair({"k": 0, "j": 0}, k="newest", j="newest")
+    commit(side, k="early")
+    commit(main, k="late")
+    commit(main, j="early")
+    commit(side, j="late")
+    main.merge("side")
+    assert (main["k"], main["j"]) == ("late", "late")
+
+
+def test_append_keeps_the_order_of_the_commits() -> None:
+    """What both sides appended in turn stands in the order in which it was committed."""
+    main, side = pair({"log": [0]}, log="append")
+    for i, state in enumerate([main, side, main, side, side, main], 1):
+        state["log"].append(i)
+        state.commit()
+    main.merge("side")
+    assert main["log"] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_the_longest_prefix_counts_and_given_policies_go_first() -> None:
+    main, side = pair({"a/x": 0, "a/b/x": 0, "z": 0}, **{"": "ours", "a/": "theirs", "a/b/": "counter"})
+    for state, value in ((main, 1), (side, 10)):
+        commit(state, **{"a/x": value, "a/b/x": value, "z": value})
+    side.merge("main", policy={"z": "theirs"})
+    assert (side["a/x"], side["a/b/x"], side["z"]) == (1, 11, 1)
+    main.merge("HEAD", policy="ours")
+    assert main.policies() == {"": "ours", "a/": "theirs", "a/b/": "counter"}
+
+
+def test_policies_are_kept_with_the_branch(tmp_path: Path) -> None:
+    """Another process reads them; a fork and a renamed branch have them, a deleted branch's are gone."""
+    main, side = pair({"n": 0}, Disk(tmp_path), n="counter")
+    assert Versioned(Disk(tmp_path)).policies() == {"n": "counter"}
+    assert side.policies() == {"n": "counter"}
+    main.repo.rename_branch("side", "renamed")
+    assert Versioned(main.store, branch="renamed").policies() == {"n": "counter"}
+    assert Versioned(main.store, branch="side").policies() == {}
+    main.delete_branch("renamed")
+    assert main.repo.policies.read("renamed") == {}
+    main.set_policy("n", None)
+    assert Versioned(main.store, branch="main").policies() == {}
+    main.store.close()
+
+
+def longest(base: Any, ours: Any, theirs: Any) -> Any:
+    """A policy of this module."""
+    if "stop" in (ours, theirs):
+        raise RuntimeError("no more")
+    return max((ours, theirs), key=lambda value: 0 if value is ABSENT else len(value))
+
+
+def remove(base: Any, ours: Any, theirs: Any) -> Any:
+    return ABSENT
+
+
+def test_a_function_is_a_policy() -> None:
+    """It is stored by its name, gets ABSENT for a missing side, deletes with ABSENT, and may give up."""
+    main, side = pair({"k": "", "gone": "1", "bad": ""}, k=longest, gone=remove, bad=longest)
+    assert main.policies()["k"].endswith("test_merging:longest")
+    commit(main, k="long", gone="2")
+    commit(side, k="longer", gone="3")
+    result = main.merge("side")
+    assert main["k"] == "longer"
+    assert "gone" not in main
+    assert result.conflicts == {"k": "longest", "gone": "remove"}
+    commit(main, bad="stop")
+    commit(side, bad="x")
+    with pytest.raises(MergeConflict, match="RuntimeError: no more"):
+        main.merge("side")
+
+
+def test_a_function_is_imported_by_name_in_another_handle() -> None:
+    """Who did not set the policy finds the function by its name; one that is gone is named in the conflict."""
+    main, side = pair({"k": ""}, k=longest)
+    commit(main, k="aa")
+    commit(side, k="bbb")
+    fresh = Versioned(main.store, branch="main")
+    fresh.merge("side")
+    assert fresh["k"] == "bbb"
+    row = main.repo.policies
+    row._store.set("policy/heads/main", main.store.get("policy/heads/main").replace(b"longest", b"longast"))  # type: ignore[union-attr]
+    commit(fresh, k="cccc")
+    commit(side, k="dd")
+    with pytest.raises(MergeConflict, match="longast"):
+        Versioned(main.store, branch="main").merge("side")
+
+
+@pytest.mark.parametrize("policy", ["best", lambda base, ours, theirs: ours, 7])
+def test_what_is_no_policy_is_refused(policy: Any) -> None:
+    """An unknown name, a function that nobody could import, and anything else, before anything is stored."""
+    main, _ = pair({"k": 1})
+    with pytest.raises((InvalidInput, TypeError)):
+        main.set_policy("k", policy)
+    assert main.policies() == {}
+    if policy == "best":
+        with pytest.raises(InvalidInput, match="counter"):
+            main.merge("side", policy=policy)
+
+
+def test_a_policy_that_cannot_decide_says_why() -> None:
+    main, side = pair({"cfg": {"a": 1}}, cfg="deep")
+    commit(main, cfg={"a": 2})
+    commit(side, cfg={"a": 3})
+    with pytest.raises(MergeConflict) as raised:
+        main.merge("side")
+    assert '["a"]' in raised.value.conflicts["cfg"].reason
+
+
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return _explode, ()
+
+
+def _explode() -> None:
+    raise RuntimeError("cannot be loaded")
+
+
+def test_a_value_that_does_not_load_is_a_conflict() -> None:
+    """What a policy needs and cannot load ends as a conflict, and ours, theirs by name still work."""
+    main, side = pair({"k": [0]}, k="append")
+    commit(main, k=[0, 1])
+    commit(side, k=Unloadable())
+    with pytest.raises(MergeConflict) as raised:
+        main.merge("side")
+    with pytest.raises(CannotLoad):
+        _ = raised.value.conflicts["k"].theirs
+    main.merge("side", policy="ours")
+    assert main["k"] == [0, 1]
+
+
+# cherry-pick and revert
+
+
+def test_cherry_pick_takes_one_commit() -> None:
+    """Only what that commit changed arrives, with its message and where it came from."""
+    main, side = pair({"a": 1, "b": 1})
+    commit(side, a=2)
+    side["b"] = 2
+    picked = side.commit("wanted", by="side")
+    assert picked is not None
+    made = main.cherry_pick(picked)
+    assert made is not None
+    assert dict(main) == {"a": 1, "b": 2}
+    assert (made.message, made.info) == ("wanted", {"by": "side", "cherry_picked": picked.id})
+    assert len(made.parents) == 1
+    assert main.cherry_pick(picked) is None
+
+
+def test_revert_takes_one_commit_back() -> None:
+    """Later changes to other keys stay; a key changed since is a conflict; the first commit can go too."""
+    state = Versioned()
+    commit(state, a=1, keep=1)
+    state["a"] = 2
+    state["new"] = 1
+    bad = state.commit("bad")
+    assert bad is not None
+    commit(state, keep=2)
+    made = state.revert(bad)
+    assert made is not None
+    assert dict(state) == {"a": 1, "keep": 2}
+    assert made.message == f"Revert {bad.short} bad"
+    assert state.revert(bad) is None
+    with pytest.raises(MergeConflict, match="reverting"):
+        state.revert("HEAD~3")
+    state.revert("HEAD~3", policy="theirs")
+    assert dict(state) == {}
+
+
+def test_revert_of_a_counter() -> None:
+    """Policies decide what was changed since: a counter's step is taken back, later steps stay."""
+    state = Versioned()
+    state.set_policy("n", "counter")
+    for n in (1, 11, 12):
+        commit(state, n=n)
+    state.revert("HEAD~1")
+    assert state["n"] == 2
+
+
+def test_a_merge_on_a_branch_that_moved_is_done_again() -> None:
+    """What another handle committed meanwhile is merged with, not lost."""
+    main, side = pair({"a": 0})
+    commit(side, b=1)
+    other = Versioned(main.store, branch="main")
+    commit(other, c=1)
+    main.merge("side")
+    assert dict(main) == {"a": 0, "b": 1, "c": 1}
+    with pytest.raises(RefMoved):
+        main.repo.merge("main", "side", seen=main.repo.resolve("HEAD~1"))
+
+
+# Against a model
+
+KEYS = st.sampled_from("abcdef")
+EDITS = st.lists(st.tuples(KEYS, st.none() | st.integers(0, 2)), max_size=6)
+
+
+def apply(state: dict[str, Any] | Versioned, edits: list[tuple[str, int | None]]) -> None:
+    for key, value in edits:
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value
+
+
+def expected(base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any] | None:
+    """A three-way merge of dicts; None where it is in conflict."""
+    merged = {}
+    for key in base.keys() | ours.keys() | theirs.keys():
+        b, o, t = (side.get(key, ABSENT) for side in (base, ours, theirs))
+        if o != t and o != b and t != b:
+            return None
+        value = t if o == b else o
+        if value is not ABSENT:
+            merged[key] = value
+    return merged
+
+
+@given(EDITS, EDITS, EDITS)
+def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None:
+    """For any base and any changes on both sides: the model's result, from either side, or a conflict."""
+    main = Versioned()
+    main["always"] = 1
+    apply(main, base)
+    main.commit()
+    side = main.fork("side")
+    before = dict(main)
+    apply(main, ours)
+    main.commit()
+    apply(side, theirs)
+    side.commit()
+    model = expected(before, dict(main), dict(side))
+    merge: Callable[[], Any] = lambda: main.merge("side")  # noqa: E731
+    if model is None:
+        with pytest.raises(MergeConflict):
+            merge()
+        with pytest.raises(MergeConflict):
+            side.merge("main")
+    else:
+        mirrored = Versioned(main.store, branch="mirror")
+        mirrored.merge("side")
+        mirrored.merge("main")
+        merge()
+        assert dict(main) == model
+        assert dict(mirrored) == model
+        if main.head != side.head:
+            assert (main.head and main.head.tree) == (mirrored.head and mirrored.head.tree)

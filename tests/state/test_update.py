@@ -1,0 +1,207 @@
+"""update: a function is run again until nobody was in its way."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from vstate import Conflict, InvalidInput, Live, Memory, MergeConflict, UncommittedChanges, Versioned
+
+
+def start(**values: Any) -> tuple[Versioned, Versioned]:
+    """Two handles on one branch."""
+    store = Memory()
+    state = Versioned(store)
+    state.update(values)
+    state.commit()
+    return state, Versioned(store)
+
+
+def test_update_with_a_mapping_is_a_dicts_update() -> None:
+    """Mappings, pairs and keywords are set, and nothing is committed."""
+    state = Versioned()
+    assert state.update({"a": 1}, b=2) is None
+    state.update([("c", 3)], attempts=4)
+    assert dict(state) == {"a": 1, "b": 2, "c": 3, "attempts": 4}
+    assert state.head is None
+
+
+def test_update_commits_what_the_function_changed() -> None:
+    """It sees the newest commit, and one commit with message and info holds the change."""
+    state, other = start(n=1)
+    other["n"] = 5
+    other.commit()
+
+    def double(now: Versioned) -> None:
+        now["n"] *= 2
+
+    made = state.update(double, message="doubled", by="test")
+    assert made is not None
+    assert (state["n"], made.message, made.info, len(made.parents)) == (10, "doubled", {"by": "test"}, 1)
+    assert state.update(lambda now: now["n"]) is None
+
+
+@pytest.mark.parametrize(
+    "how", ["key", "same value", "read", "contains", "missing", "listed", "counted", "status"]
+)
+def test_it_runs_again_when_what_it_saw_has_changed(how: str) -> None:
+    """Also when it only read the key, found it missing, or listed or counted keys; and not otherwise."""
+    state, other = start(n=1, seen=1)
+    runs = []
+
+    def function(now: Versioned) -> None:
+        runs.append(1)
+        if how == "read":
+            now["out"] = now["seen"]
+        elif how == "contains":
+            now["out"] = "seen" in now
+        elif how == "missing":
+            now["out"] = now.get("later")
+        elif how == "listed":
+            now["out"] = list(now.keys("s"))
+        elif how == "counted":
+            now["out"] = len(now)
+        elif how == "status":
+            now["out"] = bool(now.status())
+        else:
+            now["n"] += 1
+        if len(runs) == 1:
+            if how == "contains":
+                del other["seen"]
+            elif how in ("missing", "counted"):
+                other["later"] = 7
+            elif how == "listed":
+                other["second"] = 7
+            elif how == "same value":
+                other["n"] = 2
+            elif how == "key":
+                other["n"] = 10
+            else:
+                other["seen"] = 5
+            other.commit()
+
+    state.update(function)
+    assert len(runs) == 2
+    outcome = {
+        "key": 11, "same value": 3, "read": 5, "contains": False, "missing": 7,
+        "listed": ["second", "seen"], "counted": 3, "status": False,
+    }[how]  # fmt: skip
+    assert state["n" if how in ("key", "same value") else "out"] == outcome
+    assert dict(Versioned(state.store)) == dict(state)
+
+
+def test_what_it_did_not_look_at_is_merged() -> None:
+    """A change of another key is no reason to run again."""
+    state, other = start(n=1, far=1)
+    runs = []
+
+    def function(now: Versioned) -> None:
+        runs.append(1)
+        now["n"] += 1
+        other["far"] = len(runs) + 1
+        other.commit()
+
+    state.update(function)
+    assert len(runs) == 1
+    assert dict(state) == {"n": 2, "far": 2}
+
+
+def test_attempts_end() -> None:
+    """After the last attempt the conflict is raised, and nothing has changed; events of failed runs are gone."""
+    state, other = start(n=1)
+    runs = []
+
+    def function(now: Versioned) -> None:
+        runs.append(1)
+        now.record("try")
+        now["n"] += 1
+        other["n"] = 100 + len(runs)
+        other.commit()
+
+    with pytest.raises(MergeConflict):
+        state.update(function, attempts=3)
+    assert len(runs) == 3
+    assert not state.has_uncommitted()
+    state.refresh()
+    assert state["n"] == 103
+    with pytest.raises(InvalidInput):
+        state.update(function, attempts=0)
+
+
+def test_what_the_function_raises_comes_out() -> None:
+    """Its changes are gone, and values in hand are what they were."""
+    state, _ = start(n=1, log=[1])
+
+    def function(now: Versioned) -> None:
+        now["n"] = 2
+        now["log"].append(2)
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError, match="stop"):
+        state.update(function)
+    assert dict(state) == {"n": 1, "log": [1]}
+
+
+def test_uncommitted_changes_stay_out_of_it() -> None:
+    state, _ = start(n=1)
+    state["n"] = 2
+    with pytest.raises(UncommittedChanges):
+        state.update(lambda now: None)
+    assert state["n"] == 2
+
+
+def test_inside_a_transaction_it_runs_once() -> None:
+    """The outer transaction commits it."""
+    state, _ = start(n=1)
+    with state.transaction("outer"):
+        assert state.update(lambda now: now.__setitem__("n", now["n"] + 1)) is None
+    assert state["n"] == 2
+    assert [commit.message for commit in state.log()] == ["outer", ""]
+
+
+def test_a_namespace_and_a_live_state_update_too() -> None:
+    """The function gets the namespace itself."""
+    state, _ = start(**{"agent/n": 1})
+    agent = state.namespace("agent")
+    assert agent.update(lambda now: now.__setitem__("n", now["n"] + 1)) is not None
+    assert state["agent/n"] == 2
+    live = Live()
+    live["n"] = 1
+    assert live.update(lambda now: now.__setitem__("n", now["n"] + 1)) is None
+    assert live["n"] == 2
+
+
+def test_objects_in_hand_stay_the_same() -> None:
+    """An update of one key leaves the others' objects in the program's hand, edits of them included."""
+    state, _ = start(n=1, log=[1])
+    log = state["log"]
+    state.update(lambda now: now.__setitem__("n", 2))
+    assert state["log"] is log
+    log.append(2)
+    state.commit()
+    assert Versioned(state.store)["log"] == [1, 2]
+
+
+def test_threads_with_handles_of_their_own_lose_nothing() -> None:
+    """Increments of four handles all count."""
+    state, _ = start(n=0)
+    errors: list[Conflict] = []
+
+    def work() -> None:
+        handle = Versioned(state.store)
+        try:
+            for _ in range(25):
+                handle.update(lambda now: now.__setitem__("n", now["n"] + 1), attempts=1000)
+        except Conflict as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    state.refresh()
+    assert state["n"] == 100
