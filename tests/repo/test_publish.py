@@ -95,10 +95,12 @@ def test_a_lost_swap_leaves_no_line_in_the_reflog() -> None:
 
 
 def test_publish_is_one_transaction(tmp_path) -> None:
-    """A commit writes the stamp, its objects, the ref and the reflog by one call of transact."""
+    """A commit writes its objects, the ref and the reflog by one call of transact."""
     with Disk(tmp_path / "s") as disk:
         faulty = Faulty(disk)
         state = Versioned(faulty)
+        state["first"] = 1
+        state.commit()  # stamps the store with its format, once
         state.update({f"k{i}": "v" * 500 for i in range(100)})
         faulty.calls.clear()
         state.commit()

@@ -200,6 +200,50 @@ CASES: list[tuple[str, Any, Any, Any, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("way", ["merge", "race"])
+@pytest.mark.parametrize(("policy", "change", "merged"), [("counter", 1, 2), ("append", [7], [7, 7])])
+def test_equal_changes_add_up(policy: str, change: Any, merged: Any, way: str) -> None:
+    """Two steps of a counter are two, also when both sides come to the same; so are two appended items."""
+    base: Any = 0 if policy == "counter" else []
+    main, side = pair({"k": base, "gone": base}, **{"": policy})
+    other = side if way == "merge" else Versioned(main.store, branch="main")
+    for state in (other, main):
+        state["k"] = change
+        del state["gone"]
+        if state is other or way == "merge":
+            state.commit()
+    if way == "merge":
+        main.merge("side")
+    else:
+        with pytest.raises(MergeConflict):
+            main.refresh()
+        main.commit()
+    assert dict(main) == {"k": merged}
+
+
+def test_policies_hold_across_a_criss_cross() -> None:
+    """After crosswise merges nothing counts or stands twice."""
+    main, side = pair({"n": 10, "log": ["base"]}, n="counter", log="append")
+
+    def step(state: Versioned, by: int, item: str) -> None:
+        state["n"] += by
+        state["log"].append(item)
+        state.commit()
+
+    step(main, 1, "o1")
+    step(side, 2, "t1")
+    ours, theirs = main.head, side.head
+    assert ours is not None
+    assert theirs is not None
+    main.merge(theirs)
+    side.merge(ours)
+    step(main, 10, "o2")
+    step(side, 20, "t2")
+    main.merge("side")
+    assert main["n"] == 43
+    assert main["log"] == ["base", "o1", "t1", "o2", "t2"]
+
+
 @pytest.mark.parametrize(("policy", "base", "ours", "theirs", "merged"), CASES)
 @pytest.mark.parametrize("way", ["merge", "race"])
 def test_policies(policy: str, base: Any, ours: Any, theirs: Any, merged: Any, way: str) -> None:

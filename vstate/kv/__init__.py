@@ -14,7 +14,8 @@ Invariants of this layer:
 from vstate.kv.base import KVStore
 from vstate.kv.cache import Cache
 from vstate.kv.disk import Disk
+from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 
-__all__ = ["Cache", "Disk", "KVStore", "Memory", "open_store"]
+__all__ = ["Cache", "Disk", "Encrypted", "KVStore", "Memory", "open_store"]

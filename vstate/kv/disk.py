@@ -22,6 +22,7 @@ from vstate.errors import (
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
 from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.locking import Queue, Turnstile
+from vstate.kv.unsynced import Unsynced
 
 if TYPE_CHECKING:
     import sqlite3
@@ -157,6 +158,7 @@ class Disk(KVStore, ForkAware):
         self._directory = os.path.abspath(self._name)
         self._file = os.path.join(self._directory, FILE_NAME)
         self._queues: dict[str, Queue] = {}
+        self._unsynced = Unsynced(self._file)
         self._turn = self._writer.turn = Turnstile(self._directory)
         self._size_limit = size_limit
         self._durability = durability
@@ -364,6 +366,7 @@ class Disk(KVStore, ForkAware):
         except BaseException as error:
             self._abandon(connection)
             if committing and isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_IOERR:
+                self._unsynced.note()
                 self._writer.close()
                 raise StoreUnavailable(
                     f"{self._directory} failed while a transaction was being committed ({error}), which "
@@ -437,6 +440,8 @@ class Disk(KVStore, ForkAware):
         )
         try:
             self._check_or_make_format(connection)
+            if self._durability == "power":
+                self._settle(handle, connection)
             if handle is self._writer:
                 # A reader that was there before knows where the log ended, should the next fsync fail. One
                 # that came after would take what is behind for a commit.
@@ -452,8 +457,6 @@ class Disk(KVStore, ForkAware):
                 if self._size_limit is not None:
                     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
                     connection.execute(f"PRAGMA max_page_count={max(1, self._size_limit // page_bytes)}")
-                if self._durability == "power":
-                    self._settle(connection)
             handle.place = self._place()
         except BaseException:
             connection.close()
@@ -461,22 +464,22 @@ class Disk(KVStore, ForkAware):
         handle.connection = connection
         return connection
 
-    def _settle(self, connection: sqlite3.Connection) -> None:
+    def _settle(self, handle: _Handle, connection: sqlite3.Connection) -> None:
         """See to it that what can be read is on the disk, before anything is written on top of it."""
         try:
-            # SQLite syncs the directory when it makes the log, and does not look whether that worked.
-            _sync_directory(self._directory)
-        except OSError as error:
-            self._raise_unusable(error)
-        try:
-            # A process that was killed after a failed fsync may have left a commit in the log that can be read
-            # but is not on the disk. SQLite would put the next one behind it, and a power cut would take both.
-            # Beside other processes this does nothing, and need not: while one of them has the store open,
-            # SQLite knows where the log ends and takes nothing over from the dead.
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except sqlite3.Error as error:
-            if _code(error) != sqlite3.SQLITE_FULL:  # there may still be room in the log, to delete, say
-                raise
+            if self._unsynced:
+                self._unsynced.settle(connection)
+            if handle is self._writer:
+                # SQLite syncs the directory when it makes the log, and does not look whether that worked.
+                _sync_directory(self._directory)
+        except (OSError, sqlite3.Error) as error:
+            if handle is not self._writer:
+                return  # what it reads is right, and may be all that is left
+            if isinstance(error, OSError):
+                raise StoreUnavailable(
+                    f"{self._directory} failed: {error.strerror}; nothing was written"
+                ) from error
+            raise
 
     def _check_or_make_format(self, connection: sqlite3.Connection) -> None:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -598,6 +601,8 @@ class Disk(KVStore, ForkAware):
             sqlite3.SQLITE_PERM,
             sqlite3.SQLITE_IOERR,
         ):
+            if code == sqlite3.SQLITE_IOERR:
+                self._unsynced.note()
             # The handle may have seen what is not there any more; the next use opens another.
             with handle.lock:
                 handle.close()

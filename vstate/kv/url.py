@@ -9,6 +9,7 @@ from collections.abc import Callable
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
+from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 
 
@@ -17,7 +18,8 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
 
     None or "memory:" is a new Memory; a KVStore is itself; a path, or "disk:PATH", a Disk in that
     directory, with options as in `disk:agent-state?durability=process&size_limit=1000000`. "~" is the home
-    directory; a path that holds "?" must be given without "disk:". Anything else raises InvalidInput,
+    directory; a path that holds "?" must be given without "disk:". "encrypted:STORE?key_file=PATH" is an
+    Encrypted over the STORE, a path or URL that keeps its other options. Anything else raises InvalidInput,
     and a Disk that is not there NotFound if `create` is False.
     """
     if store is None:
@@ -69,7 +71,30 @@ def _open_disk(rest: str, create: bool) -> KVStore:
     )
 
 
-_SCHEMES: dict[str, Callable[[str, bool], KVStore]] = {"memory": _open_memory, "disk": _open_disk}
+def _open_encrypted(rest: str, create: bool) -> KVStore:
+    inner, _, query = rest.rpartition("?")
+    options = [part for part in query.split("&") if part]
+    files = [part.removeprefix("key_file=") for part in options if part.startswith("key_file=")]
+    others = "&".join(part for part in options if not part.startswith("key_file="))
+    if not inner or len(files) != 1 or not files[0]:
+        raise InvalidInput("an encrypted store is given as encrypted:STORE?key_file=PATH")
+    if others:
+        # Behind a plain path they would be part of its name.
+        scheme = "" if inner.partition(":")[0] in _SCHEMES else "disk:"
+        inner = f"{scheme}{inner}?{others}"
+    store = open_store(inner, create=create)
+    try:
+        return Encrypted(store, os.path.expanduser(files[0]))
+    except BaseException:
+        store.close()
+        raise
+
+
+_SCHEMES: dict[str, Callable[[str, bool], KVStore]] = {
+    "memory": _open_memory,
+    "disk": _open_disk,
+    "encrypted": _open_encrypted,
+}
 
 
 def _known() -> str:

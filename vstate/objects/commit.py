@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import COMMIT, ID_BYTES, Object, ObjectId
+
+SIGNER_BYTES = 32
+SIGNATURE_BYTES = 64
+
+_SIGNED_BEGIN = b"vstate commit signature\0"
+_UNSIGNED_ARRAY = b"\x96"  # msgpack's first byte of an array of six
+_SIGNED_ARRAY = b"\x97"
+_SIGNATURE_LENGTH = 1 + (2 + SIGNER_BYTES) + (2 + SIGNATURE_BYTES)  # as encoded: [signer, value]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,12 +50,20 @@ class Event:
     commit: str | None = None
 
 
+class Signature(NamedTuple):
+    """Who signed a commit, an Ed25519 public key of 32 bytes, and the 64 bytes of the signature."""
+
+    signer: bytes
+    value: bytes
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Commit:
     """A content-addressed snapshot; equal content has an equal `id`.
 
     `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
     `time` an aware UTC datetime, `info` plain data, `events` what was recorded since the first parent.
+    `signature` is what the commit says of its signer; only `vstate.repo.signing` knows whether it is true.
     """
 
     tree: ObjectId | None
@@ -56,14 +72,24 @@ class Commit:
     message: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
     events: Sequence[Event] = ()
+    signature: Signature | None = None
 
     @cached_property
     def body(self) -> bytes:
         """The canonical encoding, which the id is the hash of."""
         events = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in self.events]
-        return encode(
-            [self.tree, list(self.parents), microseconds(self.time), self.message, self.info, events]
-        )
+        fields = [self.tree, list(self.parents), microseconds(self.time), self.message, self.info, events]
+        # Six fields without a signature: those commits keep the ids that they have always had.
+        return encode(fields if self.signature is None else [*fields, list(self.signature)])
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature on this commit covers: all of it but the signature itself."""
+        body = self.body
+        if self.signature is not None:
+            # Cut out of the bytes, not encoded again: a second spelling of the same fields is not signed.
+            body = _UNSIGNED_ARRAY + body[1:-_SIGNATURE_LENGTH]
+        return _SIGNED_BEGIN + ObjectId.of(COMMIT, body)
 
     @cached_property
     def oid(self) -> ObjectId:
@@ -88,7 +114,7 @@ class Commit:
     def decode(cls, oid: ObjectId, body: bytes) -> Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
-            tree, parents, time, message, info, events = decode(body)
+            tree, parents, time, message, info, events, *signature = decode(body)
             commit = cls(
                 tree=None if tree is None else _id(tree),
                 parents=tuple(_id(parent) for parent in parents),
@@ -99,6 +125,7 @@ class Commit:
                     Event(_str(kind), moment(at), _dict(data), _str(namespace), str(oid))
                     for kind, at, data, namespace in events
                 ),
+                signature=_signature(signature, body) if signature else None,
             )
         except TypeError as error:
             raise ValueError(f"not a commit: {error}") from error
@@ -134,6 +161,19 @@ def _id(value: object) -> ObjectId:
     if not isinstance(value, bytes) or len(value) != ID_BYTES:
         raise ValueError("an id of 32 bytes is missing")
     return ObjectId(value)
+
+
+def _signature(fields: list[Any], body: bytes) -> Signature:
+    (signature,) = fields
+    signer, value = signature
+    found = Signature(signer, value)
+    for part, length in ((signer, SIGNER_BYTES), (value, SIGNATURE_BYTES)):
+        if not isinstance(part, bytes) or len(part) != length:
+            raise ValueError("a signature is a public key of 32 bytes and a value of 64")
+    # `signed_bytes` cuts the signature off by length, so here nothing but the canonical form will do.
+    if body[:1] != _SIGNED_ARRAY or not body.endswith(encode(list(found))):
+        raise ValueError("a signed commit that is not canonical")
+    return found
 
 
 def _str(value: object) -> str:

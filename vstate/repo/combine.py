@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vstate.errors import InvalidInput, MergeConflict, RefMoved
@@ -34,26 +34,26 @@ def merge(
     """As `Repository.merge` promises; `name` is what the commit was called."""
     check_given(policy)
     repo.require_trusted(theirs)
-    if head is not None and repo.history.is_ancestor(theirs.oid, head.oid):
+    base = None if head is None else Base(repo, head, theirs, lambda: effective(repo, branch, policy))
+    if base is not None and theirs.oid in base.commits:
         return MergeResult(head, "up-to-date")
-    if head is None or repo.history.is_ancestor(head.oid, theirs.oid):
+    if head is None or base is None or head.oid in base.commits:
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
         repo.fast_forward(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
-    base = Base(repo, head, theirs)
     merged = _merged(
         repo,
         branch,
         {change.key: change.new for change in base.diff(head.tree)},
         base.diff(theirs.tree),
-        lambda policies: Resolver(
+        Resolver(
             repo,
-            policies,
+            lambda: effective(repo, branch, policy),
             ours=versions_since(repo, head, base.commits),
             theirs=versions_since(repo, theirs, base.commits),
+            reader=base.reader,
         ),
-        policy=policy,
-        operation=f"merging {name}",
+        f"merging {name}",
     )
     commit = _land(
         repo,
@@ -124,6 +124,7 @@ def _apply(
     action: str,
 ) -> Commit | None:
     """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
+    check_given(policy)
     for commit in (old, new):
         if commit is not None:
             repo.require_trusted(commit)
@@ -135,16 +136,15 @@ def _apply(
         branch,
         ours,
         theirs,
-        lambda policies: Resolver(
+        Resolver(
             repo,
-            policies,
+            lambda: effective(repo, branch, policy),
             ours=only_version(head.time, ours),
             theirs=only_version(
                 head.time if new is None else new.time, {change.key: change.new for change in theirs}
             ),
         ),
-        policy=policy,
-        operation=operation,
+        operation,
     )
     if not merged.taken and not merged.resolved:
         return None
@@ -176,12 +176,10 @@ def _merged(
     branch: str,
     ours: Mapping[str, bytes | None],
     theirs: Iterable[KeyChange],
-    resolver: Callable[[Mapping[str, Policy]], Resolver],
-    *,
-    policy: Given,
+    resolver: Resolver,
     operation: str,
 ) -> Merged:
-    merged = merge_changes(ours, theirs, resolver(effective(repo, branch, policy)))
+    merged = merge_changes(ours, theirs, resolver)
     if merged.conflicts:
         raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     return merged

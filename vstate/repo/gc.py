@@ -15,7 +15,7 @@ from blake3 import blake3
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo.dates import parse_age
-from vstate.repo.history import SHALLOW, History, shallow_row
+from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.objects import PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.reach import IdSet, Reach
 from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, ReflogEntry
@@ -88,6 +88,7 @@ def collect(
     collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
     shallow = {} if cut is None else collector.cut(cut, now)
     if shallow and not dry_run:
+        repo.require_format(SHALLOW_FORMAT)
         repo.store.set_many(shallow)
         repo.history.reload()
     collector.mark()

@@ -16,6 +16,9 @@ from vstate.repo.objects import Objects
 SHALLOW = "shallow/"
 """The keys that begin so name commits some of whose parents were cut off, and hold the ids of the others."""
 
+SHALLOW_FORMAT = 2
+"""The first format of a store with such keys: an older program takes a parent that was cut off for lost."""
+
 _SHOWN = 50
 
 
@@ -47,6 +50,10 @@ class History:
             self._load_shallow()  # another process may have cut the history meanwhile
             return [self._objects.commit(parent) for parent in self.parents(commit)]
 
+    def find(self, oid: ObjectId) -> Commit | None:
+        """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
+        return self._objects.find_commit(oid)
+
     def reload(self) -> None:
         """Read anew, when it is needed next, where histories were cut off."""
         self._shallow = None
@@ -60,7 +67,8 @@ class History:
         shallow = {}
         for key, value in store.items(SHALLOW):
             try:
-                shallow[ObjectId.parse(key.removeprefix(SHALLOW))] = tuple(_ids(value))
+                commit, kept = parse_shallow_row(key, value)
+                shallow[commit] = kept
             except ValueError as error:
                 raise CorruptStore(store.location, f"{key} names no parents: {error}") from error
         self._shallow = shallow
@@ -159,11 +167,12 @@ def shallow_row(commit: ObjectId, kept: Sequence[ObjectId]) -> tuple[str, bytes]
     return SHALLOW + commit.hex(), encode([bytes(parent) for parent in kept])
 
 
-def _ids(value: bytes) -> list[ObjectId]:
+def parse_shallow_row(key: str, value: bytes) -> tuple[ObjectId, tuple[ObjectId, ...]]:
+    """The commit and the parents that it has left; ValueError if the row says none."""
     found = decode(value)
     if not isinstance(found, list) or any(not isinstance(i, bytes) or len(i) != ID_BYTES for i in found):
         raise ValueError("not a list of ids")
-    return [ObjectId(oid) for oid in found]
+    return ObjectId.parse(key.removeprefix(SHALLOW)), tuple(ObjectId(oid) for oid in found)
 
 
 class Log(Iterator[Commit]):

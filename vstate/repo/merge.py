@@ -13,6 +13,7 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.repo.overlay import Overlay
 from vstate.repo.policies import APPEND, NEWEST, OURS, THEIRS, Policy
 from vstate.values.entry import Reader, encode_value
 from vstate.values.merging import ABSENT, POLICIES, Unmergeable, append_in_order
@@ -104,14 +105,17 @@ class Resolver:
     def __init__(
         self,
         repo: Repository,
-        policies: Mapping[str, Policy],
+        policies: Callable[[], Mapping[str, Policy]],
         *,
         ours: Versions,
         theirs: Versions,
         reader: Reader | None = None,
+        of_bases: bool = False,
     ) -> None:
         self._repo = repo
-        self._policies = policies
+        self._of_bases = of_bases
+        self._read_policies = policies
+        self._policies: Mapping[str, Policy] | None = None  # read when the first key needs one
         self._versions = {OURS: ours, THEIRS: theirs}
         self._reader = reader
 
@@ -119,10 +123,12 @@ class Resolver:
         self, key: str, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> tuple[bytes | None, NewObjects, str]:
         """The merged entry (None: no such key), its objects, and the policy's name; Unmergeable."""
-        policy = self._repo.policies.find(self._policies, key)
+        policy = self._repo.policies.find(self._policies_now(), key)
         if policy is None:
             raise Unmergeable("both sides changed it, and no merge policy says how to go on")
         name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
+        if self._of_bases and policy in (OURS, THEIRS, NEWEST):
+            raise Unmergeable("neither base is ours or theirs")
         if policy == NEWEST:
             times = {side: versions(key)[-1][0] for side, versions in self._versions.items()}
             policy = OURS if times[OURS] >= times[THEIRS] else THEIRS
@@ -130,6 +136,8 @@ class Resolver:
             return ours, {}, name
         if policy == THEIRS:
             return theirs, {}, name
+        if isinstance(policy, str) and base == _UNDECIDED:
+            raise Unmergeable("the two histories were merged crosswise, and disagreed about it before")
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:
             function = self._in_order(key)
@@ -138,6 +146,15 @@ class Resolver:
             return None, {}, name
         encoded = encode_value(merged)
         return encoded.entry, encoded.objects, name
+
+    def adds_up(self, key: str) -> bool:
+        """Whether two equal changes of the key are two changes: two steps of a counter are."""
+        return self._repo.policies.adds_up(self._policies_now(), key)
+
+    def _policies_now(self) -> Mapping[str, Policy]:
+        if self._policies is None:
+            self._policies = self._read_policies()
+        return self._policies
 
     def _in_order(self, key: str) -> Callable[[Any, Any, Any], Any]:
         def append(base: Any, ours: Any, theirs: Any) -> Any:
@@ -189,7 +206,7 @@ def merge_changes(
     for key, base, new in theirs:
         if key not in ours:
             merged.taken[key] = new
-        elif ours[key] == new:
+        elif ours[key] == new and (new is None or base == _UNDECIDED or not resolver.adds_up(key)):
             merged.agreed.append(key)
         else:
             try:
@@ -241,12 +258,17 @@ class Base:
     """What two commits had in common: a tree, and the commits that it comes from.
 
     Where branches were merged crosswise there are several such commits. Their own merge is the base then,
-    as in git's recursive strategy, and its nodes are in no store.
+    as in git's recursive strategy; its nodes and new values are in no store, but here.
     """
 
-    def __init__(self, repo: Repository, one: Commit, other: Commit) -> None:
+    def __init__(
+        self, repo: Repository, one: Commit, other: Commit, policies: Callable[[], Mapping[str, Policy]]
+    ) -> None:
         self._repo = repo
+        self._policies = policies
         self._nodes: dict[bytes, Node] = {}
+        self._objects: NewObjects = {}
+        self.reader = Overlay(repo.objects, self._objects)
         self.commits = frozenset(repo.history.merge_bases(one.oid, other.oid))
         self.tree = self._merged([repo.objects.commit(oid) for oid in self.commits], _MOST_BASES_DEEP)
 
@@ -256,6 +278,8 @@ class Base:
 
     def read_nodes(self, ids: Sequence[bytes]) -> list[Node]:
         """Nodes of the base and of stored trees."""
+        if not self._nodes:
+            return self._repo.objects.nodes(ids)
         stored = [oid for oid in ids if oid not in self._nodes]
         read = dict(zip(stored, self._repo.objects.nodes(stored), strict=True))
         return [self._nodes.get(oid) or read[oid] for oid in ids]
@@ -269,17 +293,24 @@ class Base:
         for other in bases[1:] if deep else ():
             below = self._repo.history.merge_bases(first.oid, other.oid)
             before = self._merged([self._repo.objects.commit(oid) for oid in below], deep - 1)
-            root = self._fold(before, root, other.tree)
+            resolver = Resolver(
+                self._repo,
+                self._policies,
+                ours=versions_since(self._repo, first, below),
+                theirs=versions_since(self._repo, other, below),
+                reader=self.reader,
+                of_bases=True,
+            )
+            root = self._fold(before, root, other.tree, resolver)
         return root
 
-    def _fold(self, base: ObjectId | None, one: ObjectId | None, other: ObjectId | None) -> ObjectId | None:
+    def _fold(
+        self, base: ObjectId | None, one: ObjectId | None, other: ObjectId | None, resolver: Resolver
+    ) -> ObjectId | None:
         changed = {change.key: change.new for change in tree.diff(self.read_nodes, base, one)}
-        folded: dict[str, bytes | None] = {}
-        for key, _, new in tree.diff(self.read_nodes, base, other):
-            if key not in changed:
-                folded[key] = new
-            elif changed[key] != new:
-                folded[key] = _UNDECIDED
+        merged = merge_changes(changed, tree.diff(self.read_nodes, base, other), resolver)
+        folded = merged.taken | merged.resolved | dict.fromkeys(merged.conflicts, _UNDECIDED)
+        self._objects.update(merged.objects)
         root, _, nodes = tree.update(lambda oid: self.read_nodes([oid])[0], one, folded)
         self._nodes.update(nodes)
         return root

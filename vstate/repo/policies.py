@@ -105,6 +105,14 @@ class Policies:
                 return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
         return None
 
+    def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
+        """Whether two equal changes of the key are two changes and not one: two steps of a counter are."""
+        for end in range(len(key), -1, -1):
+            if key[:end] in policies:
+                policy = policies[key[:end]]
+                return callable(policy) or ":" in policy or policy in ("counter", APPEND)
+        return False
+
     def _function(self, name: str) -> Function:
         if name in self._registered:
             return self._registered[name]

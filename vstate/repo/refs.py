@@ -182,6 +182,30 @@ class Refs:
                 return True
         return False
 
+    def replace(
+        self,
+        ref: str,
+        *,
+        raw: bytes,
+        new: ObjectId,
+        action: str,
+        aside: str | None = None,
+        branch: str | None = None,
+    ) -> bool:
+        """Put a ref, or HEAD, on a commit whatever its value `raw` means; False if it has another by now.
+
+        `aside` is the key under which that value is kept; `branch` the one that HEAD is to follow.
+        """
+        try:
+            old = self._parse(ref, raw)
+        except CorruptStore:
+            old = None
+        value = _value(new) if branch is None else (_SYMBOLIC + HEADS + branch).encode()
+        writes = {self._reflog_key(ref, None): encode([old, new, action]), PREFIX + ref: value}
+        if aside is not None:
+            writes[aside] = raw
+        return self._store.transact(writes, {PREFIX + ref: raw})
+
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
         """The moves of the ref, newest first."""
         for key in sorted(self._store.keys(f"{REFLOG}{ref}:"), reverse=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vstate.errors import (
     AlreadyExists,
@@ -19,23 +19,33 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.kv.base import KVStore
+from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
-from vstate.repo import combine, gc, revision
+from vstate.repo import bisection, combine, gc, revision
 from vstate.repo.diff import Diff
-from vstate.repo.gc import GcReport
+from vstate.repo.gc import GcReport, Progress
 from vstate.repo.history import History, Log
 from vstate.repo.merge import MergeResult
 from vstate.repo.objects import Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.security import Security
+from vstate.repo.undo import Undo, find_redo, find_undo
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from vstate.repo.blame import Blamed
+    from vstate.repo.fsck import FsckReport
+
+FORMAT = 2
+"""The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
+SIGNED_COMMITS = 2
+
 FORMAT_KEY = "format"
 
 Revision = str | Commit | ObjectId
@@ -47,21 +57,40 @@ class Repository:
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
 
-    def __init__(self, store: KVStore) -> None:
+    def __init__(self, store: KVStore, security: Security | None = None) -> None:
         self.store = store
+        self.security = security or Security()
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
-        self.policies = Policies(store, lambda module, name: True)
-        self._stamped = self._check_format()
+        self.policies = Policies(store, self.security.may_import)
+        self._format = self._read_format()
 
-    def _check_format(self) -> bool:
+    def _read_format(self) -> int:
+        """The store's format; 0 for a new one."""
         stamp = self.store.get(FORMAT_KEY)
         if stamp is None:
-            return False
+            if self.store.get(ENCRYPTION_MARK) is not None:
+                raise InvalidInput(
+                    f"the store at {self.store.location} is encrypted: open it through Encrypted(store, key), "
+                    f"or as encrypted:{self.store.location}?key_file=PATH"
+                )
+            return 0
         if not stamp.isdigit() or len(stamp) > 9 or int(stamp) > FORMAT:
             raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
-        return True
+        return int(stamp)
+
+    def require_format(self, needed: int) -> None:
+        """See to it that older programs, which would misread what is to be written, refuse the store."""
+        while self._format < needed:
+            seen = self.store.get(FORMAT_KEY)
+            self._format = self._read_format()
+            if self._format < needed and self.store.compare_and_swap(FORMAT_KEY, seen, str(needed).encode()):
+                self._format = needed
+
+    def require_trusted(self, commit: Commit) -> None:
+        """Raise UntrustedCommit unless what the commit holds may be unpickled here, and built upon."""
+        self.security.require_trusted(commit, self.history, self.refs)
 
     # Reading
 
@@ -120,7 +149,9 @@ class Repository:
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
         try:
-            return decode_value(self.parse_entry(key, data), reader or self.objects)
+            return decode_value(
+                self.parse_entry(key, data), reader or self.objects, allow=self.security.allow
+            )
         except CannotLoad as error:
             raise CannotLoad(error.name, error.reason, key=key) from error
 
@@ -142,8 +173,67 @@ class Repository:
 
     def changes(self, commit: Commit) -> Diff:
         """What the commit changed, against its first parent; against nothing where gc cut that off."""
+        self.require_trusted(commit)
         before = self.history.before(commit)
         return self.diff(before[0].tree if before else None, commit.tree)
+
+    def blame(
+        self,
+        rev: Revision,
+        key: str,
+        path: str | None = None,
+        *,
+        head: Head | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Commit:
+        """The commit that last changed the key, or what is at `path` inside its value, as seen from `rev`.
+
+        The path is written as `details` prints it, `messages[3].content`; "" is the whole value. What stands in
+        a list keeps its commit when something is put in or taken out before it: lists are aligned from one
+        version to the next. A merge that took the key, or the part, over from a parent did not change it.
+        Reads the versions of that one key that differ; runs nothing that is stored. What of an older version
+        cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the
+        key, NotFound for a path that leads nowhere, InvalidInput for what is no path.
+        """
+        from vstate.repo.blame import blame  # late, for a quick `import vstate`
+
+        return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
+
+    def blame_items(
+        self,
+        rev: Revision,
+        key: str,
+        *,
+        head: Head | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Blamed]:
+        """For each element of the key's value at `rev`, the commit that last changed it, in one walk.
+
+        The elements are the lines of a text, the entries of a dict, the items of a list, the members of a set,
+        the fields of an object; a value without any is one element itself. Items of lists and lines are
+        aligned from one version to the next, see `vstate.repo.blame.align`. Otherwise as `blame`.
+        """
+        from vstate.repo.blame import blame_items  # late, for a quick `import vstate`
+
+        return blame_items(self, self.resolve(rev, head=head), key, progress=progress)
+
+    def bisect(
+        self,
+        predicate: Callable[[Commit], bool],
+        good: Revision,
+        bad: Revision = "HEAD",
+        *,
+        head: Head | None = None,
+        report: bisection.Report | None = None,
+    ) -> Commit:
+        """The first commit for which `predicate`, true while all is well, is false: its parents are all good.
+
+        Takes for granted that what comes after a bad commit is bad. Tests `good` and `bad`, and then about
+        log2 of the commits between; at a merge it goes on where the bad came from. No commit is tested
+        twice. Raises InvalidInput if `good` is not good, `bad` not bad, or `good` not before `bad`.
+        """
+        start, end = self.resolve(good, head=head), self.resolve(bad, head=head)
+        return bisection.bisect(self.objects, self.history, predicate, start, end, report=report)
 
     # Commits
 
@@ -156,13 +246,16 @@ class Repository:
         info: Mapping[str, Any] | None = None,
         events: Iterable[Event] = (),
     ) -> Commit:
-        """A commit that is not stored yet, dated now, and after its parents whatever the clock says."""
+        """A commit that is not stored yet, dated now, and after its parents whatever the clock says.
+
+        It is signed if this program signs; ReadOnly if it trusts signed commits only, and signs none.
+        """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
         time = datetime.now(UTC)
         for parent in parents:
             time = max(time, parent.time + timedelta(microseconds=1))
-        return Commit(
+        commit = Commit(
             tree=root,
             parents=tuple(parent.oid for parent in parents),
             time=time,
@@ -170,6 +263,7 @@ class Repository:
             info=plain(dict(info or {}), "info"),
             events=tuple(events),
         )
+        return self.security.signed(commit)
 
     def publish(
         self,
@@ -190,11 +284,10 @@ class Repository:
         """
         commits = list(commits)
         new = commits[-1].oid
+        self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
         rows: dict[str, bytes | None] = dict(
             self.objects.stored(objects | {commit.oid: commit.as_object() for commit in commits})
         )
-        if not self._stamped:
-            rows[FORMAT_KEY] = str(FORMAT).encode()
         try:
             done = self._keeping(
                 needs,
@@ -213,7 +306,6 @@ class Repository:
                 raise
             done = True
         if done:
-            self._stamped = True
             self.objects.remember(nodes, commits)
         return done
 
@@ -338,9 +430,6 @@ class Repository:
         oid = self.refs.read(HEADS + check_ref_name(branch))
         return None if oid is None else self.objects.commit(oid)
 
-    def require_trusted(self, commit: Commit) -> None:
-        """Do nothing if what the commit holds may be unpickled here."""
-
     def _raise_moved(self, ref: str, expected: ObjectId | None) -> None:
         actual = self.refs.read(ref)
         raise RefMoved(
@@ -408,6 +497,35 @@ class Repository:
             self._raise_moved(ref, old.oid)
         return target
 
+    def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
+        """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
+
+        A move is whatever changed where the branch is: a commit, a merge, a reset, a rollback. One that was undone
+        is passed over, so that undoing twice goes two moves back; `redo` takes the last undo back. Raises
+        InvalidInput if there is nothing to undo, NotFound if gc has removed what was there, and RefMoved if
+        another writer got in between, or since the branch was at `seen`.
+        """
+        return self.carry_out(self.find_undo(branch, steps=steps, seen=seen))
+
+    def redo(self, branch: str, *, seen: Commit | None = None) -> Commit:
+        """Take back the last undo of the branch, unless it has moved since; raises as `undo` does."""
+        return self.carry_out(self.find_redo(branch, seen=seen))
+
+    def find_undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Undo:
+        """What `undo` would do."""
+        return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
+
+    def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
+        """What `redo` would do."""
+        return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
+
+    def carry_out(self, found: Undo) -> Commit:
+        """Do what was found: move the branch; where it is now."""
+        ref = HEADS + found.branch
+        if not self._move(ref, expected=found.old.oid, to=found.new.oid, action=found.action):
+            self._raise_moved(ref, found.old.oid)
+        return found.new
+
     def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
         """A new tag at a revision; AlreadyExists if the name is taken."""
         commit = self.resolve(rev, head=head)
@@ -474,6 +592,22 @@ class Repository:
         return gc.collect(
             self, keep_reflog=keep_reflog, cut=cut, grace=grace, dry_run=dry_run, progress=progress
         )
+
+    def fsck(
+        self, *, full: bool = True, repair: bool = False, progress: Progress | None = None
+    ) -> FsckReport:
+        """Check all that the store holds, each object once: its content against its id, its form against the
+        format, and whatever it links to; say what is lost, by branch, commit and key.
+
+        `full=False` reads no blobs, looks for no orphans, and not at the store's own files. `repair` puts each branch
+        whose newest state is not whole on the newest commit whose state is, lets histories end where a commit
+        is lost, and moves what is damaged to rows under `damaged/`, so that writing the same again heals
+        it. Without it nothing is written. Other processes may work meanwhile. Never raises CorruptObject;
+        CorruptStore for a store that cannot be read at all.
+        """
+        from vstate.repo import fsck  # late, for a quick `import vstate`
+
+        return fsck.check(self, full=full, repair=repair, progress=progress)
 
 
 def _rollback_message(target: Commit) -> str:

@@ -60,7 +60,7 @@ def publish(
         repo.require_trusted(theirs)
         resolver = Resolver(
             repo,
-            effective(repo, branch, None),
+            lambda: effective(repo, branch, None),
             ours=only_version(commit.time, staged.changes),
             theirs=versions_since(repo, theirs, () if before is None else (before,)),
             reader=staged.reader(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from heapq import merge
 from os import PathLike
@@ -36,6 +36,8 @@ from vstate.repo.merge import MergeResult
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
+from vstate.repo.security import Security
+from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.repo.undo import Undo
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
@@ -58,34 +60,52 @@ class Versioned(RootState):
     in a new store; a service names its branch instead. Every value that Python can pickle goes in; edits
     in place are committed too. Threads may share one handle; processes each open their own.
 
-    Reading a value unpickles it, which can run code: open stores that you trust.
+    Reading a value unpickles it, which can run code: open stores that you trust, or narrow that down.
+
+    - `sign` is a key, or the path of its file, that signs every commit made here.
+    - `trust` are public keys: a commit that neither they signed, nor is behind one that they signed, is not
+      unpickled and not built upon, but raises UntrustedCommit. One's own key is among them.
+    - `allow` are the names of what unpickling may import, such as `["app.*", "numpy"]`, besides plain data;
+      anything else raises CannotLoad.
     """
 
     def __init__(
-        self, store: KVStore | str | PathLike[str] | None = None, *, branch: str | None = None
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        branch: str | None = None,
+        sign: KeyToSign | None = None,
+        trust: Iterable[KeyToTrust] | str | None = None,
+        allow: Iterable[str] | None = None,
     ) -> None:
-        owned = not isinstance(store, KVStore)
+        security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
-            self._repo = Repository(opened)
-            self._follows_head = branch is None
-            head = self._repo.refs.head()
-            if branch is not None:
-                check_ref_name(branch)
-                head = Head(branch, self._repo.refs.read(HEADS + branch))
-            commit = None if head.commit is None else self._repo.objects.commit(head.commit)
+            self._open(opened, branch, security)
         except BaseException:
-            if owned:
+            if opened is not store:
                 opened.close()
             raise
+        self._owned = opened is not store
+
+    def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
         super().__init__()
-        self._owned = owned
+        self._repo = Repository(store, security)
+        self._follows_head = branch is None
+        head = self._repo.refs.head()
+        if branch is not None:
+            check_ref_name(branch)
+            head = Head(branch, self._repo.refs.read(HEADS + branch))
+        self._head = None if head.commit is None else self._trusted(self._repo.objects.commit(head.commit))
         self._branch = head.branch
-        self._head = commit
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
         self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
+
+    def _trusted(self, commit: Commit) -> Commit:
+        self._repo.require_trusted(commit)
+        return commit
 
     # What it is
 
@@ -266,6 +286,9 @@ class Versioned(RootState):
                 (agreed if changes[key] == new else conflicts).append(key)
             else:
                 foreign.append(key)
+        if agreed and branch is not None:
+            policies = self._repo.policies.read(branch)
+            conflicts += [key for key in agreed if self._repo.policies.adds_up(policies, key)]
         if conflicts:
             raise MergeConflict(conflicts, branch=branch)
         return foreign, agreed
@@ -416,13 +439,13 @@ class Versioned(RootState):
 
     def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at: a read-only mapping. This state does not move."""
-        return Snapshot(self._repo, self._resolve(rev))
+        return Snapshot(self._repo, self._trusted(self._resolve(rev)))
 
     def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
         """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`."""
         if new is not None:
-            before = self._tree if old is None else self._resolve(old).tree
-            return self._repo.diff(before, self._resolve(new).tree)
+            before = self._tree if old is None else self._trusted(self._resolve(old)).tree
+            return self._repo.diff(before, self._trusted(self._resolve(new)).tree)
         with self._lock:
             with self._working.collected(self._tree) as staged:
                 changes, reader = dict(staged.changes), staged.reader()
@@ -433,7 +456,7 @@ class Versioned(RootState):
                     for key, data in sorted(changes.items())
                 ]
             else:
-                before = self._resolve(old).tree
+                before = self._trusted(self._resolve(old)).tree
                 moved = {
                     change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)
                 }
@@ -470,7 +493,7 @@ class Versioned(RootState):
         """
         with self._alone():
             branch = self._own_branch()
-            target = self._resolve(f"HEAD~{steps}" if rev is None else rev)
+            target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
             self.commit("Before rollback")
             # Found now, because nothing may fail once the branch has moved.
             foreign = list(self._repo.diff(self._tree, target.tree))
@@ -485,7 +508,9 @@ class Versioned(RootState):
         The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
         """
         with self._alone():
-            target = self._repo.move_branch(self._own_branch(), self._resolve(rev), seen=self._head)
+            target = self._repo.move_branch(
+                self._own_branch(), self._trusted(self._resolve(rev)), seen=self._head
+            )
             self._events.clear()
             self._working.clear()
             self._head = target
@@ -497,7 +522,9 @@ class Versioned(RootState):
         Undoing twice goes two moves back, `redo` forward again; the reflog has it all. Raises UncommittedChanges,
         DetachedHead, InvalidInput if there is nothing to undo, and RefMoved.
         """
-        return self._carried_out("undo", lambda name: self._repo.find_undo(name, steps=steps, seen=self._head))
+        return self._carried_out(
+            "undo", lambda name: self._repo.find_undo(name, steps=steps, seen=self._head)
+        )
 
     def redo(self) -> Commit:
         """Take back the last undo, if nothing else has moved the branch since; raises as `undo` does."""
@@ -610,7 +637,7 @@ class Versioned(RootState):
             elif self._branch is not None:
                 head = Head(self._branch, self._repo.refs.read(HEADS + self._branch))
             if head.commit is not None:
-                self._move(self._repo.objects.commit(head.commit))
+                self._move(self._trusted(self._repo.objects.commit(head.commit)))
             elif self._head is not None:
                 raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
             self._branch = head.branch
@@ -650,7 +677,7 @@ class Versioned(RootState):
             target, foreign = self._head, list[str]()
             if not create:
                 self._require_clean("switch")
-                target = self._repo.branch(name)
+                target = self._trusted(self._repo.branch(name))
                 # Found now, because nothing may fail once HEAD has moved.
                 foreign = list(self._repo.diff(self._tree, target.tree))
             elif self._head is not None:
@@ -693,8 +720,11 @@ class Versioned(RootState):
 
     def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
         """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""
-        self.create_branch(name, at)
-        return Versioned(self.store, branch=name)
+        self._trusted(self.create_branch(name, at))
+        forked = Versioned.__new__(Versioned)
+        forked._open(self.store, name, self._repo.security)
+        forked._owned = False
+        return forked
 
     def tag(self, name: str, rev: Revision = "HEAD") -> Commit:
         """Name a revision for good; AlreadyExists if the name is taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
+from vstate.repo.overlay import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
 from vstate.state.tracking import is_immutable, is_unshared
@@ -145,7 +146,7 @@ class WorkingValues:
 
     def decoded(self, key: str, encoded: Encoded) -> Any:
         """A new copy of a value that may not be stored yet; CannotLoad."""
-        return self._repo.load(key, encoded.entry, _Overlay(self._repo.objects, encoded.objects)).value
+        return self._repo.load(key, encoded.entry, Overlay(self._repo.objects, encoded.objects)).value
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop all that is held for the keys, changes included."""
@@ -348,25 +349,4 @@ class Staged:
 
     def reader(self) -> Reader:
         """A reader that finds these objects besides the stored ones."""
-        return _Overlay(self._working._repo.objects, dict(self.objects))
-
-
-class _Overlay:
-    """Reads objects that are not stored yet, and the stored ones."""
-
-    def __init__(self, stored: Reader, objects: NewObjects) -> None:
-        self._stored = stored
-        self._objects = objects
-
-    def blob(self, oid: ObjectId) -> bytes:
-        return self.blobs((oid,))[oid]
-
-    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
-        here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
-        rest = [oid for oid in ids if oid not in here]
-        return {**here, **self._stored.blobs(rest)} if rest else here
-
-    def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
-        here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
-        rest = [oid for oid in ids if oid not in here]
-        return {**here, **self._stored.indexes(rest)} if rest else here
+        return Overlay(self._working._repo.objects, dict(self.objects))

@@ -14,6 +14,7 @@ from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
+from vstate.values.allow import Allow
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
@@ -175,8 +176,8 @@ def _encode_parts(
     return Encoded(entry, objects, tuple(chunks), size)
 
 
-def decode_value(entry: Entry, reader: Reader) -> Decoded:
-    """The value of an entry. Unpickles, so runs the code that a pickle names.
+def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
+    """The value of an entry. Unpickles, so runs the code that a pickle names: any, or what `allow` covers.
 
     Raises CorruptObject, or CannotLoad naming the class that is in the way.
     """
@@ -184,7 +185,7 @@ def decode_value(entry: Entry, reader: Reader) -> Decoded:
         return Decoded(entry.value, (), entry.size)
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
-        value = loads(parts[0], [_writable(part) for part in parts[1:]])
+        value = loads(parts[0], [_writable(part) for part in parts[1:]], allow=allow)
         return Decoded(value, chunks, entry.size, unordered=any(code in parts[0] for code in _SET_OPCODES))
     if entry.codec == TEXT:
         try:

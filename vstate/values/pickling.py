@@ -6,7 +6,7 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
+from vstate.values.allow import Allow
 from vstate.values.opcodes import framed, frameless
 
 OUT_OF_BAND_BYTES = 1024
@@ -81,22 +82,35 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     return frameless(file.getvalue()), buffers
 
 
-def loads(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = ()) -> Any:
-    """The value that `dumps` gave `data` and `buffers` for. Runs the code that the pickle names.
+def loads(
+    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
+) -> Any:
+    """The value that `dumps` gave `data` and `buffers` for. Runs the code that the pickle names: any, or with
+    `allow` only what that covers.
 
     Raises CannotLoad, naming the class or function that is in the way.
     """
-    loader = _Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    if allow is not None:
+        # Late, because it builds on this module; and a program without an allow-list never needs it.
+        from vstate.values.guarded import loads_allowed
+
+        return loads_allowed(data, buffers, allow)
+    loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    return loaded(loader.load, lambda: loader.last_global)
+
+
+def loaded(load: Callable[[], Any], last_global: Callable[[], str]) -> Any:
+    """What `load` returns; CannotLoad, with the name that was found last, for whatever it raises."""
     try:
-        return loader.load()
+        return load()
     except CannotLoad:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise CannotLoad(loader.last_global or "its pickle", reason) from error
+        raise CannotLoad(last_global() or "its pickle", reason) from error
 
 
-class _Loader(pickle.Unpickler):
+class Loader(pickle.Unpickler):
     """Finds classes as pickle does, but takes the running program's own class for one of `__main__`.
 
     cloudpickle would make a second class of the same name, to which isinstance() answers no in a program
@@ -107,17 +121,18 @@ class _Loader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        if module == by_value.__name__:
-            if name == "_make_skeleton_class":
-                return _make_skeleton_class
-            if name == "_make_skeleton_enum":
-                return _make_skeleton_enum
-            if name == "_class_setstate":
-                return _class_setstate
+        own = own_builder(module, name)
+        if own is not None:
+            return own
         try:
             return super().find_class(module, name)
         except Exception as error:
             raise CannotLoad(self.last_global, f"{type(error).__name__}: {error}") from error
+
+
+def own_builder(module: str, name: str) -> Callable[..., Any] | None:
+    """What is called instead of a function of cloudpickle's."""
+    return _BUILDERS.get(name) if module == by_value.__name__ else None
 
 
 def _own_class(module: str | None, name: str) -> type | None:
@@ -162,6 +177,13 @@ def _class_setstate(made: type, state: Any) -> type:
     if _own_class(made.__module__, made.__name__) is made:
         return made
     return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
+
+
+_BUILDERS: dict[str, Callable[..., Any]] = {
+    "_make_skeleton_class": _make_skeleton_class,
+    "_make_skeleton_enum": _make_skeleton_enum,
+    "_class_setstate": _class_setstate,
+}
 
 
 # What cannot be pickled, and where it is

@@ -1,0 +1,862 @@
+"""Merge policies: what they decide, what they refuse, and that nothing is lost on the way."""
+
+import copy
+import datetime
+import pickle
+import threading
+import time
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from enum import IntEnum
+from fractions import Fraction
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from vstate.values.lines import Overlap, merge_lines
+from vstate.values.merging import ABSENT, POLICIES, Unmergeable, append_in_order, same
+
+nan = float("nan")
+
+
+@dataclass
+class Message:
+    """A value that is no plain container; equal ones loaded apart are two objects."""
+
+    role: str
+    content: Any
+
+
+class Hidden:
+    """An object with the hash and the equality of its identity."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Hostile:
+    """Asks to be left alone."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Attributes(dict):  # type: ignore[type-arg]
+    """A dict with more to it than its entries."""
+
+
+def merged(policy: str, base: Any, ours: Any, theirs: Any) -> Any:
+    """What the policy makes of it, having seen that it changed none of the three."""
+    before = pickle.dumps((base, ours, theirs))
+    try:
+        return POLICIES[policy](base, ours, theirs)
+    finally:
+        assert same(pickle.loads(before), (base, ours, theirs))
+
+
+def refused(policy: str, base: Any, ours: Any, theirs: Any) -> Unmergeable:
+    with pytest.raises(Unmergeable) as caught:
+        POLICIES[policy](base, ours, theirs)
+    assert caught.value.reason
+    return caught.value
+
+
+# --- ABSENT and Unmergeable
+
+
+def test_absent_is_one_falsy_object() -> None:
+    """However it is made, copied or pickled, there is one ABSENT, and it is not None."""
+    assert not ABSENT
+    assert repr(ABSENT) == "ABSENT"
+    assert type(ABSENT)() is ABSENT
+    assert copy.copy(ABSENT) is copy.deepcopy([ABSENT])[0] is ABSENT
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(ABSENT, protocol)) is ABSENT
+    assert pickle.loads(cloudpickle.dumps({"a": ABSENT}))["a"] is ABSENT
+    assert same(ABSENT, ABSENT)
+    assert not any(same(ABSENT, other) for other in (None, False, 0, "", "ABSENT"))
+
+
+def test_unmergeable_carries_its_reason() -> None:
+    """It prints where and why, and survives pickling."""
+    error = pickle.loads(pickle.dumps(Unmergeable("why", '["a"]')))
+    assert (error.reason, error.path, str(error)) == ("why", '["a"]', '["a"]: why')
+    assert str(Unmergeable("why")) == "why"
+
+
+def test_the_policies() -> None:
+    """There are five, each with a sentence that says what it does, and nobody can add to them by accident."""
+    assert list(POLICIES) == ["counter", "union", "append", "deep", "text"]
+    assert all(policy.__doc__ for policy in POLICIES.values())
+    with pytest.raises(TypeError):
+        POLICIES["mine"] = POLICIES["deep"]  # type: ignore[index]
+
+
+SAMPLES: dict[str, Any] = {"counter": 1, "union": {1}, "append": [1], "deep": {"a": 1}, "text": "a\n"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_removal_is_no_value(policy: str) -> None:
+    """What one side removed and the other changed is for no policy to decide; nor is what is of another type."""
+    value = SAMPLES[policy]
+    for base in (value, ABSENT):
+        refused(policy, base, ABSENT, value)
+        refused(policy, base, value, ABSENT)
+    refused(policy, value, object(), None)
+    refused(policy, Message("a", 1), Message("a", 2), Message("a", 3))
+    assert refused(policy, None, 1, "x").path == ""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_a_policy_cannot_merge_may_still_be_decided(policy: str) -> None:
+    """With values of other types, a change on one side only, or the same on both, is taken."""
+    old, new = Message("a", 1), [Message("a", 2)]
+    assert merged(policy, old, new, Message("a", 1)) is new
+    assert merged(policy, old, Message("a", 1), new) is new
+    assert merged(policy, old, new, [Message("a", 2)]) is new
+    assert merged(policy, None, new, None) is new
+
+
+# --- same
+
+
+def test_types_count() -> None:
+    """Equal values of several types differ, as values and inside containers, and as keys and members."""
+    for values in [
+        (1, 1.0, True, 1 + 0j, Decimal(1), Fraction(1), np.int64(1), np.float64(1)),
+        (0, 0.0, -0.0, False, -0.0j),
+        (b"a", bytearray(b"a"), "a"),
+        ([1], (1,), {1}, frozenset({1})),
+        ({"a": 1}, OrderedDict(a=1), Counter(a=1), defaultdict(int, a=1)),
+        (None, "", (), "None"),
+        (Decimal("1.0"), Decimal("1.00")),
+    ]:
+        for i, a in enumerate(values):
+            for j, b in enumerate(values):
+                assert same(a, b) == same([a], [b]) == same({"k": (a,)}, {"k": (b,)}) == (i == j)
+    assert not same({1: "x"}, {True: "x"})
+    assert not same({1}, {1.0})
+    assert not same({(1, "x")}, {(True, "x")})
+    assert not same(1, 2**70)
+
+
+def test_not_a_number_is_itself() -> None:
+    """NaN is NaN, of either sign, inside and outside containers and arrays."""
+    assert same(nan, -nan)
+    assert same([nan, {nan}], [float("nan"), {float("nan")}])
+    assert not same({nan, float("nan")}, {nan})
+    assert same(complex(nan, 1), complex(float("nan"), 1))
+    assert same(np.array([nan, 1.0]), np.array([float("nan"), 1.0]))
+
+
+def test_objects_are_compared_by_what_is_stored() -> None:
+    """Objects, arrays and hostile values: no __eq__ is asked, and what cannot be pickled is only itself."""
+    array = np.arange(100_000)
+    assert same(array, array.copy())
+    assert not same(array, array[::-1])
+    assert not same(np.zeros(3), np.zeros(3, dtype="int64"))
+    assert same(Message("a", [1]), Message("a", [1]))
+    assert not same(Message("a", [1]), Message("a", [2]))
+    assert same(Hidden("x"), Hidden("x"))
+    assert same(Hostile(), Hostile())
+    assert same([Hostile()], [Hostile()])
+    assert same(datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 1))
+    lock = threading.Lock()
+    assert same(lock, lock)
+    assert same([lock], [lock])
+    assert not same(lock, threading.Lock())
+    assert same(int, int)
+    assert not same(int, str)
+
+
+def test_classes_that_cannot_be_hashed() -> None:
+    """A metaclass with equality of its own does not disturb."""
+
+    class Meta(type):
+        def __eq__(cls, other: object) -> bool:
+            raise ZeroDivisionError
+
+    class Odd(metaclass=Meta):
+        pass
+
+    one, other = Odd(), Odd()
+    assert same(one, one)
+    assert same([one], [one])
+    assert same(one, other) in (True, False)
+    for policy in ("union", "append", "deep", "text"):
+        refused(policy, SAMPLES[policy], one, {"a": 2})
+    assert refused("deep", {}, {"a": one}, {"a": {}}).path == '["a"]'
+
+
+def test_how_strings_are_shared_does_not_matter() -> None:
+    """Containers are compared by their parts: one string in two places is like two equal strings."""
+    text = "text"
+    copied = "".join(["te", "xt"])
+    assert same([text, text, {"a": text}], [text, copied, {"a": copied}])
+    assert same({"zeta", "alpha", "mu"}, {"mu", "zeta", "alpha"})
+    assert same({1, 9, 17}, {17, 9, 1})  # in one bucket of the hash table, in the order of insertion
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
+
+
+def _nested(depth: int, leaf: Any) -> Any:
+    for _ in range(depth):
+        leaf = {"a": leaf}
+    return leaf
+
+
+def test_deep_shared_and_cyclic_values() -> None:
+    """Depth, sharing and cycles cost neither the stack nor exponential time."""
+    assert same(_nested(10_000, 1), _nested(10_000, 1))
+    assert not same(_nested(10_000, 1), _nested(10_000, 2))
+    shared: list[list[Any]] = [[], []]
+    for _ in range(100):
+        shared = [[part, part] for part in shared]
+    assert same(*shared)
+    cycles: list[list[Any]] = [["x"], ["x"], ["y"]]
+    for cycle in cycles:
+        cycle.append({"self": cycle})
+    assert same(cycles[0], cycles[1])
+    assert not same(cycles[0], cycles[2])
+
+
+def test_the_first_pickling_of_a_class(run_python: Any) -> None:
+    """Pickling leaves a note in a script's own class, which is stored by value: also before that, equal
+    objects are the same."""
+    script = """
+from vstate.values.merging import same
+class Plan: pass
+class Book:
+    def __init__(self, *parts): self.parts = parts
+print(same(Book(Plan, Plan()), Book(Plan, Plan())), same(Book(Plan, Plan()), Book(Plan)))
+"""
+    assert run_python(script).split() == ["True", "False"]
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, -0.0, 1.0, nan, "", "a", b"a"])
+)
+keys = st.booleans() | st.integers(-1, 1) | st.sampled_from(["a", "b", 1.0])
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.sets(keys, max_size=3)
+        | st.builds(Message, st.sampled_from(["a", "b"]), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(values, values)
+def test_same_against_repr(a: Any, b: Any) -> None:
+    """For plain values it says what their representations say; it is symmetric, and true of copies."""
+
+    def shown(value: Any) -> str:
+        if type(value) in (set, frozenset):
+            return repr(sorted(map(shown, value)))[1:-1].join("{}")
+        if type(value) is dict:
+            return "; ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()).join("{}")
+        if type(value) in (list, tuple):
+            return type(value).__name__ + ", ".join(map(shown, value)).join("[]")
+        return f"Message({shown(value.content)} {value.role})" if type(value) is Message else repr(value)
+
+    empty = {"{}": 0}
+    if shown(a) not in empty and shown(b) not in empty:
+        assert same(a, b) == (shown(a) == shown(b))
+    assert same(a, b) == same(b, a)
+    assert same(a, pickle.loads(pickle.dumps(a)))
+
+
+# --- counter
+
+numbers = st.integers() | st.fractions()
+
+
+@given(numbers, numbers, numbers)
+def test_counter_adds_what_both_added(base: Any, ours: Any, theirs: Any) -> None:
+    """Exact numbers: the base plus both differences, whichever side is which."""
+    found = merged("counter", base, ours, theirs)
+    assert found == base + (ours - base) + (theirs - base) == merged("counter", base, theirs, ours)
+    assert merged("counter", ABSENT, ours, theirs) == ours + theirs
+
+
+@given(st.floats() | st.complex_numbers() | st.decimals(), st.floats() | st.decimals() | st.booleans())
+def test_counter_of_one_side(old: Any, new: Any) -> None:
+    """What only one side changed is taken as it is, without rounding; infinities and NaN too."""
+    assert same(merged("counter", old, new, old), new)
+    assert same(merged("counter", old, old, new), new)
+
+
+def test_counter_of_mixed_numbers() -> None:
+    """int mixes with float and Fraction, Decimal with int; both sides may have counted the same."""
+    assert merged("counter", 1, 2, 2) == 3
+    assert merged("counter", ABSENT, 5, 5) == 10
+    assert same(merged("counter", 1, 2, 1.5), 2.5)
+    assert same(merged("counter", 0, Fraction(1, 2), 3), Fraction(7, 2))
+    assert same(merged("counter", Decimal("0.1"), Decimal("0.3"), Decimal("0.2")), Decimal("0.4"))
+    assert merged("counter", 0j, 1j, 2) == 2 + 1j
+    assert merged("counter", 0, np.float64(1), 2.0) == 3.0
+
+
+def test_counter_refuses() -> None:
+    """bools, enums, text, mixed Decimal and float, and sums that are not finite or not exact."""
+
+    class Level(IntEnum):
+        LOW, MIDDLE, HIGH = range(3)
+
+    refused("counter", 0, True, 5)
+    refused("counter", False, 1, 2)
+    refused("counter", "a", "b", "c")
+    refused("counter", None, 1, 2)
+    refused("counter", Level.LOW, Level.MIDDLE, Level.HIGH)
+    assert "Decimal, float, int" in refused("counter", 0, Decimal(1), 2.0).reason
+    refused("counter", 0, 10**400, 1.5)
+    refused("counter", 0.0, float("inf"), float("-inf"))
+    refused("counter", 1e308, 1.5e308, 1.7e308)
+    refused("counter", 0, Decimal("sNaN"), Decimal(1))
+    refused("counter", 0, Decimal("1e99999"), Decimal(1))
+
+
+def test_counter_is_not_rounded_by_the_context() -> None:
+    """A program that computes with three digits still counts with all of them."""
+    with localcontext(prec=3):
+        assert merged("counter", Decimal(10**40), Decimal(10**40 + 1), Decimal(10**40 + 2)) == 10**40 + 3
+
+
+# --- union
+
+small_sets = st.sets(st.integers(0, 8) | st.sampled_from("abc"))
+
+
+@given(small_sets, small_sets, small_sets, st.sampled_from([set, frozenset]))
+def test_union_of_sets(base: Any, ours: Any, theirs: Any, kind: Any) -> None:
+    """A member is kept if both kept it, and added if either added it; the sides are alike."""
+    base, ours, theirs = kind(base), kind(ours), kind(theirs)
+    found = merged("union", base, ours, theirs)
+    assert type(found) is kind
+    assert found == (ours & theirs) | (ours - base) | (theirs - base)
+    assert found == merged("union", base, theirs, ours)
+    assert merged("union", ABSENT, ours, theirs) == ours | theirs
+
+
+items = st.lists(st.integers(0, 5) | st.lists(st.integers(0, 1), max_size=1), max_size=6)
+
+
+@given(items, items, items, st.sampled_from([list, tuple]))
+def test_union_of_lists(base: Any, ours: Any, theirs: Any, kind: Any) -> None:
+    """The same as for sets by membership, also of items without a hash: ours' order, then what theirs added."""
+    base, ours, theirs = kind(base), kind(ours), kind(theirs)
+    found = merged("union", base, ours, theirs)
+    assert type(found) is kind
+    if ours == base or theirs == base:
+        assert found == (theirs if ours == base else ours)
+        return
+    expected = [item for item in ours if item in theirs or item not in base]
+    for item in theirs:
+        if item not in base and item not in ours and item not in expected:
+            expected.append(item)
+    assert list(found) == expected
+
+
+def test_union_examples() -> None:
+    """Both added, one removed; objects that were loaded apart are one item."""
+    assert merged("union", [1, 2], [1, 2, 3], [0, 1]) == [1, 3, 0]
+    assert merged("union", ABSENT, ["a", "b"], ["b", "c", "c"]) == ["a", "b", "c"]
+    assert merged("union", [1, 1], [1, 1, 2], [1, 1, 3]) == [1, 1, 2, 3]
+    assert same(merged("union", [], [1], [True, 1.0]), [1, True, 1.0])
+    first, second, third = (Message("user", text) for text in "abc")
+    found = merged("union", [first], [Message("user", "a"), second], [third, Message("user", "a")])
+    assert found == [first, second, third]
+    found = merged("union", {Hidden("a")}, {Hidden("a"), Hidden("b")}, {Hidden("a"), Hidden("c")})
+    assert sorted(hidden.name for hidden in found) == ["a", "b", "c"]
+    assert refused("union", [1], [2], (3,)).reason == "union cannot merge list with tuple"
+    refused("union", None, [1], [2])
+    refused("union", "a", "b", "c")
+
+
+def test_union_of_sets_with_doubtful_members() -> None:
+    """A set holds one of 1 and True: if the sides differ in that, or hold look-alikes, nobody can tell."""
+    refused("union", set(), {1}, {True})
+    assert same(merged("union", {1}, {1}, {True}), {True})
+    refused("union", set(), {Hidden("a"), Hidden("a")}, {Hidden("b")})
+    twins = {Hidden("a"), Hidden("a")}
+    assert merged("union", {1}, twins, {1}) is twins
+
+
+dicts = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2), max_size=4)
+
+
+def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
+    """The model: the value, ABSENT, or Unmergeable raised."""
+    if ours == theirs or theirs == base:
+        return ours
+    if ours == base:
+        return theirs
+    raise Unmergeable("model")
+
+
+@given(dicts | st.just(ABSENT), dicts, dicts, st.sampled_from(["union", "deep"]))
+@example({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"c": 1, "b": 1, "a": 1}, "union")
+@example({"a": 1, "b": 1}, {"b": 1, "a": 2}, {"c": 1, "a": 1, "b": 1}, "deep")
+def test_dicts_by_key(base: Any, ours: Any, theirs: Any, policy: str) -> None:
+    """Flat dicts follow the model of three-way merging key by key, conflicts included."""
+    before: Any = base or {}
+    expected = {}
+    try:
+        for key in {**before, **ours, **theirs}:
+            value = _three_way(*(side.get(key, ABSENT) for side in (before, ours, theirs)))
+            if value is not ABSENT:
+                expected[key] = value
+    except Unmergeable:
+        refused(policy, base, ours, theirs)
+        return
+    found = merged(policy, base, ours, theirs)
+    assert found == expected
+    order = list(theirs) if list(ours) == list(before) else [*ours, *theirs]
+    assert list(found) == [key for key in dict.fromkeys(order) if key in found]
+
+
+def test_union_of_dicts_says_where() -> None:
+    """Entries are whole: a change on both sides is refused with its path."""
+    assert merged("union", {"a": 1}, {"a": 1, "b": [1]}, {"a": 2}) == {"a": 2, "b": [1]}
+    error = refused("union", {"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {"b": 1, "c": 3}})
+    assert str(error) == '["a"]: both sides changed it, differently'
+    assert refused("union", {"a": 1}, {}, {"a": 2}).reason == "one side removed it, the other changed it"
+    assert refused("union", {}, {7: 1}, {7: 2}).path == "[7]"
+
+
+# --- deep
+
+trees = st.recursive(
+    st.integers(0, 2) | st.lists(st.integers(0, 1), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+).filter(lambda value: isinstance(value, dict))
+
+
+def _model(base: Any, ours: Any, theirs: Any) -> Any:
+    """Deep merging, as short as it can be said."""
+    try:
+        return _three_way(base, ours, theirs)
+    except Unmergeable:
+        if not (
+            isinstance(ours, dict) and isinstance(theirs, dict) and (base is ABSENT or isinstance(base, dict))
+        ):
+            raise
+    old = base if isinstance(base, dict) else {}
+    both = {
+        key: _model(*(side.get(key, ABSENT) for side in (old, ours, theirs)))
+        for key in {**old, **ours, **theirs}
+    }
+    return {key: value for key, value in both.items() if value is not ABSENT}
+
+
+@given(trees | st.just(ABSENT), trees, trees)
+@settings(max_examples=300)
+def test_deep_against_a_model(base: Any, ours: Any, theirs: Any) -> None:
+    """Trees of dicts: the same result as the recursive definition, and refused where that is."""
+    try:
+        expected = _model(base, ours, theirs)
+    except Unmergeable:
+        assert refused("deep", base, ours, theirs).path
+        return
+    assert merged("deep", base, ours, theirs) == expected
+
+
+@st.composite
+def edited_trees(draw: Any) -> tuple[Any, Any, Any]:
+    """A tree and two that differ from it at a few paths each: most of them can be merged."""
+    base = draw(trees)
+    sides = [copy.deepcopy(base), copy.deepcopy(base)]
+    for side in sides:
+        for _ in range(draw(st.integers(0, 2))):
+            inside = side
+            while True:
+                key = draw(st.sampled_from("abc"))
+                if isinstance(inside.get(key), dict) and draw(st.booleans()):
+                    inside = inside[key]
+                elif draw(st.integers(0, 3)):
+                    inside[key] = draw(st.integers(0, 2) | trees)
+                    break
+                else:
+                    inside.pop(key, None)
+                    break
+    return base, sides[0], sides[1]
+
+
+@given(edited_trees())
+@settings(max_examples=300)
+def test_deep_of_a_few_edits(three: tuple[Any, Any, Any]) -> None:
+    """The same for trees with a common past."""
+    test_deep_against_a_model.hypothesis.inner_test(*three)  # type: ignore[attr-defined]
+
+
+def test_deep_examples() -> None:
+    """By path, at any depth; lists are leaves; keys in ours' order, then what theirs added."""
+    base = {"model": {"name": "x", "options": {"seed": 1, "top": 5}}, "tools": ["a"]}
+    ours = {"tools": ["a", "b"], "model": {"name": "y", "options": {"seed": 1, "top": 5}}}
+    theirs = {"model": {"name": "x", "options": {"seed": 2}}, "tools": ["a"], "new": {}}
+    found = merged("deep", base, ours, theirs)
+    assert found == {"tools": ["a", "b"], "model": {"name": "y", "options": {"seed": 2}}, "new": {}}
+    assert list(found) == ["tools", "model", "new"]
+    assert merged("deep", ABSENT, {"a": {"x": 1}}, {"a": {"y": 2}}) == {"a": {"x": 1, "y": 2}}
+    assert merged("deep", {"a": None}, {"a": None, "b": None}, {}) == {"b": None}
+
+
+def test_deep_says_where() -> None:
+    """The path is written as Python would, with what could drive a terminal escaped."""
+    error = refused("deep", {"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {"b": 3}})
+    assert str(error) == '["a"]["b"]: both sides changed it, differently'
+    assert refused("deep", {"a": {"b": 1}}, {}, {"a": {"b": 3}}).path == '["a"]'
+    assert refused("deep", {"a": {"b": [1]}}, {"a": {"b": [2]}}, {"a": {}}).path == '["a"]["b"]'
+    assert refused("deep", {}, {"a": {(1, 2): {}}}, {"a": {(1, 2): 1}}).path == '["a"][(1, 2)]'
+    assert refused("deep", {}, {'"\x1b[': 1}, {'"\x1b[': 2}).path == '["\\"\\x1b["]'
+    assert len(refused("deep", {}, {"k" * 5000: 1}, {"k" * 5000: 2}).path) < 80
+    assert refused("deep", [1], [2], [3]).path == ""
+    assert refused("deep", {"a": 1}, {"a": {"b": 1}}, {"a": {"c": 1}}).path == '["a"]'
+
+
+def test_deep_ten_thousand_levels() -> None:
+    """Depth is no limit: merged where that can be, refused with the path where not."""
+
+    def nested(**leaves: int) -> Any:
+        return _nested(10_000, leaves)
+
+    found = POLICIES["deep"](nested(x=1, y=1), nested(x=2, y=1), nested(x=1, y=2))
+    for _ in range(10_000):
+        found = found["a"]
+    assert found == {"x": 2, "y": 2}
+    error = refused("deep", nested(x=1), nested(x=2), nested(x=3))
+    assert error.path == '["a"]' * 10_000 + '["x"]'
+
+
+def test_deep_cycles_and_sharing() -> None:
+    """A dict that holds itself is merged into one that does, and shared dicts are merged once."""
+    sides: list[dict[str, Any]] = [{"n": 1}, {"n": 1, "ours": 1}, {"n": 1, "theirs": 1}]
+    for side in sides:
+        side["self"] = side
+    found = POLICIES["deep"](*sides)
+    assert found["self"] is found
+    assert set(found) == {"n", "self", "ours", "theirs"}
+    shared: list[dict[str, Any]] = [{"x": 1, "y": 1}, {"x": 2, "y": 1}, {"x": 1, "y": 2}]
+    for _ in range(100):
+        shared = [{"a": inner, "b": inner} for inner in shared]
+    found = POLICIES["deep"](*shared)
+    for _ in range(100):
+        assert found["a"] is found["b"]
+        found = found["a"]
+    assert found == {"x": 2, "y": 2}
+
+
+def test_deep_kinds_of_dicts() -> None:
+    """The dicts of the standard library stay what they are; other classes are leaves."""
+    found = merged("deep", defaultdict(list), defaultdict(list, a=[1]), defaultdict(list, b=[2]))
+    assert same(found, defaultdict(list, a=[1], b=[2]))
+    assert same(merged("deep", Counter("a"), Counter("ab"), Counter("ac")), Counter("abc"))
+    assert same(
+        merged("deep", OrderedDict(a=1), OrderedDict(b=2, a=1), OrderedDict(a=1, c=3)),
+        OrderedDict(b=2, a=1, c=3),
+    )
+    assert refused("deep", {}, {"k": {"a": 1}}, {"k": OrderedDict(b=2)}).path == '["k"]'
+    refused("deep", defaultdict(int), defaultdict(list, a=[]), defaultdict(str, b=""))
+    refused("deep", ABSENT, defaultdict(None, a=[]), defaultdict(list, b=[]))
+    refused("deep", Attributes(), Attributes(a=1), Attributes(b=1))
+    with_attribute = OrderedDict(a=1)
+    with_attribute.note = "kept"  # type: ignore[attr-defined]
+    refused("deep", OrderedDict(), with_attribute, OrderedDict(b=1))
+    assert merged("deep", OrderedDict(), with_attribute, OrderedDict()) is with_attribute
+
+
+def test_dicts_with_doubtful_keys() -> None:
+    """1 and True are two keys that one dict cannot hold; objects as keys are matched by what is stored."""
+    for policy in ("union", "deep"):
+        refused(policy, {}, {1: "a"}, {True: "b"})
+        assert same(merged(policy, {1: "a"}, {1: "a"}, {True: "b"}), {True: "b"})
+        found = merged(policy, {Hidden("k"): 1}, {Hidden("k"): 2}, {Hidden("k"): 1, "x": 1})
+        assert list(found.values()) == [2, 1]
+        refused(policy, {}, {Hidden("k"): 1, Hidden("k"): 2}, {"x": 1})
+
+
+def test_leaves_are_compared_without_asking_them() -> None:
+    """Arrays, NaN and objects without a usable equality as leaves."""
+    for policy in ("union", "deep"):
+        base = {"a": np.zeros(3), "n": nan, "h": Hostile(), "x": 1}
+        ours = {"a": np.zeros(3), "n": float("nan"), "h": Hostile(), "x": 2}
+        theirs = {"a": np.ones(3), "n": nan, "h": Hostile(), "x": 1}
+        found = POLICIES[policy](base, ours, theirs)
+        assert found["x"] == 2
+        assert found["a"] is theirs["a"]
+        assert refused(policy, base, ours, {**theirs, "x": 3}).path == '["x"]'
+
+
+# --- append
+
+sequences: list[Callable[[list[int]], Any]] = [
+    list,
+    tuple,
+    bytes,
+    bytearray,
+    lambda numbers: "".join(map(chr, numbers)),
+    lambda numbers: [[{"id": number}] for number in numbers],
+]
+short = st.lists(st.integers(0, 255), max_size=5)
+
+
+@given(short, short, short, st.sampled_from(sequences))
+def test_append_both_tails(start: list[int], mine: list[int], other: list[int], kind: Any) -> None:
+    """Whatever the sequence, the result is what was there, ours' tail, and theirs' tail."""
+    expected = kind(start + mine + other)
+    assert same(merged("append", kind(start), kind(start + mine), kind(start + other)), expected)
+    if not start:
+        assert same(merged("append", ABSENT, kind(mine), kind(other)), expected)
+
+
+def test_append_refuses() -> None:
+    """What is no extension of the base, with the first item that differs; other types."""
+    assert refused("append", [1, 2, 3], [1, 2, 3, 4], [1, 9, 3]).path == "[1]"
+    assert refused("append", [1, 2], [1], [1, 2, 3]).path == "[1]"
+    refused("append", [1], [True, 2], [1, 3])
+    refused("append", "abc", "abcd", "abX")
+    refused("append", [1], [1, 2], (1, 2))
+    refused("append", {1}, {1, 2}, {1, 3})
+    assert merged("append", [1, 2], [], [1, 2]) == []
+    assert merged("append", [1, 2], [], []) == []
+    assert merged("append", ["a"], ["a", "b"], ["a", "b"]) == ["a", "b", "b"]
+
+
+steps_of_ints = st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(), max_size=3)), max_size=5)
+
+
+@given(short, steps_of_ints, steps_of_ints, st.booleans(), st.booleans())
+@example([1], [(1, [1])], [(1, [2])], False, False)
+def test_append_in_order_keeps_everything(
+    start: list[int], mine: Any, other: Any, ascending: bool, absent: bool
+) -> None:
+    """Every item of both sides is there once, each side in its own order; by time where times ascend."""
+    sides = []
+    for name, pieces in (("ours", mine), ("theirs", other)):
+        times = [when for when, _ in pieces]
+        total: list[Any] = [] if absent else list(start)
+        steps = []
+        for when, (_, piece) in zip(sorted(times) if ascending else times, pieces, strict=True):
+            total = [*total, *((name, when, len(total) + i) for i in range(len(piece)))]
+            steps.append((when, total))
+        sides.append(steps)
+    base: Any = ABSENT if absent else start
+    assume(not absent or all(sides))
+    found = append_in_order(base, *sides)
+    before = [] if absent else start
+    assert found[: len(before)] == before
+    added = found[len(before) :]
+    for name, steps in zip(("ours", "theirs"), sides, strict=True):
+        own = steps[-1][1][len(before) :] if steps else []
+        assert [item for item in added if item[0] == name] == own
+    assert len(added) == sum(len(steps[-1][1]) - len(before) for steps in sides if steps)
+    if ascending:
+        assert added == sorted(added, key=lambda item: (item[1], item[0]))
+
+
+def test_append_in_order_examples() -> None:
+    """Pieces by time, ours first at equal times, whatever the kind of sequence."""
+    ours = [(1, "log\na"), (3, "log\nac")]
+    theirs = [(1, "log\nb"), (2, "log\nbB"), (4, "log\nbBd")]
+    assert append_in_order("log\n", ours, theirs) == "log\nabBcd"
+    day = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    later = day + datetime.timedelta(seconds=1)
+    assert append_in_order(ABSENT, [(later, (1,))], [(day, (2,)), (later, (2, 3))]) == (2, 1, 3)
+    assert append_in_order([1], [], []) == [1]
+    assert append_in_order([1], [(1, [1, 2])], []) == [1, 2]
+    assert append_in_order([1], [], [(1, [7])]) == [7]
+    assert append_in_order(ABSENT, [], [(1, [7])]) == [7]
+
+
+def test_append_in_order_of_a_side_that_did_more_than_append() -> None:
+    """A side with a step that takes back something is one piece at its last time."""
+    ours = [(1, [0, "x"]), (3, [0]), (5, [0, "a", "b"])]
+    theirs = [(2, [0, "c"]), (6, [0, "c", "d"])]
+    assert append_in_order([0], ours, theirs) == [0, "c", "a", "b", "d"]
+    gone = [(1, ABSENT), (3, [0, "a"])]
+    assert append_in_order([0], gone, theirs) == [0, "c", "a", "d"]
+    with pytest.raises(Unmergeable):
+        append_in_order([0], [(1, [0, 1]), (2, [1])], theirs)
+    with pytest.raises(Unmergeable):
+        append_in_order([0], [(1, [0, 1]), (2, ABSENT)], theirs)
+    with pytest.raises(Unmergeable):
+        append_in_order([0], [(1, "text")], theirs)
+
+
+# --- text
+
+lines = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\r\n", "{\n", "}\n"]), max_size=10)
+texts = st.builds(
+    lambda body, end: "".join(body) + end, lines, st.sampled_from(["", "", "x", "\r", " \x0c y"])
+)
+
+
+@given(texts, texts)
+def test_text_of_one_side(base: str, changed: str) -> None:
+    """An edit on one side is taken to the letter, and the same edit on both sides once."""
+    assert merged("text", base, changed, base) == changed
+    assert merged("text", base, base, changed) == changed
+    assert merged("text", base, changed, changed) == changed
+    assert merged("text", ABSENT, changed, changed) == changed
+
+
+def _count(*texts: str) -> Counter[str]:
+    return Counter(line for text in texts for line in text.split("\n") if line)
+
+
+@given(texts, texts, texts)
+@settings(max_examples=500)
+def test_text_loses_no_line(base: str, ours: str, theirs: str) -> None:
+    """Merged or refused whichever side is which. No line that a side added is missing from the result, and
+    none is gone that both sides kept."""
+    found = merge_lines(base, ours, theirs)
+    assert merge_lines(base, theirs, ours) == found
+    if isinstance(found, Overlap):
+        assert 0 <= found.first <= found.last <= base.count("\n") + 1
+        return
+    old, mine, other, new = (_count(text) for text in (base, ours, theirs, found))
+    for line in mine | other | old:
+        plus = mine[line] + other[line] - old[line]
+        assert min(mine[line], other[line], plus) <= new[line] <= max(mine[line], other[line], plus)
+
+
+@st.composite
+def disjoint_edits(draw: Any) -> tuple[list[str], dict[int, list[str]], dict[int, list[str]], str]:
+    """A base of different lines, and for each side the lines it replaces; between two edits stands one line."""
+    size = draw(st.integers(1, 30))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    base = [f"line {i}{end}" for i in range(size)]
+    if draw(st.booleans()):
+        base[-1] = base[-1].removesuffix(end)
+    places = draw(st.sets(st.integers(0, size - 1)))
+    sides: tuple[dict[int, list[str]], dict[int, list[str]]] = ({}, {})
+    for place in sorted(places):
+        if place - 1 in sides[0] or place - 1 in sides[1]:
+            continue
+        side = draw(st.integers(0, 1))
+        new = [f"new {side} {place} {i}{end}" for i in range(draw(st.integers(0, 2)))]
+        if new and place == size - 1 and not base[-1].endswith(end):
+            new[-1] = new[-1].removesuffix(end)
+        sides[side][place] = new
+    return base, sides[0], sides[1], end
+
+
+def _edited(base: list[str], edits: dict[int, list[str]]) -> str:
+    return "".join("".join(edits.get(place, [line])) for place, line in enumerate(base))
+
+
+@given(disjoint_edits())
+@settings(max_examples=300)
+def test_text_takes_disjoint_edits(case: Any) -> None:
+    """Edits with an unchanged line between them are all taken, and nothing else changes."""
+    base, mine, other, _ = case
+    expected = _edited(base, {**mine, **other})
+    assert merged("text", "".join(base), _edited(base, mine), _edited(base, other)) == expected
+
+
+def test_text_examples() -> None:
+    """Insertions, deletions, line endings, and the last line with and without its end."""
+    base = "one\ntwo\nthree\nfour\nfive\n"
+    ours = base.replace("one\n", "ONE\n")
+    assert merged("text", base, ours, base.replace("three", "3")) == "ONE\ntwo\n3\nfour\nfive\n"
+    assert merged("text", base, base + "six", base.replace("two\n", "")) == "one\nthree\nfour\nfive\nsix"
+    assert merged("text", base, "zero\n" + base, base + "six\n") == "zero\n" + base + "six\n"
+    assert merged("text", "a\nb\nc", "a\nb\nc\n", "A\nb\nc") == "A\nb\nc\n"
+    assert merged("text", "a\r\nb\nc\r\n", "A\r\nb\nc\r\n", "a\r\nb\nC") == "A\r\nb\nC"
+    both = base.replace("two", "2")
+    assert merged("text", base, both, both.replace("five", "5")) == both.replace("five", "5")
+    assert merged("text", "", "", "a") == "a"
+
+
+def test_text_of_repeated_lines() -> None:
+    """Where no line occurs once, lines are aligned all the same."""
+    base = [f"{letter}\n" for letter in "abcdefghijcheafjbdig"]
+    ours, theirs = [*base], [*base]
+    ours[0] = ours[-1] = theirs[9] = "new\n"
+    both = [*ours]
+    both[9] = "new\n"
+    assert merged("text", *map("".join, (base, ours, theirs))) == "".join(both)
+
+
+def test_text_refuses_with_the_lines() -> None:
+    """Overlapping and touching changes name the lines of the base, counted from 1."""
+    base = "one\ntwo\nthree\nfour\n"
+    for ours, theirs, reason in [
+        (base.replace("two", "2"), base.replace("two", "II"), "changed line 2 of the base"),
+        (base.replace("two", "2"), base.replace("three", "III"), "changed lines 2 to 3 of the base"),
+        (base.replace("two\n", ""), base.replace("two\nthree", "x"), "changed lines 2 to 3 of the base"),
+        (base + "a\n", base + "b\n", "inserted different lines after line 4 of the base"),
+        ("a\n" + base, "b\n" + base, "inserted different lines at the start"),
+        (base.rstrip(), base + "five\n", "changed line 4 of the base"),
+    ]:
+        assert refused("text", base, ours, theirs).reason == f"both sides {reason}"
+    refused("text", "1%\r2%\r3%\n", "0%\r2%\r3%\n", "1%\r2%\r4%\n")
+    refused("text", ABSENT, "a", "b")
+    refused("text", "a", b"b", b"c")
+
+
+@pytest.mark.parametrize(
+    ("line", "edit"),
+    [
+        (lambda i: f"line {i}\n", lambda lines, at: [*lines[:at], "new\n", *lines[at + 1 :]]),
+        (lambda i: f"line {i}\n" if i % 3 else "\n", lambda lines, at: [*lines[:at], "x\n", *lines[at:]]),
+        (lambda i: "the same\n", lambda lines, at: [*lines[:at], "new\n", *lines[at + 1 :]]),
+        (lambda i: f"line {i % 500}\n", lambda lines, at: lines[:at] + lines[at + 1 :]),
+    ],
+)
+def test_long_texts(line: Callable[[int], str], edit: Callable[[list[str], int], list[str]]) -> None:
+    """A hundred thousand lines, repeated ones too: an edit of each side in seconds, and both are there."""
+    base = [line(i) for i in range(100_000)]
+    ours, theirs = edit(base, 10), edit(base, 90_000)
+    both = edit(theirs, 10)
+    began = time.perf_counter()
+    found = merge_lines("".join(base), "".join(ours), "".join(theirs))
+    assert time.perf_counter() - began < 20
+    assert found == "".join(both)
+
+
+def test_long_texts_with_many_edits() -> None:
+    """A thousand edits of one side, ten of the other; and texts that have nothing but repeated lines."""
+    base = [f"line {i}\n" if i % 3 else "\n" for i in range(50_000)]
+    ours = [f"{line[:-1]} ours\n" if i % 50 == 1 else line for i, line in enumerate(base)]
+    theirs = [f"{line[:-1]} theirs\n" if i % 5000 == 25 else line for i, line in enumerate(base)]
+    both = [theirs[i] if theirs[i] != line else ours[i] for i, line in enumerate(base)]
+    assert merge_lines(*map("".join, (base, ours, theirs))) == "".join(both)
+    began = time.perf_counter()
+    few = [f"{i * i % 3}\n" for i in range(30_000)]
+    mine = ["start\n" if i % 2 else line for i, line in enumerate(few)]
+    found = merge_lines("".join(few), "".join(mine), "".join(few))
+    assert time.perf_counter() - began < 20
+    assert found == "".join(mine)
+    assert isinstance(merge_lines("".join(few), "".join(mine), "".join([*few[:-1], "end"])), Overlap)
+
+
+# --- speed
+
+
+def test_hundred_thousand_items() -> None:
+    """No policy takes more than seconds for a hundred thousand items, hashable or not."""
+    size = 100_000
+    plain = list(range(size))
+    sides: list[list[Any]] = [[{"id": i, "tags": ["a"]} for i in range(size)] for _ in range(3)]
+    began = time.perf_counter()
+    assert len(POLICIES["union"](plain, [*plain, "x"], [*plain[1:], "y"])) == size + 1
+    assert len(POLICIES["union"](set(plain), {*plain, "x"}, {*plain[1:], "y"})) == size + 1
+    assert len(POLICIES["union"](sides[0], [*sides[1], 1], [*sides[2][1:], 2])) == size + 1
+    assert len(POLICIES["append"](plain, [*plain, 1], [*plain, 2])) == size + 2
+    tables: list[dict[Any, int]] = [dict.fromkeys(plain, 0) for _ in range(3)]
+    tables[1]["ours"] = tables[2]["theirs"] = 1
+    assert len(POLICIES["deep"](*tables)) == size + 2
+    assert time.perf_counter() - began < 30

@@ -1,0 +1,409 @@
+"""Encrypted: a store in front of a store, which gets to see neither names nor values.
+
+What the store behind holds, by the subkeys that BLAKE3 derives from the key:
+
+| plain name | name there | value there |
+|---|---|---|
+| (none) | `encryption` | `1 ` and a check value of the key, 64 hex digits |
+| `o/<64 hex digits>` | `o/<64 hex digits>` | nonce, then AES-256-GCM-SIV (RFC 8452) |
+| any other | `<8 hex digits>/<hex>` | likewise |
+
+**Values.** The plaintext is one zero byte and the value; the associated data is the plain name, so a row that was
+changed, or moved to another name, does not open. The nonce is 12 bytes of keyed BLAKE3 over the name, its length
+before it, and the value: the same name and value give the same row. That is what compare_and_swap and
+deduplication need, and all that it tells is whether a row changed. Two values whose nonces collide would
+still be safe, which is why it is GCM-SIV and not GCM.
+
+**Objects' names** have to be found again without reading the values, and to stay as short as they are. An id is
+encrypted by AES-256-CBC over its two blocks, with an initialisation vector of zeros. With one that is constant, CBC
+shows where two names begin with the same block. Ids are BLAKE3 hashes: two begin with the same 16 bytes by an
+accident of 1 in 2^128, or after somebody has searched through some 2^64 values. So the first blocks of all names
+differ, each encrypts to what looks random, and that makes the second block's input differ and look random too.
+
+**Other names** are encrypted by AES-SIV (RFC 5297), which needs no nonce, with the segment's tag as associated
+data. The tag is 4 bytes of keyed BLAKE3 over the name up to and including its first "/", so that a listing of
+`r/heads/` reads the names under `r/` and no others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Final, NoReturn
+
+from blake3 import blake3
+
+from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
+from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.keyfile import Path, read_secret, write_secret
+
+MARK: Final = "encryption"
+"""The one row that is not encrypted, by which a store is known to be: the version, and whose key it is."""
+
+VERSION: Final = 1
+KEY_BYTES: Final = 32
+
+_NONCE_BYTES: Final = 12
+_TAG_BYTES: Final = 16
+_PLAIN: Final = b"\0"  # in front of each plaintext: cryptography 44 does not encrypt nothing
+_FILE_BEGIN: Final = "vstate encryption key 1: "
+_OBJECT: Final = re.compile(OBJECT_PREFIX + "[0-9a-f]{64}")
+_OTHER: Final = re.compile(f"([0-9a-f]{{8}})/((?:[0-9a-f]{{2}}){{{_TAG_BYTES + 1},}})")
+_DIGITS: Final = re.compile("[0-9a-f]{0,64}")
+
+
+def generate_key() -> bytes:
+    """A new key."""
+    return os.urandom(KEY_BYTES)
+
+
+def save_key(path: Path, key: bytes) -> None:
+    """Put a key into a new file that only its owner may read; AlreadyExists if there is one."""
+    write_secret(path, f"{_FILE_BEGIN}{_checked(key).hex()}\n".encode())
+
+
+def load_key(path: Path) -> bytes:
+    """The key in a file that `save_key` wrote. NotFound if it is not there, InvalidInput if it holds none, or
+    if others than its owner may read it.
+    """
+    key = parse_key(read_secret(path))
+    if key is None:
+        raise InvalidInput(
+            f"{os.fspath(path)} holds no encryption key; make one with `vstate key new FILE --kind encryption`"
+        )
+    return key
+
+
+def parse_key(data: bytes) -> bytes | None:
+    """The key that the contents of a key file spell, None if they spell none."""
+    text = data.decode("ascii", "replace").strip()
+    digits = text.removeprefix(_FILE_BEGIN)
+    if digits == text or not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", digits):
+        return None
+    return bytes.fromhex(digits)
+
+
+def fingerprint(key: bytes) -> str:
+    """16 hex digits by which people can tell which key a store needs. They do not give the key away."""
+    return _subkey(_checked(key), "check").hex()[:16]
+
+
+class Encrypted(KVStore):
+    """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
+    a file that holds them.
+
+    Whoever reads the store without the key learns how many rows there are and of which sizes, which of them are
+    objects, and which change when. Whoever writes to it can take rows away, or put an earlier value
+    of a name back in its place; anything else raises CorruptObject or CorruptStore as it is read.
+    Without the key, what is in the store is lost.
+
+    Every promise of `store` holds here: transactions, durability, exclusion of other writers. A name of n
+    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or not with this key. A store that
+    is empty becomes an encrypted one with the first write.
+
+    It needs the package cryptography. A Cache with a directory belongs behind it, where it holds what is
+    encrypted: `Encrypted(Cache(store, directory=...), key)`.
+    """
+
+    def __init__(self, store: KVStore, key: bytes | Path) -> None:
+        self._store = store
+        self._cipher = _Cipher(load_key(key) if isinstance(key, str | os.PathLike) else _checked(key))
+        self._marked = False
+        self._is_marked()
+
+    def get(self, key: str) -> bytes | None:
+        name = self._cipher.name(key)
+        row = self._store.get(name) if self._is_marked() else None
+        return None if row is None else self._opened(key, name, row)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        plain = {self._cipher.name(key): key for key in keys}
+        rows = self._store.get_many(list(plain)) if self._is_marked() else {}
+        found = {}
+        for name, row in rows.items():
+            value = self._opened(plain[name], name, row)
+            if value is not None:
+                found[plain[name]] = value
+        return found
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is a row of that name; what it holds is not looked at."""
+        name = self._cipher.name(key)
+        return self._is_marked() and name in self._store
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        plain = {self._cipher.name(key): key for key in keys}
+        return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """As promised by KVStore. Lists all the names that have the same first part, up to a "/"; CorruptStore
+        for one that was not written with this key.
+        """
+        names = self._listed(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
+        return (key for key, _, _ in names)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        for key, name, row in self._listed(prefix, self._store.items):
+            value = self._opened(key, name, row)
+            if value is not None:
+                yield key, value
+
+    def set(self, key: str, value: bytes) -> None:
+        name, row = self._sealed(key, value)
+        self._mark()
+        self._store.set(name, row)
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        rows = dict(self._sealed(key, value) for key, value in items.items())
+        if rows:
+            self._mark()
+            self._store.set_many(rows)
+
+    def delete(self, key: str) -> None:
+        name = self._cipher.name(key)
+        if self._is_marked():
+            self._store.delete(name)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        names = [self._cipher.name(key) for key in keys]
+        if self._is_marked():
+            self._store.delete_many(names)
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        name = self._cipher.name(key)
+        old, row = self._row(key, expected), self._row(key, new)
+        if new is not None:
+            self._mark()
+        elif not self._is_marked():
+            return expected is None
+        return self._store.compare_and_swap(name, old, row)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        rows, old = self._rows(writes), self._rows(expected)
+        if any(row is not None for row in rows.values()):
+            self._mark()
+        elif not self._is_marked():
+            return all(value is None for value in expected.values())
+        return self._store.transact(rows, old)
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+
+        def encrypted() -> Mapping[str, bytes | None]:
+            rows = self._rows(plan())
+            # Nobody else can write now, so the mark may go with the rest.
+            if any(row is not None for row in rows.values()) and not self._is_marked():
+                rows[MARK] = self._cipher.mark
+            return rows
+
+        return self._store.exclusively(encrypted)
+
+    def forget(self, key: str) -> None:
+        self._store.forget(self._cipher.name(key))
+
+    def uncached(self) -> KVStore:
+        behind = self._store.uncached()
+        if behind is self._store:
+            return self
+        other = object.__new__(type(self))
+        other._store, other._cipher, other._marked = behind, self._cipher, self._marked
+        return other
+
+    def check(self) -> Iterator[str]:
+        return self._store.check()
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    def __repr__(self) -> str:
+        return f"Encrypted({self._store!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "an Encrypted store is not pickled, since its key would be in the pickle: open it again where it "
+            "is needed, Encrypted(store, key)"
+        )
+
+    def close(self) -> None:
+        self._store.close()
+
+    # Rows
+
+    def _sealed(self, key: str, value: bytes) -> tuple[str, bytes]:
+        return self._cipher.name(key), self._cipher.seal(key, check_value(value))
+
+    def _row(self, key: str, value: bytes | None) -> bytes | None:
+        return None if value is None else self._cipher.seal(key, check_value(value))
+
+    def _rows(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+        return {self._cipher.name(key): self._row(key, value) for key, value in values.items()}
+
+    def _opened(self, key: str, name: str, row: bytes) -> bytes | None:
+        """The value of a row, read again if it does not open; None if it is gone by then."""
+        value = self._cipher.open(key, row)
+        if value is None:
+            self._store.forget(name)  # perhaps only a cache in between is damaged
+            again = self._store.get(name)
+            if again is None:
+                return None
+            value = self._cipher.open(key, again)
+        if value is None:
+            reason = "it cannot be decrypted: it was changed, or belongs elsewhere"
+            if _OBJECT.fullmatch(key):
+                raise CorruptObject(key.removeprefix(OBJECT_PREFIX), reason)
+            raise CorruptStore(self.location, f"the value of {key!r}: {reason}")
+        return value
+
+    def _listed(
+        self, prefix: str, rows: Callable[[str], Iterator[tuple[str, bytes]]]
+    ) -> Iterator[tuple[str, str, bytes]]:
+        """The plain names with this prefix, the names that they have in the store, and the rows."""
+        places = self._cipher.places(prefix)
+        if not self._is_marked():
+            return
+        for place in places:
+            for name, row in rows(place):
+                if name == MARK:
+                    continue
+                key = self._cipher.plain_name(name)
+                if key is None:
+                    raise CorruptStore(
+                        self.location, f"it has a row {name[:80]!r}, which was not written with this key"
+                    )
+                if key.startswith(prefix):
+                    yield key, name, row
+
+    # The mark
+
+    def _is_marked(self) -> bool:
+        """Whether the store is an encrypted one; False if it is empty, InvalidInput if it is another one."""
+        if self._marked:
+            return True
+        row = self._store.get(MARK)
+        if row is None:
+            if next(iter(self._store.keys()), None) is None:
+                return False
+            # Another process may have begun in between, and the mark is what it writes first.
+            row = self._store.get(MARK)
+        if row is None:
+            raise InvalidInput(
+                f"the store at {self.location} is not encrypted, and not empty either: open it without "
+                "Encrypted, or choose another"
+            )
+        self._check_mark(row)
+        self._marked = True
+        return True
+
+    def _check_mark(self, row: bytes) -> None:
+        version, _, check = row.decode("ascii", "replace").partition(" ")
+        if not re.fullmatch("[1-9][0-9]{0,8}", version):
+            raise CorruptStore(self.location, f"its row {MARK!r} makes no sense")
+        if int(version) > VERSION:
+            raise UnsupportedFormat(f"{version} (of its encryption)", VERSION)
+        if row != self._cipher.mark:
+            raise InvalidInput(
+                f"the store at {self.location} is encrypted with another key, of the fingerprint "
+                f"{check[:16]!r}; the one given has {self._cipher.fingerprint!r}"
+            )
+
+    def _mark(self) -> None:
+        """See to it that the store is marked, by this process or by another that has the same key."""
+        while not self._is_marked():
+            self._store.compare_and_swap(MARK, None, self._cipher.mark)
+
+
+class _Cipher:
+    """Names and values, encrypted and decrypted. Threads may share it: each call has a context of its own."""
+
+    def __init__(self, key: bytes) -> None:
+        try:
+            from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
+            from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV, AESSIV
+        except ImportError as error:
+            raise InvalidInput(
+                "an Encrypted store needs the package cryptography: pip install 'vstate[crypto]'"
+            ) from error
+        try:
+            self._values = AESGCMSIV(_subkey(key, "values"))
+        except UnsupportedAlgorithm as error:
+            raise InvalidInput(
+                "an Encrypted store needs OpenSSL 3.2 or newer, which the wheels of cryptography bring along: "
+                "pip install --upgrade 'vstate[crypto]'"
+            ) from error
+        self._invalid = InvalidTag
+        self._names = AESSIV(_subkey(key, "names", 2 * KEY_BYTES))
+        self._ids = Cipher(algorithms.AES(_subkey(key, "ids")), modes.CBC(bytes(16)))
+        self._nonces = _subkey(key, "nonces")
+        self._tags = _subkey(key, "tags")
+        self.mark = f"{VERSION} {_subkey(key, 'check').hex()}".encode()
+        self.fingerprint = fingerprint(key)
+
+    def seal(self, key: str, value: bytes) -> bytes:
+        """The row for a value under this plain name."""
+        name = key.encode()
+        head = len(name).to_bytes(8, "little") + name
+        nonce = blake3(head, key=self._nonces).update(value).digest(_NONCE_BYTES)
+        return nonce + self._values.encrypt(nonce, _PLAIN + value, name)
+
+    def open(self, key: str, row: bytes) -> bytes | None:
+        """The value of a row under this plain name; None if it is not a row for it."""
+        if len(row) < _NONCE_BYTES + _TAG_BYTES + len(_PLAIN):
+            return None
+        view = memoryview(row)
+        try:
+            plain = self._values.decrypt(view[:_NONCE_BYTES], view[_NONCE_BYTES:], key.encode())
+        except self._invalid:
+            return None
+        return plain[len(_PLAIN) :]
+
+    def name(self, key: str) -> str:
+        """The name in the store of a plain one; InvalidInput if that is no key at all."""
+        check_key(key)
+        if _OBJECT.fullmatch(key):
+            encrypted = self._ids.encryptor().update(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
+            return OBJECT_PREFIX + encrypted.hex()
+        tag = self._tag(key[: key.find("/") + 1])
+        return f"{tag}/{self._names.encrypt(_PLAIN + key.encode(), [tag.encode()]).hex()}"
+
+    def plain_name(self, name: str) -> str | None:
+        """The plain name of one in the store; None if this key did not make it."""
+        if _OBJECT.fullmatch(name):
+            plain = self._ids.decryptor().update(bytes.fromhex(name[len(OBJECT_PREFIX) :]))
+            return OBJECT_PREFIX + plain.hex()
+        match = _OTHER.fullmatch(name)
+        if match is None:
+            return None
+        try:
+            return self._names.decrypt(bytes.fromhex(match[2]), [match[1].encode()])[len(_PLAIN) :].decode()
+        except self._invalid:
+            return None
+
+    def places(self, prefix: str) -> list[str]:
+        """Prefixes in the store under which all the names lie that begin with a plain prefix, and some more."""
+        segment, slash, rest = check_key(prefix).partition("/")
+        if not slash:
+            return [""]
+        places = [self._tag(segment + slash) + "/"]
+        if segment + slash == OBJECT_PREFIX and _DIGITS.fullmatch(rest):
+            places.append(self.name(prefix) if _OBJECT.fullmatch(prefix) else OBJECT_PREFIX)
+        return places
+
+    def _tag(self, segment: str) -> str:
+        return blake3(segment.encode(), key=self._tags).digest(4).hex()
+
+
+def _subkey(key: bytes, purpose: str, length: int = KEY_BYTES) -> bytes:
+    return blake3(key, derive_key_context=f"vstate 2026 encrypted store 1: {purpose}").digest(length)
+
+
+def _checked(key: object) -> bytes:
+    if not isinstance(key, bytes | bytearray | memoryview) or len(key) != KEY_BYTES:
+        raise InvalidInput(
+            f"an encryption key is {KEY_BYTES} bytes, or the path of a file that holds them; "
+            "make one with `vstate key new FILE --kind encryption`"
+        )
+    return bytes(key)

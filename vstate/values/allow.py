@@ -1,0 +1,169 @@
+"""Allow: which classes and functions a pickle may name, when whoever wrote the store is not trusted.
+
+A pickle is a program that imports names and calls them. With an `Allow` it gets only the names that the
+patterns cover, and those that plain data needs. What is named is checked twice: by the name in the pickle
+before anything is imported, and by what was found there, which may have come from elsewhere
+(`numpy.testing.os.system` is a name under `numpy`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import EnumMeta
+from fnmatch import translate
+from importlib import import_module
+from types import BuiltinFunctionType, ModuleType
+from typing import Any, Final, NoReturn
+
+from vstate.errors import CannotLoad, InvalidInput
+
+_PATHS: Final = ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath", "WindowsPath")
+
+ALWAYS: Final = frozenset(
+    f"{module}.{name}"
+    for module, names in {
+        "builtins": "list dict set frozenset tuple bytearray bytes str int float bool complex range slice object",
+        "collections": "OrderedDict defaultdict deque Counter",
+        "copyreg": "_reconstructor __newobj__",
+        "datetime": "date datetime time timedelta timezone tzinfo",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "uuid": "UUID",
+        "array": "array _array_reconstructor",
+        "pathlib": " ".join(_PATHS),
+        "pathlib._local": " ".join(_PATHS),  # where Python 3.13 says that they are
+    }.items()
+    for name in names.split()
+)
+"""The names that plain data needs. None of them does anything but make a value of its own type; what can be
+done with them all the same is in docs/security.md."""
+
+SINGLETONS: Final = {"builtins.Ellipsis": ..., "builtins.NotImplemented": NotImplemented}
+
+_WILDCARDS: Final = frozenset("*?[")
+_NOT_NAMED: Final = (
+    "`allow` does not name it; add it only if everybody who can write to the store may call it"
+)
+
+
+class Allow:
+    """The classes and functions that a pickle may name, by patterns.
+
+    - `"app"` or `"app.models.Plan"`: the module and everything in it and below it, or that one class or
+      function. What a module has only imported from elsewhere is not in it.
+    - `"app.*.Plan"`: with `*`, `?` and `[...]`, as fnmatch reads them, in the full name, dots included. The
+      first part, the package, has to be spelled out.
+
+    A pattern is trust in all that it covers: a pickle may call it with any arguments.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        self._covered = re.compile("|".join(map(_expression, self.patterns)) or r"(?!)", re.DOTALL)
+
+    def names(self, name: str) -> bool:
+        """Whether a pattern covers `name`, a module and a qualified name with a dot between."""
+        return self._covered.fullmatch(name) is not None
+
+    def find(self, module: str, name: str) -> Any:
+        """The class or function that a pickle names; CannotLoad, with nothing imported, if it may not."""
+        full = f"{module}.{name}"
+        parts = name.split(".")
+        if not all(map(str.isidentifier, [*module.split("."), *parts])):
+            raise CannotLoad(ascii(full)[1:-1][:200], "that is no name of a class or function")
+        if full in SINGLETONS:
+            return SINGLETONS[full]
+        # A module such as app.__main__ would be a program that runs as it is imported.
+        hidden = module != "__main__" and any(part.startswith("__") for part in module.split("."))
+        if hidden or not self._permits(full):
+            self._refuse(full)
+        try:
+            found = getattr(import_module(module), parts[0])
+            for part in parts[1:]:
+                found = self._member(found, part, full)
+        except CannotLoad:
+            raise
+        except Exception as error:
+            raise CannotLoad(full, f"{type(error).__name__}: {error}") from error
+        return self._checked(found, full)
+
+    def attribute(self, owner: Any, name: Any) -> Any:
+        """What a pickle gets for `getattr`: the member of a class that the patterns cover, and no more.
+
+        Members of enumerations and class methods, ZoneInfo's among them, are pickled so.
+        """
+        if not isinstance(owner, type) or not isinstance(name, str):
+            self._refuse("builtins.getattr")
+        full = f"{_name_of(owner)}.{name}"
+        return self._checked(self._member(owner, name, full), full)
+
+    def _permits(self, name: str | None) -> bool:
+        return name is not None and (name in ALWAYS or self.names(name))
+
+    def _member(self, owner: Any, part: str, full: str) -> Any:
+        """The attribute of a class, by the rule that the class which defines it has to be permitted."""
+        if not isinstance(owner, type):
+            # Through a module, a function or an instance everything else can be reached.
+            what = "a module" if isinstance(owner, ModuleType) else f"a {type(owner).__qualname__}"
+            raise CannotLoad(full, f"the name leads through {what}, not through classes alone")
+        if isinstance(owner, EnumMeta) and part in owner.__members__:
+            return owner.__members__[part]
+        for base in owner.__mro__:  # not of its metaclass, whose methods getattr would find too
+            if part in vars(base):
+                defined = f"{_name_of(base)}.{part}"
+                if not self._permits(defined):
+                    self._refuse(full, defined)
+                return getattr(owner, part)
+        raise CannotLoad(full, f"{_name_of(owner)} has no {part}")
+
+    def _checked(self, found: Any, full: str) -> Any:
+        """`found`, if it is by itself what may be named, wherever it was found."""
+        own = _name_of(found)
+        if isinstance(found, ModuleType):
+            self._refuse(full, f"the module {found.__name__}")
+        if own is None:
+            # An instance. Plain containers that a module happens to hold could be edited by a pickle.
+            kind = _name_of(type(found))
+            if kind is None or not self.names(kind):
+                self._refuse(full, f"a {kind}")
+        elif not self._permits(own):
+            self._refuse(full, own)
+        return found
+
+    def _refuse(self, full: str, found: str | None = None) -> NoReturn:
+        if found is None or found == full:
+            raise CannotLoad(full, _NOT_NAMED)
+        raise CannotLoad(full, f"it is {found}: {_NOT_NAMED}")
+
+    def __eq__(self, other: object) -> bool:
+        return self.patterns == other.patterns if isinstance(other, Allow) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.patterns)
+
+    def __repr__(self) -> str:
+        return f"Allow({list(self.patterns)!r})"
+
+
+def _name_of(found: Any) -> str | None:
+    """The name that a class or a function says it has; None for anything else."""
+    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
+    if module is None and isinstance(found, BuiltinFunctionType):
+        # A built-in method: of a class, as dict.fromkeys, or of an instance, as [].append.
+        owner = found.__self__ if isinstance(found.__self__, type) else type(found.__self__)
+        module = owner.__module__
+    return f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else None
+
+
+def _expression(pattern: object) -> str:
+    if not isinstance(pattern, str) or not pattern or not pattern.isprintable() or " " in pattern:
+        raise InvalidInput(f"{pattern!r} is no pattern of a name; say 'app', 'app.models.Plan' or 'app.*'")
+    package, dot, rest = pattern.partition(".")
+    if not package.isidentifier():
+        raise InvalidInput(f"the pattern {pattern!r} leaves the package open; begin with its name: 'app.*'")
+    if not _WILDCARDS.isdisjoint(rest):
+        return translate(pattern)
+    if dot and not all(part.isidentifier() for part in rest.split(".")):
+        raise InvalidInput(f"{pattern!r} is no name of a module, a class or a function")
+    return rf"{re.escape(pattern)}(?:\..*)?"
