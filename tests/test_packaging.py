@@ -7,6 +7,8 @@ import pytest
 
 import vstate
 from vstate import errors
+from vstate.repo import policies
+from vstate.values.merging import POLICIES
 
 HEAVY = ("click", "rich", "numpy", "pandas", "sqlite3", "diskcache", "pyfastcdc", "vstate.testing", "asyncio")
 
@@ -27,12 +29,18 @@ def test_public_names() -> None:
         "Memory",
         "Disk",
         "Cache",
+        "Encrypted",
         "KVStore",
         "open_store",
         "Commit",
         "Diff",
         "Change",
         "Event",
+        "KeyConflict",
+        "MergeResult",
+        "ABSENT",
+        "PublicKey",
+        "SigningKey",
         "task",
         "events",
         "view",
@@ -40,6 +48,7 @@ def test_public_names() -> None:
     assert set(expected) | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:
         assert getattr(vstate, name).__doc__
+    assert set(policies.NAMES) == {*POLICIES, "ours", "theirs", "newest"}
 
 
 def test_every_exception_is_public() -> None:

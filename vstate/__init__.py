@@ -19,9 +19,10 @@ from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
 from vstate.repo.diff import Change, Diff
 from vstate.repo.merge import KeyConflict, MergeResult
+from vstate.repo.signing import PublicKey, SigningKey
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
-from vstate.values.merging import ABSENT
+from vstate.values.absent import ABSENT
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,8 @@ __all__ = [
     "Memory",
     "MergeResult",
     "Namespace",
+    "PublicKey",
+    "SigningKey",
     "Snapshot",
     "Versioned",
     "events",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgpack
 import pytest
 import zstandard
 from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
 from test_stream import noise
 
 from vstate import Commit, Event, Memory, Versioned
 from vstate.objects import tree
+from vstate.objects.canonical import encode, plain
+from vstate.objects.commit import Signature
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
 from vstate.objects.stream import split
 from vstate.repo.objects import Objects
@@ -101,6 +107,95 @@ def test_a_commit_with_everything() -> None:
     )
     assert again.info == commit.info
     assert [(e.kind, e.data, e.namespace) for e in again.events] == [("k", {"x": b"y"}, "ns")]
+
+
+SIGNED = replace(FIRST, signature=Signature(b"\x01" * 32, b"\x02" * 64))
+
+
+def test_a_signed_commit() -> None:
+    """A signature is a seventh field, [signer, value]; what it covers is the id that the commit had without it."""
+    assert SIGNED.body.hex() == "97" + FIRST.body.hex()[2:] + "92c420" + "01" * 32 + "c440" + "02" * 64
+    assert SIGNED.id == "b58fbb015089de3fcc4dbc0bea56e4fce70c1f148c403fbcacc88db7a5bf67ba"
+    assert SIGNED.signed_bytes == FIRST.signed_bytes == b"vstate commit signature\0" + FIRST.oid
+    again = Commit.decode(SIGNED.oid, SIGNED.body)
+    assert again.signature == SIGNED.signature
+    assert again.signed_bytes == SIGNED.signed_bytes
+    assert again == SIGNED != FIRST
+
+
+TIMES = st.integers(-(2**50), 2**51).map(
+    lambda us: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+)
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=8,
+).map(lambda value: plain(value, "value"))
+MAPS = st.dictionaries(st.text(max_size=9), PLAIN, max_size=4).map(lambda value: plain(value, "map"))
+IDS = st.binary(min_size=32, max_size=32).map(ObjectId)
+COMMITS = st.builds(
+    Commit,
+    st.none() | IDS,
+    st.lists(IDS, max_size=3).map(tuple),
+    TIMES,
+    st.text(max_size=30),
+    MAPS,
+    st.lists(st.builds(Event, st.text(max_size=9), TIMES, MAPS, st.text(max_size=9)), max_size=3).map(tuple),
+    st.none() | st.builds(Signature, IDS.map(bytes), st.binary(min_size=64, max_size=64)),
+)
+
+
+@given(COMMITS)
+def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
+    """Encoding and decoding loses nothing, and what is signed depends on all but the signature."""
+    again = Commit.decode(commit.oid, commit.body)
+    assert replace(again) == commit  # a copy has to be encoded anew
+    unsigned = replace(commit, signature=None)
+    assert again.signed_bytes == commit.signed_bytes == unsigned.signed_bytes
+    assert (again == unsigned) == (commit.signature is None)
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        [b"\x01" * 31, b"\x02" * 64],
+        [b"\x01" * 32, b"\x02" * 63],
+        [b"\x01" * 32, b"\x02" * 65],
+        ["x" * 32, b"\x02" * 64],
+        [b"\x01" * 32],
+        [b"\x01" * 32, b"\x02" * 64, None],
+        None,
+        7,
+        "ab",
+        {},
+    ],
+    ids=repr,
+)
+def test_a_malformed_signature(signature: Any) -> None:
+    """Anything but 32 and 64 bytes is refused; so is an eighth field."""
+    fields = msgpack.unpackb(FIRST.body)
+    for body in (encode([*fields, signature]), encode([*fields, list(SIGNED.signature or ()), signature])):
+        with pytest.raises(ValueError):
+            Commit.decode(ObjectId.of(COMMIT, body), body)
+
+
+def test_one_spelling_of_a_signed_commit() -> None:
+    """Another msgpack of the same fields is refused: one signature stands for one body."""
+    body = SIGNED.body
+    signer_at = len(body) - 100
+    for other in (
+        b"\xdc\0\x07" + body[1:],
+        body[: signer_at - 1] + b"\xdc\0\x02" + body[signer_at:],
+        body[:signer_at] + b"\xc5\0\x20" + body[signer_at + 2 :],
+        body[: signer_at + 34] + b"\xc5\0\x40" + body[signer_at + 36 :],
+    ):
+        assert msgpack.unpackb(other) == msgpack.unpackb(body)
+        with pytest.raises(ValueError, match="canonical"):
+            Commit.decode(ObjectId.of(COMMIT, other), other)
 
 
 def test_cut_points_and_index_of_a_short_stream() -> None:

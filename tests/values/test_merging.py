@@ -19,8 +19,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from vstate.values.absent import ABSENT
 from vstate.values.lines import Overlap, merge_lines
-from vstate.values.merging import ABSENT, POLICIES, Unmergeable, append_in_order, same
+from vstate.values.merging import POLICIES, Unmergeable, append_in_order, same
 
 nan = float("nan")
 

@@ -112,11 +112,11 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         False, having swapped nothing. None means absent in `expected`, and "delete" in `writes`.
 
         A store with transactions makes this one, and says so. This default promises the order that keeps a
-        store consistent whenever it is interrupted: check, set what nothing is expected of (objects), swap
-        the one expected key that is written (the ref), and delete last. So a key that is written without an
-        expectation may have been set although the answer is False, and what is deleted is deleted only
-        after the swap. It checks an expected key that is not written by reading it, not atomically with the
-        rest; and it raises InvalidInput, writing nothing, if two expected keys are to be written, which
+        store consistent whenever it is interrupted: check, set what nothing is expected of (objects, then the
+        rest), swap the one expected key that is written (the ref), and delete last. So a key that is written
+        without an expectation may have been set although the answer is False, and what is deleted is deleted
+        only after the swap. It checks an expected key that is not written by reading it, not atomically with
+        the rest; and it raises InvalidInput, writing nothing, if two expected keys are to be written, which
         takes a store with transactions.
         """
         swapped = [key for key in expected if key in writes]
@@ -133,8 +133,12 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
                 return False
         others = {key: value for key, value in writes.items() if key not in expected}
         sets = {key: value for key, value in others.items() if value is not None}
-        if sets:
-            self.set_many(sets)
+        # Not all at once: of one set_many that is interrupted, any part may be there, and a line of a reflog
+        # that names a commit without its tree would be taken for damage.
+        for wanted in (True, False):
+            part = {key: value for key, value in sets.items() if key.startswith(OBJECT_PREFIX) is wanted}
+            if part:
+                self.set_many(part)
         for key in swapped:
             if not self.compare_and_swap(key, expected[key], writes[key]):
                 return False

@@ -8,15 +8,15 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from vstate.errors import VStateError
+from vstate.errors import StorageError, VStateError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.overlay import Overlay
 from vstate.repo.policies import APPEND, NEWEST, OURS, THEIRS, Policy
+from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.entry import Reader, encode_value
-from vstate.values.merging import ABSENT, POLICIES, Unmergeable, append_in_order
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -138,6 +138,8 @@ class Resolver:
             return theirs, {}, name
         if isinstance(policy, str) and base == _UNDECIDED:
             raise Unmergeable("the two histories were merged crosswise, and disagreed about it before")
+        from vstate.values.merging import POLICIES  # late, for a quick `import vstate`
+
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:
             function = self._in_order(key)
@@ -157,6 +159,8 @@ class Resolver:
         return self._policies
 
     def _in_order(self, key: str) -> Callable[[Any, Any, Any], Any]:
+        from vstate.values.merging import append_in_order  # late, as above
+
         def append(base: Any, ours: Any, theirs: Any) -> Any:
             steps = [
                 [(time, self.load(key, entry)) for time, entry in versions(key)]
@@ -214,6 +218,8 @@ def merge_changes(
             except Unmergeable as error:
                 reason = f"{error.path}: {error.reason}" if error.path else error.reason
                 merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
+            except StorageError:  # a store that fails is no reason to choose a side
+                raise
             except Exception as error:  # a policy's function, and pickling what it made, may raise anything
                 reason = str(error) if isinstance(error, VStateError) else f"{type(error).__name__}: {error}"
                 merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)

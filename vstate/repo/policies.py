@@ -10,12 +10,11 @@ from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.repo.refs import HEADS
-from vstate.values.merging import POLICIES
 
 PREFIX = "policy/"
 
 OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
-NAMES = (OURS, THEIRS, NEWEST, *POLICIES)
+NAMES = (OURS, THEIRS, NEWEST, APPEND, "counter", "union", "deep", "text")
 
 Function = Callable[[Any, Any, Any], Any]
 Policy = str | Function

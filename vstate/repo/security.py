@@ -30,14 +30,16 @@ class Security:
         self,
         *,
         sign: KeyToSign | None = None,
-        trust: Iterable[KeyToTrust] | str | None = None,
+        trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
     ) -> None:
         self.key = None if sign is None else as_signing_key(sign)
         self.allow = None if allow is None else Allow(allow)
         self.trust: Trust | None = None
         if trust is not None:
-            keys: list[KeyToTrust] = [trust] if isinstance(trust, str) else [*trust]
+            keys: list[KeyToTrust] = [*trust] if isinstance(trust, Iterable) else [trust]
+            if isinstance(trust, str | bytes):  # one key, though it could be iterated over
+                keys = [trust]
             self.trust = Trust([*keys, self.key] if self.key is not None else keys)
         self._trusted: set[ObjectId] = set()
 

@@ -75,7 +75,7 @@ class Versioned(RootState):
         *,
         branch: str | None = None,
         sign: KeyToSign | None = None,
-        trust: Iterable[KeyToTrust] | str | None = None,
+        trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
     ) -> None:
         security = Security(sign=sign, trust=trust, allow=allow)

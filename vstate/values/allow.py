@@ -93,7 +93,7 @@ class Allow:
 
         Members of enumerations and class methods, ZoneInfo's among them, are pickled so.
         """
-        if not isinstance(owner, type) or not isinstance(name, str):
+        if not isinstance(owner, type) or type(name) is not str:
             self._refuse("builtins.getattr")
         full = f"{_name_of(owner)}.{name}"
         return self._checked(self._member(owner, name, full), full)

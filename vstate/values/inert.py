@@ -19,15 +19,20 @@ from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
 from vstate.values.record import Global, Record, preview, printable
+from vstate.values.table import CROWDED, Table, add_members, make_frozenset
 
 __all__ = ["Array", "Global", "InertError", "Limits", "Record", "plain", "preview", "printable", "read"]
 
+_OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in what it is taken into
+_BATCH: Final = 256  # opcodes that are paid for together
 _LIST_BYTES: Final = 72
 _DICT_BYTES: Final = 80
 _SET_BYTES: Final = 232
 _ENTRY_BYTES: Final = 100  # of a dict, a set or the memo, with the slack it grows by
+_SHARED_BYTES: Final = 160  # of an id in two sets
 _MOST_DIGITS: Final = 4300  # the same as Python's own limit; longer ones take quadratic time
 _SHORT: Final = 64  # keys up to here cost nothing extra
+_LONG: Final = 2**20  # bytes from which a text is not copied before it is decoded
 _LAST_PROTOCOL: Final = 5
 _INT: Final = struct.Struct("<i")
 _FLOAT: Final = struct.Struct(">d")
@@ -79,29 +84,36 @@ class _Machine:
         self.floor = 0
         """The height of the stack at the last mark: nothing below it may be taken."""
         self.memo: list[object] = []
-        self.scattered: dict[int, object] = {}
-        """The memo's entries that were not put in order."""
+        self.scattered: dict[str, object] = {}
+        """The memo's entries that were not put in order. By text: nobody can guess the hashes of texts."""
         self.shared: set[int] = set()
         """The ids of containers that were taken from the memo, so that more than one thing may hold them."""
-        self.hashes: dict[int, dict[int, int]] = {}
+        self.hashes: dict[int, dict[str, int]] = {}
         """How often each hash occurs, by the id of a dict or set with keys that a forger can choose."""
+        self.tables: dict[int, Table] = {}
+        """The hash tables of those dicts and sets that have many such keys."""
         self.buffers = iter(buffers)
         self.limits = limits
         self.budget = Budget(limits)
 
     def run(self) -> object:
         data = self.data
-        for _ in range(self.limits.nodes):
-            opcode = data[self.at]
-            if opcode == STOP:
-                value = self.pop()
-                self.check_depth(value)
-                return value
-            handler = _HANDLERS[opcode]
-            if handler is None:
-                raise InertError(f"0x{opcode:02x} is no opcode")
-            self.at += 1
-            handler(self)
+        left = self.limits.nodes
+        while left > 0:
+            for _ in range(min(left, _BATCH)):
+                opcode = data[self.at]
+                if opcode == STOP:
+                    value = self.pop()
+                    self.check_depth(value)
+                    return value
+                handler = _HANDLERS[opcode]
+                if handler is None:
+                    raise InertError(f"0x{opcode:02x} is no opcode")
+                self.at += 1
+                handler(self)
+            left -= _BATCH
+            # Afterwards, so that a small pickle is not charged for a batch.
+            self.budget.take_bytes(_BATCH * _OPCODE_BYTES)
         raise InertError("it has more parts than allowed")
 
     # --- the data
@@ -132,12 +144,15 @@ class _Machine:
 
     def text(self, size: int) -> str:
         """A run of UTF-8 behind its length."""
-        raw = self.counted(size)
-        if not raw.isascii():
+        start = self.at + size
+        raw: bytes | memoryview = self.counted(size)
+        if not raw.isascii():  # type: ignore[union-attr]  # it is bytes still
             # One such character can make each of the others take four bytes.
             self.budget.take_bytes(3 * len(raw))
+        if len(raw) > _LONG:
+            raw = memoryview(self.data)[start : self.at]
         try:
-            return raw.decode("utf-8", "surrogatepass")
+            return str(raw, "utf-8", "surrogatepass")
         except UnicodeDecodeError:
             raise InertError("a text is not UTF-8") from None
 
@@ -188,13 +203,13 @@ class _Machine:
             self.memo[index] = value
         else:
             self.budget.take_bytes(_ENTRY_BYTES)
-            self.scattered[index] = value
+            self.scattered[str(index)] = value
 
     def recall(self, index: int) -> None:
         if index < len(self.memo):
             value = self.memo[index]
-        elif index in self.scattered:
-            value = self.scattered[index]
+        elif (text := str(index)) in self.scattered:
+            value = self.scattered[text]
         else:
             raise InertError(f"it recalls {index}, which it never stored")
         if type(value) in _CONTAINERS:
@@ -203,17 +218,22 @@ class _Machine:
 
     def share(self, value: object) -> None:
         if id(value) not in self.shared:
-            self.budget.take_bytes(_ENTRY_BYTES)
+            self.budget.take_bytes(_SHARED_BYTES)
             self.shared.add(id(value))
 
     # --- containers
 
     def put(self, container: dict[object, object], pairs: Iterable[tuple[object, object]]) -> None:
         budget = self.budget
+        table = self.tables.get(id(container))
         for key, value in pairs:
             if type(key) is not str or len(key) > _SHORT:
                 budget.take_key(key, self.hashes.setdefault(id(container), {}))
+                if table is None and len(container) >= CROWDED:
+                    table = self.tables[id(container)] = Table(container, budget)
             budget.take_bytes(_ENTRY_BYTES)
+            if table is not None:
+                table.expect(key)
             container[key] = value
 
     def set_items(self, target: object, flat: list[object]) -> None:
@@ -330,7 +350,7 @@ class _Machine:
 
     def op_long4(self) -> None:
         raw = self.counted(4)
-        self.budget.take_bytes(len(raw) // 4)
+        self.budget.take_bytes(len(raw) + len(raw) // 8)
         self.stack.append(int.from_bytes(raw, "little", signed=True))
 
     def op_float(self) -> None:
@@ -348,18 +368,26 @@ class _Machine:
 
     def op_string(self) -> None:
         line = self.line().strip()
+        self.budget.take_bytes(2 * len(line))
         if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
             raise InertError("a string has no quotes")
         escapes = line.count(b"\\")
         self.budget.take_nodes(escapes)
         self.budget.take_bytes(100 * escapes)
-        self.stack.append(_from_python2(_ESCAPE.sub(_unescaped, line[1:-1])))
+        self.stack.append(self.python2(_ESCAPE.sub(_unescaped, line[1:-1])))
 
     def op_binstring(self) -> None:
-        self.stack.append(_from_python2(self.counted(4)))
+        self.stack.append(self.python2(self.counted(4)))
 
     def op_short_binstring(self) -> None:
-        self.stack.append(_from_python2(self.counted(1)))
+        self.stack.append(self.python2(self.counted(1)))
+
+    def python2(self, raw: bytes) -> str | bytes:
+        """A string of Python 2, which was both: a text where it is ASCII."""
+        if not raw.isascii():
+            return raw
+        self.budget.take_bytes(len(raw))
+        return raw.decode("ascii")
 
     def op_unicode(self) -> None:
         line = self.line()
@@ -377,10 +405,11 @@ class _Machine:
         if end > len(self.data):
             raise InertError("a text should follow, but it ends before")
         try:
-            self.stack.append(raw.decode("utf-8", "surrogatepass"))
+            text = raw.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
             raise InertError("a text is not UTF-8") from None
-        self.budget.take_bytes(len(raw) << 2)
+        self.budget.take_bytes(text.__sizeof__())
+        self.stack.append(text)
         self.at = end
 
     def op_binunicode(self) -> None:
@@ -461,9 +490,7 @@ class _Machine:
         self.stack.append((first, second, third))
 
     def op_frozenset(self) -> None:
-        members = self.pop_to_mark()
-        self.budget.take_members(members)
-        self.stack.append(frozenset(members))
+        self.stack.append(make_frozenset(self.pop_to_mark(), self.budget))
 
     def op_append(self) -> None:
         item = self.pop()
@@ -491,11 +518,10 @@ class _Machine:
         if not isinstance(target, set):
             self.extend(target, members)
             return
-        for member in members:
-            if type(member) is not str or len(member) > _SHORT:
-                self.budget.take_key(member, self.hashes.setdefault(id(target), {}))
-        self.budget.take_bytes(64 * len(members))
-        target.update(members)
+        hashes = self.hashes.setdefault(id(target), {})
+        table = add_members(target, members, self.budget, hashes, self.tables.get(id(target)))
+        if table is not None:
+            self.tables[id(target)] = table
 
     def op_get(self) -> None:
         self.recall(_index(self.line()))
@@ -634,7 +660,3 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     if code.isdigit() and code[:1] < b"8":
         return bytes([int(code, 8) & 0xFF])
     return _ESCAPES.get(code, b"\\" + code)
-
-
-def _from_python2(raw: bytes) -> str | bytes:
-    return raw.decode("ascii") if raw.isascii() else raw

@@ -12,8 +12,9 @@ from enum import Enum
 from fractions import Fraction
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
+from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.entry import type_name
 from vstate.values.inert import preview, printable
 from vstate.values.lines import Overlap, merge_lines
@@ -30,40 +31,6 @@ _ITEMS: Final = (list, tuple)
 _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 # Sums are exact or refused: the program's own context may round.
 _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation, Overflow])
-
-
-@final
-class _Absent:
-    """The type of ABSENT, which stands for "no such key": None is a value."""
-
-    __slots__ = ()
-
-    def __new__(cls) -> _Absent:
-        return ABSENT
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-    def __reduce__(self) -> str:
-        return "ABSENT"  # a name of this module, so that copies and pickles are the one instance
-
-
-ABSENT: Final[_Absent] = object.__new__(_Absent)
-
-
-class Unmergeable(Exception):
-    """The policy cannot decide, for a `reason`. `path` is where inside the value, such as `["a"]["b"]`."""
-
-    def __init__(self, reason: str, path: str = "") -> None:
-        super().__init__(reason, path)
-        self.reason = reason
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}" if self.path else self.reason
 
 
 # --- what every policy does

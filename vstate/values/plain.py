@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import datetime
 import math
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from json.encoder import encode_basestring_ascii
+from typing import Any, Final
 
 from vstate.values.record import Global, Record, in_order
 
 __all__ = ["plain"]
 
 _DEEPEST: Final = 60  # json recurses too
+_MOST_TEXT: Final = 64 * 2**20  # characters of JSON
+_BLOCK: Final = 64 * 1024  # characters of a long text that are looked at together
 _LONGEST_BYTES: Final = 64 * 1024
 _WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 digits
+_WIDEST_HEX: Final = 2**22  # bits
 
 
 def plain(value: object, *, max_nodes: int = 100_000) -> object:
@@ -27,8 +32,9 @@ def plain(value: object, *, max_nodes: int = 100_000) -> object:
     (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone",
     "$timedelta" (seconds). A tuple is a list.
 
-    The result is bounded by `max_nodes`, where 1 KiB of a string counts as one: what is left out is
-    {"$more": count}, {"$cycle": true}, {"$deep": true}, or a "$size" beside the beginning of a string.
+    The result is bounded: `max_nodes` parts, and 1 KiB of text for each, 64 MiB at the most, counted as
+    JSON writes it. What is left out is {"$more": count}, {"$cycle": true}, {"$deep": true}, or a "$size" in
+    characters or bytes beside the beginning of a string.
     """
     return _Plain(max_nodes).convert(value, 0)
 
@@ -36,6 +42,7 @@ def plain(value: object, *, max_nodes: int = 100_000) -> object:
 class _Plain:
     def __init__(self, max_nodes: int) -> None:
         self.left = max_nodes
+        self.text_left = min(max_nodes << 10, _MOST_TEXT)
         self.inside: set[int] = set()
 
     def convert(self, value: object, depth: int) -> object:
@@ -54,7 +61,7 @@ class _Plain:
 
     def _container(self, value: object, depth: int) -> object:
         if isinstance(value, Global):
-            return {"$global": self._text(value.name), **self._named(value.fields, depth)}
+            return {"$global": self._name(value.name), **self._named(value.fields, depth)}
         if isinstance(value, Record):
             return self._record(value, depth)
         if isinstance(value, dict):
@@ -66,7 +73,7 @@ class _Plain:
         return {f"${type(value).__name__}": self._items(members, len(value), depth)}
 
     def _record(self, record: Record, depth: int) -> dict[str, object]:
-        result: dict[str, object] = {"$type": self._text(record.type)}
+        result: dict[str, object] = {"$type": self._name(record.type)}
         if record.called:
             result["$called"] = True
         if record.args:
@@ -85,53 +92,66 @@ class _Plain:
     def _items(self, items: Iterable[object], total: int, depth: int) -> list[object]:
         result: list[object] = []
         for item in items:
-            if self.left <= 0:
+            if self._is_spent():
                 result.append({"$more": total - len(result)})
                 break
             result.append(self.convert(item, depth))
         return result
 
-    def _entries(self, entries: dict[object, object], depth: int) -> dict[str, object]:
-        if all(isinstance(key, str) for key in entries):
-            return self._named({key: value for key, value in entries.items() if isinstance(key, str)}, depth)
+    def _entries(self, entries: Mapping[object, object], depth: int) -> dict[str, object]:
+        # Those that are not looked at do not matter.
+        if all(isinstance(key, str) for key in islice(entries, max(self.left, 0))):
+            return self._named(entries, depth)
         pairs: list[object] = []
         for key, value in entries.items():
-            if self.left <= 0:
+            if self._is_spent():
                 pairs.append({"$more": len(entries) - len(pairs)})
                 break
             pairs.append([self.convert(key, depth), self.convert(value, depth)])
         return {"$dict": pairs}
 
-    def _named(self, entries: dict[str, object], depth: int) -> dict[str, object]:
+    def _named(self, entries: Mapping[Any, object], depth: int) -> dict[str, object]:
+        """The entries of a mapping whose first keys, as many as there may be parts, are str."""
         result: dict[str, object] = {}
         for key, value in entries.items():
-            self.left -= len(key) >> 10
-            if self.left <= 0:
+            if self._is_spent() or self._fitting(key) < len(key):
                 result["$more"] = len(entries) - len(result)
                 break
             result[f"${key}" if key.startswith("$") else key] = self.convert(value, depth)
         return result
 
-    def _text(self, text: str) -> str:
-        self.left -= len(text) >> 10
+    def _is_spent(self) -> bool:
+        return self.left <= 0 or self.text_left <= 0
+
+    def _name(self, text: str) -> str:
+        self.text_left -= _json_length(text)
         return text
+
+    def _fitting(self, text: str) -> int:
+        """Pay for as much of `text` as there is room for; how many characters that is."""
+        for start in range(0, len(text), _BLOCK):
+            block = text[start : start + _BLOCK]
+            length = _json_length(block)
+            if length > self.text_left:
+                fitting = start + max(self.text_left, 0) * len(block) // length
+                self.text_left = 0
+                return fitting
+            self.text_left -= length
+        return len(text)
 
     def _atom(self, value: object) -> object:
         if isinstance(value, str):
-            room = max(self.left, 0) + 1 << 10
-            if len(value) > room:
-                return {"$str": self._text(value[:room]), "$size": len(value)}
-            return self._text(value)
+            fitting = self._fitting(value)
+            return value if fitting == len(value) else {"$str": value[:fitting], "$size": len(value)}
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int):
             if value.bit_length() <= _WIDEST_INT:
+                self.text_left -= value.bit_length() >> 2
                 return value
-            self.left -= value.bit_length() >> 12
-            room = max(self.left, 0) + 1 << 12
-            if value.bit_length() > room:
+            if value.bit_length() > min(_WIDEST_HEX, max(self.text_left, 0) << 2):
                 return {"$int": None, "$size": value.bit_length() // 8 + 1}
-            return {"$int": hex(value)}
+            return {"$int": self._name(hex(value))}
         if isinstance(value, float):
             return value if math.isfinite(value) else {"$float": repr(value)}
         if isinstance(value, complex):
@@ -149,8 +169,12 @@ class _Plain:
     def _bytes(self, value: bytes | bytearray | memoryview) -> dict[str, object]:
         view = memoryview(value)
         shown = bytes(view[:_LONGEST_BYTES]) if view.nbytes == len(view) else b""
-        self.left -= len(shown) >> 8
-        result: dict[str, object] = {"$bytes": base64.b64encode(shown).decode()}
+        result: dict[str, object] = {"$bytes": self._name(base64.b64encode(shown).decode())}
         if len(shown) < view.nbytes:
             result["$size"] = view.nbytes
         return result
+
+
+def _json_length(text: str) -> int:
+    """The length of `text` as JSON in ASCII, without the quotes."""
+    return len(encode_basestring_ascii(text)) - 2

@@ -96,14 +96,21 @@ def in_order(members: Iterable[object]) -> list[object]:
     return [*sorted(numbers), *sorted(texts), *others]
 
 
-def preview(value: object, *, width: int | None = 80, max_depth: int = 6, max_items: int = 20) -> str:
+def preview(
+    value: object,
+    *,
+    width: int | None = 80,
+    max_depth: int = 6,
+    max_items: int = 20,
+    max_nodes: int = _MOST_NODES,
+) -> str:
     """`value`, as `read` returns it, for people: one line if that fits `width` columns, else indented lines.
 
     Whatever the value, the text is bounded: deeper containers, later items and the rest of long strings are
-    "…" with their number, and a container inside itself is `<cycle>`. Control characters are escaped, so
+    "…" with their number, also after `max_nodes` parts in all, and a container inside itself is `<cycle>`. Control characters are escaped, so
     a stored string cannot drive a terminal. `width=None` asks for one line however long.
     """
-    node = _Outline(max_depth=max_depth, max_items=max_items).node(value, 0)
+    node = _Outline(max_depth=max_depth, max_items=max_items, max_nodes=max_nodes).node(value, 0)
     if width is None:
         return _flat(node)
     return "\n".join(_laid_out(node, "", "", 0, width))
@@ -121,10 +128,10 @@ class _Group:
 class _Outline:
     """Turns a value into nested groups of text, a bounded number of them."""
 
-    def __init__(self, *, max_depth: int, max_items: int) -> None:
+    def __init__(self, *, max_depth: int, max_items: int, max_nodes: int) -> None:
         self.max_depth = min(max_depth, 50)
         self.max_items = max_items
-        self.left = _MOST_NODES
+        self.left = max_nodes
         self.inside: set[int] = set()
 
     def node(self, value: object, depth: int) -> str | _Group:

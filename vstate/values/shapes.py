@@ -14,6 +14,7 @@ from typing import Final
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
 from vstate.values.record import Global, Record
+from vstate.values.table import make_frozenset, make_set
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
@@ -127,6 +128,10 @@ def set_state(record: Record, budget: Budget) -> None:
 
 def _give_state(record: Record, state: object, budget: Budget) -> None:
     parts: tuple[dict[object, object], ...] = ()
+    if isinstance(record, Array):
+        # Its fields are those that were checked when it was described.
+        record.state = state
+        return
     match state:
         case dict(attributes):
             parts = (attributes,)
@@ -200,8 +205,7 @@ def _set(args: tuple[object, ...], budget: Budget) -> object:
         case ():
             return set()
         case (list() | tuple() as members,):
-            budget.take_members(members)
-            return set(members)
+            return make_set(members, budget)
     return None
 
 
@@ -210,8 +214,7 @@ def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
         case ():
             return frozenset()
         case (list() | tuple() as members,):
-            budget.take_members(members)
-            return frozenset(members)
+            return make_frozenset(members, budget)
     return None
 
 

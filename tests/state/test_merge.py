@@ -326,7 +326,7 @@ def remove(base: Any, ours: Any, theirs: Any) -> Any:
 def test_a_function_is_a_policy() -> None:
     """It is stored by its name, gets ABSENT for a missing side, deletes with ABSENT, and may give up."""
     main, side = pair({"k": "", "gone": "1", "bad": ""}, k=longest, gone=remove, bad=longest)
-    assert main.policies()["k"].endswith("test_merging:longest")
+    assert main.policies()["k"].endswith("test_merge:longest")
     commit(main, k="long", gone="2")
     commit(side, k="longer", gone="3")
     result = main.merge("side")

@@ -1,0 +1,207 @@
+"""`vstate key` and `vstate verify`, and stores that are encrypted."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from vstate import Disk, Encrypted, Versioned
+from vstate.kv.encrypted import fingerprint, load_key
+from vstate.repo.repository import Repository
+from vstate.repo.signing import SigningKey
+
+
+@pytest.fixture
+def keys(vstate, tmp_path):
+    """Two signing keys, by name."""
+    found = {}
+    for name in ("alice", "bob"):
+        vstate("key", "new", str(tmp_path / name))
+        found[name] = SigningKey.load(tmp_path / name)
+    return found
+
+
+@pytest.fixture
+def signed(store, keys):
+    """The store with three commits more: by alice, by bob, and one whose signature is bad; their ids."""
+    ids = []
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        for name in ("alice", "bob", "nobody"):
+            head = repo.branch("main")
+            commit = repo.build_commit(head.tree, (head,), message=f"by {name}")
+            if name == "nobody":
+                commit = replace(keys["bob"].sign(commit), message="changed")
+            else:
+                commit = keys[name].sign(commit)
+            assert repo.publish("main", [commit], {}, [], expected=head.oid, action="test")
+            ids.append(commit.id)
+    return ids
+
+
+def test_a_new_signing_key(vstate, tmp_path):
+    """It is made for its owner only, and what is printed is its public key."""
+    path = tmp_path / "agent.key"
+    first, public = vstate("key", "new", str(path)).splitlines()
+    assert str(path) in first
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert public == str(SigningKey.load(path).public)
+    assert vstate("key", "show", str(path)) == f"{public}\n"
+    assert vstate.json("key", "show", str(path)) == {
+        "file": str(path),
+        "kind": "signing",
+        "public_key": public,
+        "fingerprint": None,
+    }
+
+
+def test_a_new_encryption_key(vstate, tmp_path):
+    """Of it only the kind and a fingerprint are shown."""
+    path = tmp_path / "store.key"
+    output = vstate("key", "new", str(path), "--kind", "encryption")
+    key = load_key(path)
+    assert fingerprint(key) in output
+    assert "Keep a copy" in output
+    assert vstate("key", "show", str(path)) == f"encryption key, fingerprint {fingerprint(key)}\n"
+    document = vstate.json("key", "show", str(path))
+    assert document == {
+        "file": str(path),
+        "kind": "encryption",
+        "public_key": None,
+        "fingerprint": fingerprint(key),
+    }
+    assert key.hex() not in output + json.dumps(document)
+
+
+@pytest.mark.parametrize("kind", ["signing", "encryption"])
+def test_no_key_is_overwritten(vstate, tmp_path, kind):
+    """A file that is there stays as it is, whatever it holds."""
+    path = tmp_path / "agent.key"
+    vstate("key", "new", str(path))
+    before = path.read_bytes()
+    assert "is there already" in vstate.fails("key", "new", str(path), "--kind", kind)
+    assert path.read_bytes() == before
+
+
+def test_key_errors(vstate, tmp_path):
+    """Each is one line: no such file, no key in it, others can read it; and a wrong use is another exit code."""
+    assert "no key file" in vstate.fails("key", "show", str(tmp_path / "absent"))
+    path = tmp_path / "text"
+    path.write_text("text")
+    path.chmod(0o644)
+    assert "chmod 600" in vstate.fails("key", "show", str(path))
+    path.chmod(0o600)
+    assert "holds no secret key" in vstate.fails("key", "show", str(path))
+    assert "cannot be made" in vstate.fails("key", "new", str(tmp_path / "absent" / "key"))
+    assert vstate.run("key", "show", str(path), "--kind", "signing").exit_code == 2
+    assert vstate.run("key", "burn", str(path)).exit_code == 2
+
+
+def test_keys_need_no_store(vstate, tmp_path, environment):
+    """Making one works where there is no store."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vstate_cli", "key", "new", "agent.key"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "agent.key").exists()
+
+
+def test_a_control_character_in_a_name(vstate, tmp_path):
+    """The name of a file is printed like everything else."""
+    assert "\x1b" not in vstate("key", "new", str(tmp_path / "a\x1b[2Jb"))
+
+
+# verify
+
+
+def test_who_signed_what(vstate, signed, keys):
+    """A line for each commit, newest first, and how many each key signed."""
+    result = vstate.run("verify")
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["bad", "good", "good", "unsigned"]
+    assert keys["bob"].public.short in lines[1]
+    assert keys["alice"].public.short in lines[2]
+    assert [line.split()[-2:] for line in lines[1:3]] == [["by", "bob"], ["by", "alice"]]
+    assert f"     1 signed by {keys['alice'].public}" in lines
+    assert "     4 not signed" in lines
+    assert "     1 with a bad signature" in lines
+
+
+def test_a_bad_signature_fails(vstate, signed):
+    """It is named; without it, and without --trust, all is well."""
+    assert f"commit {signed[2]} is not trusted: its signature is not valid" in vstate.fails("verify")
+    assert "bad" not in vstate("verify", "HEAD~1")
+    assert [line.split()[:2] for line in vstate("verify", "v1").splitlines()[1:]] == [[], ["1", "not"]]
+
+
+def test_trust_is_about_the_revision_itself(vstate, signed, keys, tmp_path):
+    """Keys as text or in files, any number; exit 1 unless one of them signed REV."""
+    alice, bob = str(keys["alice"].public), tmp_path / "bob.pub"
+    bob.write_text(vstate("key", "show", str(tmp_path / "bob")))
+    assert "trusted " in vstate("verify", signed[0], "--trust", alice)
+    assert "trusted " in vstate("verify", signed[1], "--trust", str(bob))
+    assert vstate("verify", signed[1], "--trust", alice, "--trust", str(bob)).count("(trusted)") == 2
+    assert str(keys["bob"].public) in vstate.fails("verify", signed[1], "--trust", alice)
+    assert "it is not signed" in vstate.fails("verify", "v1", "--trust", alice)
+    assert "its signature is not valid" in vstate.fails("verify", "HEAD", "--trust", str(bob))
+    # What REV's signer vouches for includes all before it.
+    vstate("verify", signed[1], "-n", "1", "--trust", str(bob))
+
+
+def test_verify_errors(vstate, tmp_path, keys):
+    """A key that is none, a file that is not there or holds a secret key."""
+    assert "is no public key" in vstate.fails("verify", "--trust", "ed25519:12")
+    assert "no file" in vstate.fails("verify", "--trust", str(tmp_path / "absent"))
+    assert "holds a secret key" in vstate.fails("verify", "--trust", str(tmp_path / "alice"))
+
+
+def test_verify_as_json(vstate, signed, keys):
+    """One document, also when the command fails."""
+    document = vstate.json("verify", "HEAD~1", "-n", "2")
+    assert document == {
+        "id": signed[1],
+        "trusted": None,
+        "commits": [
+            {"id": signed[1], "signature": "good", "signer": str(keys["bob"].public), "trusted": None},
+            {"id": signed[0], "signature": "good", "signer": str(keys["alice"].public), "trusted": None},
+        ],
+        "signers": {str(keys["bob"].public): 1, str(keys["alice"].public): 1},
+        "unsigned": 0,
+        "bad": 0,
+    }
+    result = vstate.run("verify", "--json", "--trust", str(keys["alice"].public))
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (document["trusted"], document["unsigned"], document["bad"]) == (False, 4, 1)
+    assert [commit["trusted"] for commit in document["commits"]] == [False, False, True, *[False] * 4]
+
+
+# Encrypted stores
+
+
+def test_an_encrypted_store(vstate, tmp_path):
+    """All commands work on one by its URL; without the key the error says what it is."""
+    place, key = tmp_path / "secret", tmp_path / "store.key"
+    vstate("key", "new", str(key), "--kind", "encryption")
+    with Versioned(Encrypted(Disk(place), key)) as state:
+        state["plan"] = {"goal": "win"}
+        commit = state.commit("start")
+    url = f"encrypted:{place}?key_file={key}"
+    assert f"{commit.short} " in vstate("-s", url, "log", "--oneline") + " "
+    assert "win" in vstate("-s", url, "show", "plan")
+    assert commit.short in vstate("-s", url, "show", commit.id[:6])
+    assert vstate("-s", url, "status")
+    assert "is encrypted: open it through" in vstate.fails("-s", str(place), "log")
+    other = tmp_path / "other.key"
+    vstate("key", "new", str(other), "--kind", "encryption")
+    assert "another key" in vstate.fails("-s", f"encrypted:{place}?key_file={other}", "log")
+    os.chmod(key, 0o644)
+    assert "chmod 600" in vstate.fails("-s", url, "log")

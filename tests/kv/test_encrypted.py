@@ -1,0 +1,639 @@
+"""Encrypted, against the shipped suite over Memory and Disk, and what it keeps from a store that is not trusted."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Versioned
+from vstate.errors import (
+    AlreadyExists,
+    CorruptObject,
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    Unpicklable,
+    UnsupportedFormat,
+    VStateError,
+)
+from vstate.kv import Cache, Disk, Encrypted, KVStore, Memory, open_store
+from vstate.kv.encrypted import MARK, fingerprint, generate_key, load_key, save_key
+from vstate.repo.repository import Repository
+from vstate.testing import Faulty, KVStoreTests
+
+KEY = bytes(range(32))
+OTHER_KEY = bytes(32)
+OBJECT = "o/" + "ab" * 32
+OTHER = "o/" + "cd" * 32
+
+
+class TestEncryptedMemory(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Encrypted:
+        return Encrypted(Memory(), KEY)
+
+
+class TestEncryptedDisk(KVStoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Encrypted]:
+        with Encrypted(Disk(tmp_path, durability="process"), KEY) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
+        return lambda: Encrypted(Disk(tmp_path), KEY)
+
+
+class TestCacheOverEncrypted(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Cache:
+        return Cache(Encrypted(Memory(), KEY), max_bytes=600)
+
+
+class TestEncryptedOverCache(KVStoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Encrypted]:
+        with Encrypted(Cache(Memory(), 600, tmp_path / "cache", 10**6), KEY) as store:
+            yield store
+
+
+class TestEncryptedWithoutTransactions(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Encrypted:
+        return Encrypted(Faulty(Memory(), atomic=False), KEY)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def store(memory: Memory) -> Encrypted:
+    return Encrypted(memory, KEY)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "store.key"
+    save_key(path, KEY)
+    return path
+
+
+# What the store behind sees
+
+GOLDEN = {
+    "encryption": "312063303864656561346631626434376137383962616465646239643637346666643137663738333337376430643964"
+    "626439616230333032623931303139376662",
+    "o/a3fe95577c54ed0376f856c1c551deef1b6f41e70d693ba713e730beaf85277c": "ef8d466a1054fa3f37ed2ad1c4f895a5f991"
+    "fb8100ca5204f6c5ff012e3cedbd9dfac1",
+    "a17a60ec/22f7e6b8948ce60ac0ac624a33d252965a3977edaa18eb": "abe6403e0dc691532852213710914d65b9e38c31feaf4a26"
+    "23138fde22",
+    "7ac87144/37bb2a13bce683f33ac8051010add2010cde7ff1f875e0f9d1849edb88": "81d61fd0d36c896f757ce1be9aca5f6ada4f"
+    "1f28d424e0ec2c3282fe2a5541be87",
+}
+
+
+def test_golden_rows(store: Encrypted, memory: Memory) -> None:
+    """The same name and value give these rows, in every version."""
+    store.set_many({OBJECT: b"object", "r/heads/main": b"main", "format": b""})
+    assert {name: row.hex() for name, row in memory.items()} == GOLDEN
+
+
+def test_equal_data_is_stored_once(store: Encrypted, memory: Memory) -> None:
+    """The same value under the same name is the same row, by whichever handle; elsewhere it is another one."""
+    store.set(OBJECT, b"value")
+    before = dict(memory.items())
+    Encrypted(memory, KEY).set(OBJECT, b"value")
+    assert dict(memory.items()) == before
+    store.set(OTHER, b"value")
+    assert len({row[12:] for row in memory._values.values()}) == 3
+
+
+def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
+    """A name of an object becomes another one, so that stores and caches treat it as they do."""
+    names = {f"o/{number * 7919 % 2**256:064x}" for number in range(300)}
+    store.set_many(dict.fromkeys(names, b""))
+    there = set(memory.keys("o/"))
+    assert len(there) == 300
+    assert all(re.fullmatch("o/[0-9a-f]{64}", name) for name in there)
+    assert there.isdisjoint(names)
+
+
+def test_a_listing_reads_one_part_of_the_store(memory: Memory) -> None:
+    """`keys("r/heads/")` lists what begins with "r/", and neither objects nor the reflog."""
+    inner = Faulty(memory)
+    store = Encrypted(inner, KEY)
+    store.set_many({OBJECT: b"", "r/heads/main": b"1", "r/tags/v1": b"2", "reflog/heads/main:1": b""})
+    asked = []
+    inner.store = _Listening(memory, asked)
+    assert list(store.keys("r/heads/")) == ["r/heads/main"]
+    assert dict(store.items("r/tags/")) == {"r/tags/v1": b"2"}
+    assert list(store.keys(OBJECT[:10])) == [OBJECT]
+    assert asked[0] == asked[1]
+    assert [len(list(memory.keys(place))) for place in asked] == [2, 2, 0, 1]
+
+
+class _Listening(Memory):
+    """A Memory that notes which prefixes are listed."""
+
+    def __init__(self, memory: Memory, asked: list[str]) -> None:
+        super().__init__()
+        self._values = memory._values
+        self.asked = asked
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        self.asked.append(prefix)
+        return super().keys(prefix)
+
+
+def test_nothing_shows_in_the_file(tmp_path: Path) -> None:
+    """No name, value, message or id of a repository is in the bytes of the database."""
+    secrets = ["agent-name", "the secret plan", "what was done", "feature-branch"]
+    with Encrypted(Disk(tmp_path), KEY) as store:
+        state = Versioned(store)
+        state["agent-name"] = {"text": "the secret plan"}
+        state["long"] = "the secret plan " * 5000
+        commit = state.commit("what was done", who="agent-name")
+        assert commit is not None
+        state.create_branch("feature-branch")
+        names = list(store.keys())
+    seen = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert len(seen) > 10_000
+    for text in [*secrets, commit.id, "heads/", "reflog", "agent", "secret"]:
+        assert text.encode() not in seen
+        assert text.encode().hex().encode() not in seen
+    assert commit.oid not in seen
+    for name in names:
+        # "format" is a word of SQLite's own.
+        assert name == "format" or name.encode() not in seen
+        assert not name.startswith("o/") or bytes.fromhex(name[2:]) not in seen
+    with Disk(tmp_path) as disk:
+        assert "encryption" in list(disk.keys())
+
+
+@given(
+    st.dictionaries(
+        st.one_of(
+            st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=40),
+            st.binary(min_size=32, max_size=32).map(lambda raw: f"o/{raw.hex()}"),
+            st.sampled_from(["o/", "o", "r/", "r/heads/main", "encryption", "/", "//", ""]),
+        ),
+        st.binary(max_size=100),
+        max_size=20,
+    ),
+    st.sampled_from(["", "o", "o/", "o/0", "r/", "r/h", "/", "encryption", "a"]),
+)
+def test_any_names_and_values(contents: dict[str, bytes], prefix: str) -> None:
+    """Every name and value comes back, under every prefix."""
+    memory = Memory()
+    store = Encrypted(memory, KEY)
+    store.set_many(contents)
+    assert dict(store.items()) == contents
+    assert store.get_many(contents) == contents
+    assert sorted(store.keys(prefix)) == sorted(key for key in contents if key.startswith(prefix))
+    assert all(name not in memory._values for name in contents if name != MARK)
+
+
+def test_long_names(tmp_path: Path) -> None:
+    """A name of n bytes takes 2n + 43, which no store of vstate's minds."""
+    name = "r/" + "é" * 10_000
+    with Encrypted(Disk(tmp_path, durability="process"), KEY) as store:
+        store.set(name, b"value")
+        assert store.get(name) == b"value"
+        assert list(store.keys("r/")) == [name]
+    with Disk(tmp_path) as disk:
+        assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
+
+
+# What a store that is not trusted can do
+
+CONTENTS = {
+    OBJECT: b"one object",
+    OTHER: b"another object",
+    "r/heads/main": b"a" * 64,
+    "r/heads/next": b"b" * 64,
+    "format": b"1",
+    "reflog/heads/main:1": b"",
+}
+
+
+def _read_all(store: Encrypted) -> None:
+    """Read everything in every way; each value has to be the right one."""
+    for key, value in CONTENTS.items():
+        assert store.get(key) == value
+    assert store.get_many(CONTENTS) == CONTENTS
+    assert dict(store.items()) == CONTENTS
+    assert sorted(store.keys()) == sorted(CONTENTS)
+
+
+def test_every_flipped_bit_is_found(store: Encrypted, memory: Memory) -> None:
+    """Each bit of each row counts: the value raises, and names the object."""
+    store.set_many(CONTENTS)
+    for key in CONTENTS:
+        name = store._cipher.name(key)
+        row = memory._values[name]
+        for bit in range(8 * len(row)):
+            changed = bytearray(row)
+            changed[bit // 8] ^= 1 << bit % 8
+            memory.set(name, bytes(changed))
+            with pytest.raises(CorruptObject if key.startswith("o/") else CorruptStore) as caught:
+                store.get(key)
+            if isinstance(caught.value, CorruptObject):
+                assert caught.value.id == key[2:]
+        for length in range(len(row)):
+            memory.set(name, row[:length])
+            with pytest.raises((CorruptObject, CorruptStore)):
+                store.get_many([key])
+        memory.set(name, row)
+    _read_all(store)
+
+
+def test_every_changed_name_is_found(store: Encrypted, memory: Memory) -> None:
+    """A row under a name that was changed is found when it is listed, or when the object is read."""
+    store.set_many(CONTENTS)
+    for key in CONTENTS:
+        name = store._cipher.name(key)
+        row = memory._values.pop(name)
+        for at in range(2 if key.startswith("o/") else 0, len(name)):
+            if name[at] == "/":
+                continue
+            memory.set(name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :], row)
+            with pytest.raises((CorruptObject, CorruptStore)):
+                dict(store.items())
+            memory.delete(name[:at] + ("1" if name[at] == "0" else "0") + name[at + 1 :])
+        memory.set(name, row)
+    _read_all(store)
+
+
+def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> None:
+    """A row is worth nothing under any other name, be it there, gone, or an earlier version of it."""
+    store.set_many({**CONTENTS, "r/heads/next": b"an earlier value"})
+    earlier = memory.get(store._cipher.name("r/heads/next"))
+    assert earlier is not None
+    store.set_many(CONTENTS)
+    rows = {key: memory._values[store._cipher.name(key)] for key in CONTENTS}
+    for key in CONTENTS:
+        for other in (*CONTENTS, "absent", "r/heads/absent", "o/" + "ef" * 32):
+            if other == key:
+                continue
+            name = store._cipher.name(other)
+            for row in (rows[key], earlier):
+                if other == "r/heads/next" and row is earlier:
+                    continue  # that one is a replay: see below
+                memory.set(name, row)
+                with pytest.raises((CorruptObject, CorruptStore)):
+                    store.get(other)
+                with pytest.raises((CorruptObject, CorruptStore)):
+                    dict(store.items())
+            if other in rows:
+                memory.set(name, rows[other])
+            else:
+                memory.delete(name)
+    _read_all(store)
+
+
+def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory) -> None:
+    """An earlier value of the same name is genuine, and what is gone leaves nothing: docs/security.md says so."""
+    store.set("r/heads/main", b"old")
+    old = dict(memory.items())
+    store.set("r/heads/main", b"new")
+    for name, row in old.items():
+        memory.set(name, row)
+    assert store.get("r/heads/main") == b"old"
+    memory.delete(store._cipher.name("r/heads/main"))
+    assert store.get("r/heads/main") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["o/" + "a" * 63, "o/", "a/b", "x", "Encryption", "00000000/00", "o/" + "A" * 64]
+)
+def test_foreign_rows_are_refused(store: Encrypted, memory: Memory, name: str) -> None:
+    """A row whose name this key did not make is damage, not something to skip."""
+    store.set("r/heads/main", b"1")
+    memory.set(name, b"row")
+    with pytest.raises(CorruptStore, match="was not written with this key"):
+        list(store.keys())
+    assert store.get("r/heads/main") == b"1"
+
+
+def test_a_foreign_object_is_refused_as_it_is_read(store: Encrypted, memory: Memory) -> None:
+    """Every name of an object's form stands for one; there is no value for it."""
+    store.set("a", b"")
+    memory.set(OBJECT, b"planted")
+    (key,) = store.keys("o/")
+    with pytest.raises(CorruptObject, match="cannot be decrypted"):
+        store.get(key)
+
+
+def test_a_damaged_copy_in_a_cache_is_read_again(tmp_path: Path) -> None:
+    """Behind a cache whose copy is damaged stands the store."""
+    memory = Memory()
+    cache = Cache(memory)
+    store = Encrypted(cache, KEY)
+    store.set(OBJECT, b"value")
+    name = store._cipher.name(OBJECT)
+    cache._memory[name] = b"damaged" * 10
+    assert store.get(OBJECT) == b"value"
+    assert store.get_many([OBJECT, OTHER]) == {OBJECT: b"value"}
+
+
+def test_damage_in_a_repository_names_the_object(memory: Memory) -> None:
+    """A commit whose row was changed raises CorruptObject with its id."""
+    store = Encrypted(memory, KEY)
+    state = Versioned(store)
+    state["k"] = "v" * 5000
+    commit = state.commit("m")
+    assert commit is not None
+    name = store._cipher.name(f"o/{commit.id}")
+    row = bytearray(memory._values[name])
+    row[-1] ^= 1
+    memory.set(name, bytes(row))
+    with pytest.raises(CorruptObject, match=commit.id):
+        Versioned(Encrypted(memory, KEY))["k"]
+
+
+# Keys
+
+
+def test_a_wrong_key_never_looks_like_an_empty_store(store: Encrypted, memory: Memory) -> None:
+    """It is refused as the store is opened, with both fingerprints and neither key."""
+    store.set("a", b"1")
+    with pytest.raises(InvalidInput, match="another key") as caught:
+        Encrypted(memory, OTHER_KEY)
+    assert fingerprint(KEY) in str(caught.value)
+    assert fingerprint(OTHER_KEY) in str(caught.value)
+    assert KEY.hex() not in str(caught.value)
+
+
+def test_two_keys_at_once(memory: Memory) -> None:
+    """Of two handles with different keys on an empty store, the second to write is told, and so is its reader."""
+    first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
+    assert second.get("a") is None
+    first.set("a", b"1")
+    uses: list[Callable[[], object]] = [
+        lambda: second.get("a"),
+        lambda: second.get_many(["a"]),
+        lambda: "a" in second,
+        lambda: list(second.keys()),
+        lambda: list(second.items()),
+        lambda: second.set("a", b"2"),
+        lambda: second.set_many({"a": b"2"}),
+        lambda: second.delete("a"),
+        lambda: second.delete_many(["a"]),
+        lambda: second.compare_and_swap("a", None, b"2"),
+        lambda: second.compare_and_swap("a", None, None),
+        lambda: second.transact({"a": b"2"}, {}),
+        lambda: second.transact({"a": None}, {}),
+        lambda: second.exclusively(lambda: {"a": b"2"}),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidInput, match="another key"):
+            use()
+    assert dict(first.items()) == {"a": b"1"}
+
+
+def test_looking_at_an_empty_store_writes_nothing(store: Encrypted, memory: Memory) -> None:
+    """The mark comes with the first write, not before."""
+    assert store.get("a") is None
+    assert list(store.keys("r/")) == list(store.items()) == []
+    assert "a" not in store
+    store.delete("a")
+    store.delete_many(["a", "b"])
+    store.set_many({})
+    assert store.compare_and_swap("a", None, None)
+    assert not store.compare_and_swap("a", b"1", None)
+    assert store.transact({"a": None}, {"b": None})
+    assert not store.transact({}, {"b": b""})
+    assert store.exclusively(dict)
+    for wrong in (lambda: store.set("a\0", b""), lambda: store.transact({"a": b"", "b\0": b""}, {})):
+        with pytest.raises(InvalidInput):
+            wrong()
+    assert list(memory.keys()) == []
+
+
+@pytest.mark.parametrize("write", ["set", "set_many", "compare_and_swap", "transact", "exclusively"])
+def test_the_first_write_marks_the_store(memory: Memory, write: str) -> None:
+    """Whichever it is."""
+    store = Encrypted(memory, KEY)
+    writes: dict[str, Callable[[], object]] = {
+        "set": lambda: store.set("a", b"1"),
+        "set_many": lambda: store.set_many({"a": b"1"}),
+        "compare_and_swap": lambda: store.compare_and_swap("a", None, b"1"),
+        "transact": lambda: store.transact({"a": b"1"}, {"a": None}),
+        "exclusively": lambda: store.exclusively(lambda: {"a": b"1"}),
+    }
+    writes[write]()
+    mark = memory.get(MARK)
+    assert mark is not None
+    assert mark.startswith(b"1 " + fingerprint(KEY).encode())
+    assert dict(Encrypted(memory, KEY).items()) == {"a": b"1"}
+
+
+def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
+    """It is refused, with the way to open it; so is one whose mark is gone."""
+    with Versioned(memory) as state:
+        state["k"] = 1
+        state.commit()
+    with pytest.raises(InvalidInput, match="is not encrypted"):
+        Encrypted(memory, KEY)
+    other = Memory()
+    Encrypted(other, KEY).set("a", b"1")
+    other.delete(MARK)
+    with pytest.raises(InvalidInput, match="is not encrypted, and not empty"):
+        Encrypted(other, KEY)
+
+
+def test_an_encrypted_store_opened_without_its_key(store: Encrypted, memory: Memory) -> None:
+    """A repository over the rows themselves says how to open them."""
+    Versioned(store).commit("nothing")
+    Repository(memory)
+    state = Versioned(store)
+    state["k"] = 1
+    state.commit()
+    with pytest.raises(InvalidInput, match=r"is encrypted: open it through Encrypted\(store, key\)"):
+        Repository(memory)
+    assert Versioned(Encrypted(memory, KEY))["k"] == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "error"),
+    [(b"", CorruptStore), (b"x", CorruptStore), (b"0 ab", CorruptStore), (b"\xff", CorruptStore)]
+    + [(b"2 ab", UnsupportedFormat), (b"1 ab", InvalidInput), (b"1", InvalidInput)],
+)
+def test_marks_that_make_no_sense(memory: Memory, mark: bytes, error: type[VStateError]) -> None:
+    """A mark of a newer version, or of none, is refused as such."""
+    memory.set(MARK, mark)
+    with pytest.raises(error):
+        Encrypted(memory, KEY)
+
+
+@pytest.mark.parametrize("key", [b"", b"short", bytes(33), "", 7, None, KEY.hex()])
+def test_what_is_no_key(memory: Memory, key: object) -> None:
+    """A key has 32 bytes, and no error shows what was given."""
+    with pytest.raises((InvalidInput, NotFound)):
+        Encrypted(memory, key)  # type: ignore[arg-type]
+
+
+def test_key_files(tmp_path: Path, key_file: Path, memory: Memory) -> None:
+    """A file of one line, for its owner only, which is never overwritten."""
+    assert load_key(key_file) == KEY
+    assert key_file.read_text() == f"vstate encryption key 1: {KEY.hex()}\n"
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(AlreadyExists, match="choose another name"):
+        save_key(key_file, OTHER_KEY)
+    assert load_key(key_file) == KEY
+    Encrypted(memory, key_file).set("a", b"1")
+    assert Encrypted(memory, str(key_file)).get("a") == Encrypted(memory, KEY).get("a") == b"1"
+    assert len({generate_key() for _ in range(10)}) == 10
+    with pytest.raises(NotFound, match="vstate key new"):
+        load_key(tmp_path / "absent")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="this system has no modes of files")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610, 0o777])
+def test_a_key_file_that_others_can_read(key_file: Path, mode: int) -> None:
+    """It is refused, with the command that mends it."""
+    key_file.chmod(mode)
+    with pytest.raises(InvalidInput, match="chmod 600"):
+        load_key(key_file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        KEY,
+        KEY.hex().encode(),
+        b"vstate encryption key 1: 00",
+        b"vstate encryption key 1: " + b"g" * 64,
+    ]
+    + [b"vstate encryption key 2: " + b"0" * 64, b"x" * 100_000],
+)
+def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
+    """Nothing else is taken for a key."""
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(InvalidInput) as caught:
+        load_key(path)
+    assert KEY.hex() not in str(caught.value)
+
+
+def test_a_key_file_that_is_none(tmp_path: Path) -> None:
+    """A directory and a pipe are no key files, and reading them waits for nobody."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path, tmp_path / "pipe", "nul\0"):
+        with pytest.raises(InvalidInput):
+            load_key(path)
+    with pytest.raises(InvalidInput, match="cannot be made"):
+        save_key(tmp_path / "absent" / "file", KEY)
+
+
+def test_the_key_is_nowhere(store: Encrypted, key_file: Path) -> None:
+    """Not in the repr, and a pickle is refused rather than made with the key in it."""
+    assert repr(store) == "Encrypted(Memory(0 keys))"
+    with pytest.raises(TypeError, match="open it again"):
+        pickle.dumps(store)
+    state = Versioned()
+    state["store"] = store
+    with pytest.raises(Unpicklable):
+        state.commit()
+    with Encrypted(Memory(), key_file) as other:
+        assert repr(other) == "Encrypted(Memory(0 keys))"
+
+
+# Around it
+
+
+def test_it_is_where_its_store_is(tmp_path: Path) -> None:
+    """Messages name the store behind, and closing closes it."""
+    store = Encrypted(Disk(tmp_path / "store"), KEY)
+    assert store.location == str(tmp_path / "store")
+    store.close()
+    with pytest.raises(InvalidInput, match="is closed"):
+        store.set("r/heads/main", b"")
+
+
+def test_urls(tmp_path: Path, key_file: Path) -> None:
+    """encrypted:STORE?key_file=PATH, where the other options are the store's own."""
+    place = tmp_path / "store"
+    for text in (
+        f"encrypted:{place}?key_file={key_file}",
+        f"encrypted:disk:{place}?key_file={key_file}",
+        f"encrypted:disk:{place}?durability=process&key_file={key_file}&timeout=5",
+        f"encrypted:{place}?timeout=5&key_file={key_file}",
+    ):
+        with open_store(text) as store:
+            assert isinstance(store, Encrypted)
+            assert store.location == str(place)
+            store.set("a", text.encode())
+        with open_store(text, create=False) as store:
+            assert store.get("a") == text.encode()
+    with open_store(f"encrypted:memory:?key_file={key_file}") as store:
+        store.set("a", b"1")
+        assert store.get("a") == b"1"
+    with open_store(place) as store, pytest.raises(InvalidInput, match="encrypted:"):
+        Repository(store)
+
+
+def test_urls_that_are_refused(tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a store or a key file it is malformed; a wrong key closes the store again."""
+    monkeypatch.chdir(tmp_path)
+    for text in ("encrypted:", "encrypted:store", "encrypted:?key_file=x", "encrypted:store?key_file="):
+        with pytest.raises(InvalidInput, match=r"encrypted:STORE\?key_file=PATH"):
+            open_store(text)
+    with pytest.raises(InvalidInput, match="no option"):
+        open_store(f"encrypted:store?speed=1&key_file={key_file}")
+    with pytest.raises(NotFound):
+        open_store(f"encrypted:store?key_file={key_file}", create=False)
+    assert not (tmp_path / "store").exists()
+    with pytest.raises(NotFound, match="no key file"):
+        open_store("encrypted:store?key_file=absent")
+
+
+def test_without_the_package(run_python: Callable[..., str]) -> None:
+    """Importing vstate does not need cryptography; an Encrypted store does, and says how to get it."""
+    script = """
+import sys
+sys.modules["cryptography"] = None
+from vstate import Encrypted, InvalidInput, Memory, Versioned
+Versioned(Memory())
+try:
+    Encrypted(Memory(), bytes(32))
+except InvalidInput as error:
+    print(error)
+"""
+    assert "pip install 'vstate[crypto]'" in run_python(script)
+    assert run_python("import sys, vstate; print('cryptography' in sys.modules)").strip() == "False"
+
+
+def test_many_processes_begin_one_store(run_python: Callable[..., str], tmp_path: Path) -> None:
+    """Processes that write to an empty store at once agree on its mark, and lose nothing."""
+    script = """
+import sys
+from vstate import Disk, Encrypted
+with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
+    for number in range(20):
+        while True:
+            old = store.get("count")
+            if store.compare_and_swap("count", old, str(int(old or b"0") + 1).encode()):
+                break
+"""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: run_python(script, tmp_path / "store"), range(4)))
+    with Encrypted(Disk(tmp_path / "store"), KEY) as store:
+        assert dict(store.items()) == {"count": b"80"}
+    connection = sqlite3.connect(tmp_path / "store" / "vstate.db")
+    assert connection.execute("SELECT count(*) FROM kv").fetchone() == (2,)
+    connection.close()

@@ -1,0 +1,402 @@
+"""Signatures: what a key signs, what changes it, and who is trusted."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vstate import Memory, Versioned
+from vstate.errors import AlreadyExists, InvalidInput, NotFound, UntrustedCommit
+from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit, Event, Signature
+from vstate.objects.ids import ObjectId
+from vstate.repo import signing
+from vstate.repo.repository import Repository
+from vstate.repo.signing import PublicKey, SigningKey, Trust, as_public_key, as_signing_key, check, signer_of
+from vstate.values.entry import PICKLE, encode_value
+
+KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+OTHER = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+TEXT = "ed25519:03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
+
+COMMIT = Commit(
+    ObjectId(b"t" * 32),
+    (ObjectId(b"p" * 32),),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    "message",
+    {"model": "small"},
+    (Event("kind", datetime(2026, 1, 1, tzinfo=UTC), {"n": 1}, "space"),),
+)
+
+
+def stored(commit: Commit) -> Commit:
+    """The commit as it is read from a store."""
+    return Commit.decode(commit.oid, commit.body)
+
+
+def test_a_golden_signature() -> None:
+    """Ed25519 has one signature for a key and a message; this one holds for every version."""
+    signed = KEY.sign(Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC)))
+    assert signed.signature is not None
+    assert signed.signature.signer == bytes(KEY.public)
+    assert (
+        signed.signature.value.hex()
+        == "9fee78c9cb41fac8f42ee0535e6a980202728f0fbd837c8f6fae807aeda89ccbe0874d0ae793d72dfe0af5ecae100f9e1d8e4eea91118c0b6dbada5a0b7efe09"
+    )
+    assert KEY.sign(signed) == signed
+
+
+def test_a_signed_commit() -> None:
+    """It is another commit with the same content, whose signature is good in this process and after reading."""
+    signed = KEY.sign(COMMIT)
+    assert signed != COMMIT
+    assert replace(signed, signature=None) == COMMIT
+    for commit in (signed, stored(signed)):
+        assert check(commit) == "good"
+        assert signer_of(commit) == KEY.public
+    assert check(COMMIT) == "unsigned"
+    assert signer_of(COMMIT) is None
+    assert COMMIT.signature is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tree": None},
+        {"parents": ()},
+        {"parents": (ObjectId(b"q" * 32),)},
+        {"time": COMMIT.time + timedelta(microseconds=1)},
+        {"message": "message "},
+        {"info": {}},
+        {"events": ()},
+        {"events": (replace(COMMIT.events[0], namespace=""),)},
+    ],
+    ids=repr,
+)
+def test_what_is_signed_is_all_of_it(change: dict[str, Any]) -> None:
+    """A commit that differs anywhere does not carry the signature of another."""
+    changed = replace(KEY.sign(COMMIT), **change)
+    assert check(changed) == check(stored(changed)) == "bad"
+    assert signer_of(changed) is None
+
+
+def test_every_bit_of_a_signature_counts() -> None:
+    """A flipped bit, in the signer or in the value, makes a bad signature and raises nothing."""
+    signature = KEY.sign(COMMIT).signature
+    assert signature is not None
+    for field in ("signer", "value"):
+        raw = getattr(signature, field)
+        for bit in range(8 * len(raw)):
+            changed = bytearray(raw)
+            changed[bit // 8] ^= 1 << bit % 8
+            commit = replace(COMMIT, signature=signature._replace(**{field: bytes(changed)}))
+            assert check(commit) == "bad"
+            assert not Trust([KEY]).signed(commit)
+    for nonsense in (bytes(32), b"\xff" * 32):
+        assert check(replace(COMMIT, signature=Signature(nonsense, signature.value))) == "bad"
+
+
+def test_signing_again() -> None:
+    """Another key's signature takes the place of the first; events that name a stored commit do not any more."""
+    first = stored(KEY.sign(COMMIT))
+    assert first.events[0].commit == first.id
+    again = OTHER.sign(first)
+    assert signer_of(again) == OTHER.public
+    assert again.events[0].commit is None
+    assert again == OTHER.sign(COMMIT)
+
+
+# Keys
+
+
+def test_public_keys() -> None:
+    """A public key is 32 bytes, and one line of text that is parsed back."""
+    key = KEY.public
+    assert str(key) == TEXT
+    assert key.short == TEXT[:18]
+    assert repr(key) == f"PublicKey({TEXT[:18]}…)"
+    for other in (
+        PublicKey.parse(f" {TEXT}\n"),
+        PublicKey(bytes(key)),
+        PublicKey.parse(TEXT.upper().replace("ED", "ed")),
+    ):
+        assert other == key
+        assert hash(other) == hash(key)
+    assert key != OTHER.public
+    assert pickle.loads(pickle.dumps(key)) == key
+
+
+@pytest.mark.parametrize(
+    "text", ["", TEXT[8:], TEXT[:-1], TEXT + "0", "rsa" + TEXT[7:], TEXT[:-1] + "g", TEXT[:-2] + " 1"]
+)
+def test_what_is_no_public_key(text: str) -> None:
+    """Any other text, and any other number of bytes, is refused."""
+    with pytest.raises(InvalidInput):
+        PublicKey.parse(text)
+    with pytest.raises(InvalidInput):
+        PublicKey(text.encode()[:31])
+
+
+def test_a_file_with_a_public_key(tmp_path: Path) -> None:
+    """It holds the text; a secret key is refused by name."""
+    (tmp_path / "key.pub").write_text(f"{TEXT}\n")
+    assert PublicKey.load(tmp_path / "key.pub") == KEY.public
+    KEY.save(tmp_path / "key")
+    with pytest.raises(InvalidInput, match="holds a secret key"):
+        PublicKey.load(tmp_path / "key")
+    with pytest.raises(NotFound):
+        PublicKey.load(tmp_path / "absent")
+    with pytest.raises(InvalidInput):
+        PublicKey.load(tmp_path)
+
+
+@pytest.mark.parametrize("password", [None, b"pass"])
+def test_a_key_is_saved_and_loaded(tmp_path: Path, password: bytes | None) -> None:
+    """The file is PEM, for its owner only, and never overwritten."""
+    path = tmp_path / "agent.key"
+    KEY.save(path, password=password)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_bytes().startswith(
+        b"-----BEGIN ENCRYPTED" if password else b"-----BEGIN PRIVATE KEY-----"
+    )
+    loaded = SigningKey.load(path, password=password)
+    assert loaded.public == KEY.public
+    assert loaded.sign(COMMIT) == KEY.sign(COMMIT)
+    before = path.read_bytes()
+    with pytest.raises(AlreadyExists, match="choose another name"):
+        OTHER.save(path)
+    assert path.read_bytes() == before
+    with pytest.raises(
+        InvalidInput, match="give none" if password is None else "is encrypted: give its password"
+    ):
+        SigningKey.load(path, password=None if password else b"wrong")
+    if password:
+        with pytest.raises(InvalidInput, match="password is wrong"):
+            SigningKey.load(path, password=b"wrong")
+
+
+def test_generated_keys_differ() -> None:
+    """Each is a new one."""
+    assert len({SigningKey.generate().public for _ in range(5)}) == 5
+    with pytest.raises(InvalidInput, match="empty password"):
+        KEY.save("never-made", password=b"")
+    assert not Path("never-made").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="this system has no modes of files")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o700 | 0o007])
+def test_a_key_file_that_others_can_read(tmp_path: Path, mode: int) -> None:
+    """It is refused, with the command that mends it."""
+    path = tmp_path / "agent.key"
+    KEY.save(path)
+    path.chmod(mode)
+    with pytest.raises(InvalidInput, match=f"chmod 600 {path}"):
+        SigningKey.load(path)
+    path.chmod(0o400)
+    assert SigningKey.load(path).public == KEY.public
+
+
+def test_a_mask_cannot_widen_a_key_file(tmp_path: Path) -> None:
+    """The file is for its owner only from the moment it is there."""
+    before = os.umask(0)
+    try:
+        KEY.save(tmp_path / "agent.key")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "agent.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_that_hold_no_key(tmp_path: Path) -> None:
+    """What is no Ed25519 key in PEM is refused; what is not there is not found."""
+    curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for number, content in enumerate((b"", b"text", TEXT.encode(), curve, b"-----BEGIN PRIVATE KEY-----\n")):
+        path = tmp_path / str(number)
+        path.write_bytes(content)
+        path.chmod(0o600)
+        with pytest.raises(InvalidInput):
+            SigningKey.load(path)
+    with pytest.raises(NotFound, match="vstate key new"):
+        SigningKey.load(tmp_path / "absent")
+    with pytest.raises(InvalidInput):
+        KEY.save(tmp_path / "absent" / "file")
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Neither repr nor a pickle nor a copy lets it out."""
+    secret = bytes(range(32))
+    assert repr(KEY) == f"SigningKey(of {KEY.public.short}…)"
+    assert secret.hex() not in f"{KEY!r}{KEY}{vars(KEY)}"
+    actions: list[Callable[[], object]] = [lambda: pickle.dumps(KEY), lambda: copy.deepcopy(KEY)]
+    for action in actions:
+        with pytest.raises(TypeError, match="save\\(\\) it once"):
+            action()
+
+
+def test_what_can_be_given_as_a_key(tmp_path: Path) -> None:
+    """A key of ours, one of the library's, a path; for a public one also its text and its bytes."""
+    raw = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    KEY.save(tmp_path / "key")
+    for secret in (KEY, raw, tmp_path / "key", str(tmp_path / "key")):
+        assert as_signing_key(secret).public == KEY.public
+    for public in (KEY.public, TEXT, bytes(KEY.public), raw.public_key(), KEY):
+        assert as_public_key(public) == KEY.public
+    for wrong in (None, 7, b"x" * 31, raw.public_key()):
+        with pytest.raises(InvalidInput):
+            as_signing_key(wrong)  # type: ignore[arg-type]
+    for wrong in (None, 7, b"x" * 31, raw, "key"):
+        with pytest.raises(InvalidInput):
+            as_public_key(wrong)  # type: ignore[arg-type]
+
+
+# Trust
+
+
+def test_trust() -> None:
+    """Trusted is what has a good signature by one of the keys, and nothing else."""
+    signed, foreign = stored(KEY.sign(COMMIT)), stored(OTHER.sign(COMMIT))
+    for keys in ([KEY.public], [TEXT], TEXT, KEY.public, [bytes(KEY.public)], iter([KEY])):
+        trust = Trust(keys)
+        assert [trust.signed(commit) for commit in (signed, foreign, COMMIT)] == [True, False, False]
+    assert Trust([KEY, OTHER]).signed(foreign)
+    assert repr(Trust([TEXT])) == f"Trust({TEXT[:18]})"
+    for nobody in ([], ["ed25519:00"]):
+        with pytest.raises(InvalidInput):
+            Trust(nobody)
+
+
+def test_a_signature_that_claims_a_trusted_key() -> None:
+    """The key's name on a commit is worth nothing without its signature."""
+    foreign = OTHER.sign(COMMIT).signature
+    assert foreign is not None
+    claimed = stored(replace(COMMIT, signature=Signature(bytes(KEY.public), foreign.value)))
+    trust = Trust([KEY])
+    for _ in range(2):
+        assert not trust.signed(claimed)
+
+
+def test_an_untrusted_commit_says_why() -> None:
+    """The error carries the commit, the signer if there is one, and what to do."""
+    trust = Trust([KEY])
+    trust.require(KEY.sign(COMMIT))
+    with pytest.raises(UntrustedCommit, match="it is not signed; `vstate verify`") as unsigned:
+        trust.require(COMMIT)
+    assert (unsigned.value.commit, unsigned.value.signer) == (COMMIT.id, None)
+    foreign = OTHER.sign(COMMIT)
+    with pytest.raises(UntrustedCommit, match=f"signed by {OTHER.public}") as other:
+        trust.require(foreign)
+    assert (other.value.commit, other.value.signer) == (foreign.id, str(OTHER.public))
+    with pytest.raises(UntrustedCommit, match="its signature is not valid") as bad:
+        trust.require(replace(KEY.sign(COMMIT), message="changed"))
+    assert bad.value.signer is None
+
+
+def test_trust_remembers_and_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is verified once, and what is remembered has a bound; threads may share it."""
+    calls: list[str] = []
+
+    def counted(commit: Commit) -> str:
+        calls.append(commit.id)
+        return check(commit)
+
+    monkeypatch.setattr(signing, "check", counted)
+    monkeypatch.setattr(signing, "_REMEMBERED", 10)
+    trust = Trust([KEY])
+    commits = [KEY.sign(replace(COMMIT, message=str(number))) for number in range(25)]
+    assert all(trust.signed(commits[0]) for _ in range(5))
+    assert len(calls) == 1
+    assert all(trust.signed(commit) for commit in commits)
+    assert len(trust._known) <= 10
+
+    results: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: results.extend(trust.signed(commit) for commit in commits * 10))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 1000
+
+
+def test_what_a_writer_can_do(tmp_path: Path) -> None:
+    """Without trust a planted value runs as it is read; a signature tells it apart; an earlier head is signed too."""
+    store = Memory()
+    repo = Repository(store)
+    with Versioned(store) as state:
+        state["k"] = 1
+        state.commit("first")
+
+    def publish(entries: dict[str, bytes], key: SigningKey | None) -> Commit:
+        head = repo.branch("main")
+        root, objects, nodes = tree.update(repo.objects.node, head.tree, entries)
+        commit = repo.build_commit(root, (head,))
+        commit = commit if key is None else key.sign(commit)
+        assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action="test")
+        return commit
+
+    trust = Trust([KEY])
+    first, second = (publish({"k": encode_value(value).entry}, KEY) for value in ("old", "new"))
+    assert trust.signed(Repository(store).branch("main"))
+    target = tmp_path / "planted"
+    pickled = pickle.dumps(_Planted(str(target)))
+    publish({"k": encode([PICKLE, [pickled], len(pickled), "app.Thing"])}, None)
+    with pytest.raises(UntrustedCommit, match="not signed"):
+        trust.require(Repository(store).branch("main"))
+    assert not target.exists()
+    assert Versioned(store)["k"] is None
+    assert target.is_dir()
+    # The signed commits are what they were, and nothing says which of them is the newest.
+    store.set("r/heads/main", first.id.encode())
+    trust.require(Repository(store).branch("main"))
+    assert Versioned(store)["k"] == "old"
+    assert second != first
+
+
+class _Planted:
+    """Loading it makes a directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_without_the_package(run_python: Callable[..., str]) -> None:
+    """Everything that needs cryptography says how to get it; reading unsigned commits does not need it."""
+    script = f"""
+import sys
+sys.modules["cryptography"] = None
+from datetime import UTC, datetime
+from vstate import Commit, InvalidInput
+from vstate.objects.commit import Signature
+from vstate.repo.signing import *
+commit = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC))
+print(check(commit), signer_of(commit), Trust([{TEXT!r}]).signed(commit))
+signed = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC), signature=Signature(bytes(32), bytes(64)))
+for needs in (SigningKey.generate, lambda: SigningKey.load("x"), lambda: as_signing_key("x"), lambda: check(signed)):
+    try:
+        needs()
+    except InvalidInput as error:
+        print(error)
+"""
+    lines = run_python(script).splitlines()
+    assert lines[0] == "unsigned None False"
+    assert len(lines) == 5
+    assert all("pip install 'vstate[crypto]'" in line for line in lines[1:])

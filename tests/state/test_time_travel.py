@@ -1,0 +1,378 @@
+"""Blame, bisect, undo and redo of a state."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from vstate import Commit, Live, Memory, Snapshot, Versioned
+from vstate.errors import (
+    DetachedHead,
+    InvalidInput,
+    KeyNotFound,
+    NotFound,
+    NotVersioned,
+    RefMoved,
+    StoreUnavailable,
+    UncommittedChanges,
+)
+from vstate.testing import Faulty
+
+
+def commit(state: Versioned, message: str, **values: Any) -> Commit:
+    state.update(values)
+    made = state.commit(message)
+    assert made is not None
+    return made
+
+
+def actions(state: Versioned) -> list[str]:
+    return [line.action for line in state.repo.refs.reflog(f"heads/{state.branch}")]
+
+
+@pytest.fixture
+def state() -> Versioned:
+    """Commits c0 to c3 on main, in which k is 0 to 3."""
+    state = Versioned()
+    for number in range(4):
+        commit(state, f"c{number}", k=number, same=["x"])
+    return state
+
+
+def test_undo_takes_the_last_move_back(state: Versioned) -> None:
+    """Whatever it was: a commit, a reset, a rollback; each a further one back."""
+    state.reset("HEAD~2")
+    commit(state, "other", k=9)
+    state.rollback("HEAD~1")
+    messages = []
+    for _ in range(4):
+        messages.append(state.undo().message)
+        assert state.head == state.repo.branch("main")
+    assert messages == ["other", "c1", "c3", "c2"]
+    assert state["k"] == 2
+
+
+def test_undo_twice_goes_two_moves_back_and_redo_forward_again(state: Versioned) -> None:
+    """An undo marks the move before it as undone; redo takes the last undo back, a move ends that."""
+    assert [state.undo().message, state.undo().message] == ["c2", "c1"]
+    assert state.redo().message == "c2"
+    assert state.redo().message == "c3"
+    with pytest.raises(InvalidInput, match="nothing to redo on branch 'main': the last move was no undo"):
+        state.redo()
+    assert state.undo().message == "c2"
+    commit(state, "new", k=10)
+    with pytest.raises(InvalidInput, match="nothing to redo"):
+        state.redo()
+    assert [state.undo().message, state.undo().message] == ["c2", "c1"]
+    assert actions(state)[:2] == ["undo: commit: c2", "undo: commit: new"]
+
+
+def test_several_steps_are_one_move(state: Versioned) -> None:
+    """undo(steps=3) leaves one line in the reflog, which redo takes back as a whole."""
+    assert state.undo(steps=3).message == "c0"
+    assert actions(state)[0] == "undo 3 moves: commit: c3"
+    assert state.redo().message == "c3"
+    assert actions(state)[0] == "redo: commit: c3"
+    assert state.undo().message == "c2"
+    assert actions(state)[0] == "undo: commit: c3"
+    assert state.undo(steps=2).message == "c0"
+    assert [state.redo().message, state.redo().message] == ["c2", "c3"]
+
+
+def test_nothing_is_lost(state: Versioned) -> None:
+    """What was undone is a revision of the reflog still, and keeps its commit."""
+    head = state.head
+    state.undo()
+    assert state.checkout("main@{1}").commit == head
+    state.repo.gc()
+    assert state.checkout("main@{1}")["k"] == 3
+
+
+def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> None:
+    """Only what differs is loaded anew; an edit in place of the rest is in the next commit."""
+    same = state["same"]
+    state.undo()
+    assert state["k"] == 2
+    assert state["same"] is same
+    same.append("y")
+    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").oid,)
+
+
+def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
+    """Before it there was no branch: the error says how to do without it. Nothing has moved."""
+    with pytest.raises(InvalidInput, match=r"began with 'commit: c0'.*vstate branch -d main"):
+        state.undo(steps=4)
+    assert state.head == state.repo.branch("main")
+    assert state["k"] == 3
+    state.create_branch("side", "HEAD~1")
+    side = Versioned(state.store, branch="side")
+    with pytest.raises(InvalidInput, match=r"began with 'branch: created from HEAD~1'.*branch -d side"):
+        side.undo()
+
+
+def test_nothing_to_undo() -> None:
+    """Before the first commit, and when the reflog is gone; steps are counted from 1."""
+    state = Versioned()
+    with pytest.raises(NotFound, match="no branch 'main'"):
+        state.undo()
+    commit(state, "c0", k=1)
+    commit(state, "c1", k=2)
+    with pytest.raises(InvalidInput, match="from 1 on, not 0"):
+        state.undo(steps=0)
+    for key in list(state.store.keys("reflog/")):
+        state.store.delete(key)
+    with pytest.raises(InvalidInput, match="nothing to undo on branch 'main'"):
+        state.undo()
+    commit(state, "c2", k=3)
+    with pytest.raises(InvalidInput, match="only 1 of 2 moves to undo"):
+        state.undo(steps=2)
+    assert state.undo().message == "c1"
+
+
+def test_uncommitted_changes_are_not_lost(state: Versioned) -> None:
+    """undo and redo ask for a clean state, recorded events included."""
+    state["same"].append("y")
+    with pytest.raises(UncommittedChanges, match="undo would lose"):
+        state.undo()
+    state.discard()
+    state.undo()
+    state.record("note")
+    with pytest.raises(UncommittedChanges, match="redo would lose"):
+        state.redo()
+
+
+def test_a_detached_head_has_nothing_to_undo(state: Versioned) -> None:
+    """It is on no branch."""
+    state.repo.checkout("HEAD~1")
+    detached = Versioned(state.store)
+    for act in (detached.undo, detached.redo):
+        with pytest.raises(DetachedHead):
+            act()
+
+
+def test_another_writer_came_in_between(state: Versioned) -> None:
+    """What this handle has not seen is not undone: refresh first."""
+    other = Versioned(state.store)
+    commit(other, "theirs", theirs=1)
+    with pytest.raises(RefMoved):
+        state.undo()
+    assert state.repo.branch("main") == other.head
+    state.refresh()
+    assert state.undo().message == "c3"
+
+
+def test_a_move_that_moved_nothing_is_passed_over(state: Versioned) -> None:
+    """A reset to where the branch is leaves a line; undoing it would do nothing."""
+    state.reset("HEAD")
+    assert state.undo().message == "c2"
+
+
+def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -> None:
+    """A process that died in a store without transactions leaves a line that leads nowhere."""
+    refs = state.repo.refs
+    lines = state.store
+    before = set(lines.keys("reflog/heads/main:"))
+    refs.compare_and_swap("heads/side", expected=None, new=state.checkout("HEAD~2").commit.oid, action="x")
+    (key,) = lines.keys("reflog/heads/side:")
+    value = lines.get(key)
+    assert value is not None
+    lines.set(key.replace("side", "main"), value)
+    assert len(set(lines.keys("reflog/heads/main:")) - before) == 1
+    assert state.undo().message == "c2"
+
+
+def test_a_commit_that_gc_removed_cannot_be_gone_back_to(state: Versioned) -> None:
+    """That is said before anything moves."""
+    head, before = state.head, state.checkout("HEAD~1").commit
+    state.store.delete(f"o/{before.id}")
+    fresh = Versioned(state.store)
+    with pytest.raises(NotFound, match=f"{before.short} of before is gone: gc has removed it"):
+        fresh.undo()
+    assert fresh.head == head == fresh.repo.branch("main")
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_store_that_fails_leaves_all_as_it_was(atomic: bool) -> None:
+    """Whichever call the store refuses, the undo has not happened, and the next one does."""
+    fail_at = 0
+    failed = True
+    while failed:
+        fail_at += 1
+        faulty = Faulty(Memory(), atomic=atomic)
+        state = Versioned(faulty)
+        commit(state, "c0", k=0)
+        commit(state, "c1", k=1)
+        faulty.fail_at = len(faulty.calls) + fail_at
+        try:
+            state.undo()
+            failed = False
+        except StoreUnavailable:
+            faulty.fail_at = None
+            assert (state["k"], state.head) == (1, state.repo.branch("main"))
+            assert state.undo().message == "c0"
+        assert state["k"] == 0
+    assert fail_at > 3
+
+
+def test_undo_waits_for_the_transaction_of_another_thread(state: Versioned) -> None:
+    """It never takes half of one back."""
+    entered, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with state.transaction("whole"):
+            state["k"] = 10
+            entered.set()
+            go.wait(10)
+            state["same"] = ["z"]
+
+    def undo() -> None:
+        state.undo()
+
+    threads = [threading.Thread(target=work), threading.Thread(target=undo)]
+    threads[0].start()
+    assert entered.wait(10)
+    threads[1].start()
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert (state["k"], state["same"]) == (3, ["x"])
+    assert actions(state)[:2] == ["undo: commit: whole", "commit: whole"]
+
+
+class Undoing(RuleBasedStateMachine):
+    """A branch against a model: where it was before each move that is not undone, and what was undone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Versioned()
+        self.number = 0
+        self.undoable: list[Commit] = []
+        self.redoable: list[tuple[Commit, list[Commit]]] = []
+
+    @initialize()
+    def begin(self) -> None:
+        commit(self.state, "first", k=-1)
+
+    def moved(self, old: Commit | None) -> None:
+        assert old is not None
+        if self.state.head != old:
+            self.undoable.append(old)
+            self.redoable.clear()
+
+    @rule()
+    def commit(self) -> None:
+        old = self.state.head
+        self.number += 1
+        commit(self.state, f"c{self.number}", k=self.number)
+        self.moved(old)
+
+    @rule(back=st.integers(0, 3))
+    def reset(self, back: int) -> None:
+        old = self.state.head
+        log = list(self.state.log())
+        self.state.reset(log[min(back, len(log) - 1)])
+        self.moved(old)
+
+    @rule(steps=st.integers(1, 3))
+    def undo(self, steps: int) -> None:
+        old = self.state.head
+        assert old is not None
+        if steps > len(self.undoable):
+            with pytest.raises(InvalidInput):
+                self.state.undo(steps=steps)
+            return
+        target = self.undoable[-steps]
+        self.redoable.append((old, self.undoable[-steps:]))
+        del self.undoable[-steps:]
+        assert self.state.undo(steps=steps) == target
+
+    @precondition(lambda self: self.redoable)
+    @rule()
+    def redo(self) -> None:
+        target, undone = self.redoable.pop()
+        self.undoable += undone
+        assert self.state.redo() == target
+
+    @precondition(lambda self: not self.redoable)
+    @rule()
+    def redo_of_nothing(self) -> None:
+        with pytest.raises(InvalidInput):
+            self.state.redo()
+
+    @invariant()
+    def is_where_it_says(self) -> None:
+        head = self.state.head
+        if head is not None:
+            assert self.state.repo.branch("main") == head
+            assert self.state["k"] == self.state.checkout(head)["k"]
+
+
+TestUndoing = Undoing.TestCase
+TestUndoing.settings = settings(max_examples=40, stateful_step_count=25)
+
+
+# Blame and bisect: their algorithms are tested with the repository
+
+
+def test_blame_of_a_state(state: Versioned) -> None:
+    """Seen from this handle's HEAD, wherever its branch is; keys are str."""
+    assert state.blame("k").message == "c3"
+    assert state.blame("same", "[0]").message == "c0"
+    other = state.fork("other", "HEAD~1")
+    assert other.blame("k").message == "c2"
+    with pytest.raises(KeyNotFound):
+        state.blame("nowhere")
+    with pytest.raises(TypeError):
+        state.blame(5)  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="no commit yet"):
+        Versioned().blame("k")
+
+
+def test_blame_agrees_with_log(state: Versioned) -> None:
+    """The commit that blame names is the newest that log of the key has."""
+    for key in ("k", "same"):
+        assert state.blame(key) == next(state.log(key=key, limit=1))
+
+
+def test_bisect_gives_snapshots_to_the_predicate() -> None:
+    """It finds the first commit where the predicate fails, in about log2 tests, and loads what it asks for."""
+    state = Versioned()
+    for number in range(100):
+        commit(state, f"c{number}", k={"number": number, "broken": number >= 37})
+    state["k"]["broken"] = "not committed"
+    seen: list[Snapshot] = []
+
+    def well(snapshot: Snapshot) -> bool:
+        seen.append(snapshot)
+        return not snapshot["k"]["broken"]
+
+    found = state.bisect(well, "HEAD~99")
+    assert found.message == "c37"
+    assert isinstance(seen[0], Snapshot)
+    assert len(seen) <= math.log2(100) + 3
+    assert state.bisect(well, "HEAD~99", "HEAD~50") == found
+    with pytest.raises(InvalidInput, match="still holds at"):
+        state.bisect(well, "HEAD~99", "HEAD~70")
+
+
+def test_bisect_takes_whatever_is_true() -> None:
+    """A list that is empty is as good as False."""
+    state = Versioned()
+    for items in (["x"], ["x", "y"], [], []):
+        commit(state, str(items), items=items, more=len(list(state.log())))
+    assert state.bisect(lambda snapshot: snapshot["items"], "HEAD~3").parents == (
+        state.checkout("HEAD~2").commit.oid,
+    )
+
+
+def test_live_has_none_of_it() -> None:
+    """There is nothing to go back to."""
+    for name in ("blame", "bisect", "undo", "redo"):
+        with pytest.raises(NotVersioned, match=name):
+            getattr(Live(), name)("k")

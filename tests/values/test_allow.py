@@ -1,0 +1,769 @@
+"""The allow-list: plain data and what is named load, and nothing that a pickle tries gets it anything else."""
+
+from __future__ import annotations
+
+import array
+import collections
+import copyreg
+import datetime
+import decimal
+import fractions
+import importlib
+import io
+import pathlib
+import pickle
+import pickletools
+import sys
+import uuid
+import zoneinfo
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from value_shapes import SHAPES
+
+from vstate import Memory
+from vstate.errors import CannotLoad, InvalidInput
+from vstate.repo.objects import Objects
+from vstate.values import guarded
+from vstate.values.allow import ALWAYS, Allow
+from vstate.values.entry import Entry, decode_value, encode_value
+from vstate.values.pickling import dumps, loads
+
+NOTHING = Allow([])
+APP = Allow(["guestapp"])
+
+SOURCES = {
+    "__init__.py": """
+        import os
+        from guestapp.models import Plan
+        """,
+    "models.py": """
+        import enum, functools, subprocess
+        from dataclasses import dataclass, field
+        from functools import partial
+        from os import system
+        import guestlib
+        from guestlib import Base
+
+        class Colour(enum.Enum):
+            RED = 1
+            BLUE = 2
+
+        @dataclass
+        class Plan(Base):
+            goal: str
+            steps: list = field(default_factory=list)
+            limit = 5
+
+            class Inner:
+                pass
+
+            @classmethod
+            def make(cls, goal):
+                return cls(goal)
+
+            def title(self):
+                return self.goal.upper()
+
+        class Number(int):
+            pass
+
+        class Config:
+            def __init__(self):
+                self.debug = False
+                self.items = []
+            def __reduce__(self):
+                return "CONFIG"
+            def append(self, item):
+                self.items.append(item)
+            def __setitem__(self, key, value):
+                self.items.append(key)
+
+        def double(x):
+            return 2 * x
+
+        @functools.lru_cache
+        def remembered(x):
+            return x
+
+        CONFIG = Config()
+        QUEUE = []
+        shell = partial(subprocess.run, shell=True)
+        grow = QUEUE.append
+        """,
+    "loud.py": """
+        raise SystemExit("imported")
+        """,
+    "__main__.py": """
+        raise SystemExit("run")
+        """,
+}
+LIBRARY = """
+class Base:
+    @classmethod
+    def build(cls):
+        return cls
+    def describe(self):
+        return "base"
+"""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
+    """The module guestapp.models of a program, with what modules have lying about."""
+    place = tmp_path_factory.mktemp("guest")
+    (place / "guestapp").mkdir()
+    for name, source in SOURCES.items():
+        lines = [line.removeprefix(" " * 8) for line in source.splitlines()]
+        (place / "guestapp" / name).write_text("\n".join(lines))
+    (place / "guestlib.py").write_text(LIBRARY)
+    sys.path.insert(0, str(place))
+    yield importlib.import_module("guestapp.models")
+    sys.path.remove(str(place))
+    for name in [name for name in sys.modules if name.startswith("guest")]:
+        del sys.modules[name]
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + len(raw).to_bytes(4, "little") + raw
+
+
+def named(module: str, name: str) -> bytes:
+    """Opcodes that push what has this name."""
+    return text(module) + text(name) + b"\x93"
+
+
+def pickled(*opcodes: bytes) -> bytes:
+    return b"\x80\x05" + b"".join(opcodes) + b"."
+
+
+PLAIN: list[Any] = [
+    [1, "a", None, True, 1.5, b"x", 2**100],
+    ({"k": (1, 2)}, {1, 2}, frozenset({3})),
+    bytearray(b"short"),
+    bytearray(5000),
+    array.array("d", [1.5, 2.5]),
+    array.array("i", range(2000)),
+    1 + 2j,
+    range(1, 10, 2),
+    slice(1, 2),
+    collections.OrderedDict(a=1, b=[2]),
+    collections.defaultdict(list, a=[1]),
+    collections.defaultdict(int, a=1),
+    collections.deque([1, 2], maxlen=5),
+    collections.Counter("abca"),
+    datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
+    datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
+    datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=1), "one")),
+    datetime.date(2026, 1, 2),
+    datetime.time(1, 2, 3, fold=1),
+    datetime.timedelta(days=1, microseconds=5),
+    decimal.Decimal("1.10"),
+    fractions.Fraction(1, 3),
+    uuid.UUID("12345678123456781234567812345678"),
+    uuid.UUID("12345678123416788234567812345678", is_safe=uuid.SafeUUID.safe),
+    pathlib.Path("a/b"),
+    pathlib.PurePath("a/b"),
+    pathlib.PurePosixPath("/a"),
+    pathlib.PureWindowsPath("c:/a"),
+    ...,
+    NotImplemented,
+    [str, int, dict, collections.OrderedDict, datetime.datetime, pathlib.PurePosixPath],
+    {"nested": [{"when": datetime.date(2026, 1, 2), "ids": {uuid.UUID(int=1)}}]},
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:40])
+def test_plain_data_needs_no_pattern(value: Any) -> None:
+    """The types of plain data load with an empty allow-list, to what they were, and of the same types."""
+    data, buffers = dumps(value)
+    again = loads(data, [bytearray(buffer) for buffer in buffers], allow=NOTHING)
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_an_object_loads() -> None:
+    """A bare object(), as programs use for a mark, is of that type again."""
+    data, _ = dumps(object())
+    assert type(loads(data, allow=NOTHING)) is object
+
+
+def test_nothing_is_allowed_that_no_plain_data_needs() -> None:
+    """All but a few of the names that are always allowed stand in the pickles of plain data."""
+    seen = set()
+    for value in [
+        *PLAIN,
+        object(),
+        memoryview(b"a"),
+        datetime.tzinfo(),
+        *map(collections.defaultdict, _FACTORIES),
+    ]:
+        texts = [
+            argument for _, argument, _ in pickletools.genops(dumps(value)[0]) if isinstance(argument, str)
+        ]
+        seen |= {f"{module}.{name}" for module in texts for name in texts}
+    unseen = {name for name in ALWAYS - seen if not name.startswith("pathlib.")}
+    # Pickles of protocol 0 and 1 call these, for objects and their subclasses.
+    assert unseen == {"copyreg._reconstructor", "copyreg.__newobj__"}
+
+
+_FACTORIES = (list, dict, set, frozenset, tuple, bytearray, bytes, str, int, float, bool, complex)
+
+
+def test_the_two_of_copyreg_load() -> None:
+    """An object made as protocol 1 says it, and as protocol 2 might."""
+    plain = named("builtins", "object")
+    for data in (
+        pickled(named("copyreg", "_reconstructor"), plain, plain, b"N\x87R"),
+        pickled(named("copyreg", "__newobj__"), plain, b"\x85R"),
+    ):
+        assert type(loads(data, allow=NOTHING)) is object
+
+
+# Patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "covered", "others"),
+    [
+        (
+            "app",
+            ["app.Plan", "app.models.Plan", "app.models.Plan.make"],
+            ["apps.Plan", "my.app.Plan", "App.x"],
+        ),
+        ("app.models", ["app.models.Plan", "app.models.deep.Plan"], ["app.Plan", "app.models2.Plan"]),
+        (
+            "app.models.Plan",
+            ["app.models.Plan", "app.models.Plan.Inner"],
+            ["app.models.Planet", "app.models.x"],
+        ),
+        ("app.*", ["app.Plan", "app.models.Plan"], ["apps.Plan", "app"]),
+        ("app.*.Plan", ["app.models.Plan", "app.a.b.Plan"], ["app.Plan", "app.models.Plan.make"]),
+        ("app.model?.P[lm]*", ["app.models.Plan", "app.modelx.Pm.x"], ["app.models.Pan", "app.model.Plan"]),
+    ],
+)
+def test_patterns(pattern: str, covered: list[str], others: list[str]) -> None:
+    """Without wildcards a pattern is a name with all below it; with them, what fnmatch says."""
+    allow = Allow([pattern])
+    assert [name for name in covered + others if allow.names(name)] == covered
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*", "*.Plan", "app*", "?", "", ".", "app.", "app..x", "a b", ".app", 7, "a\n"]
+)
+def test_patterns_that_are_refused(pattern: Any) -> None:
+    """The package has to be spelled out, and a name has to be one."""
+    with pytest.raises(InvalidInput):
+        Allow([pattern])
+
+
+def test_an_allow_list_is_a_value() -> None:
+    """One text is one pattern; equal lists are equal, and go into a pickle."""
+    assert Allow("app.x") == Allow(["app.x"]) == pickle.loads(pickle.dumps(Allow(["app.x"])))
+    assert hash(Allow(["a", "b"])) == hash(Allow(("a", "b")))
+    assert Allow(["a"]) != Allow(["b"])
+    assert repr(Allow(["a.*"])) == "Allow(['a.*'])"
+    assert not NOTHING.names("")
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [["guestapp"], ["guestapp.*"], ["guestapp.models"], ["guestapp.models.Plan", "guestapp.models.Colour"]]
+    + [["other", "guestapp.*.Plan", "guestapp.*.Colour", "guestapp.*.Inner"]],
+)
+def test_a_program_names_its_classes(app: ModuleType, patterns: list[str]) -> None:
+    """Objects, members of enumerations, nested classes and class methods load when a pattern covers them."""
+    value = {"plan": app.Plan("go", ["a"]), "colour": app.Colour.BLUE, "inner": [app.Plan.Inner]}
+    data, _ = dumps(value)
+    again = loads(data, allow=Allow(patterns))
+    assert again == value
+    assert again["colour"] is app.Colour.BLUE
+    with pytest.raises(CannotLoad, match="`allow` does not name it") as caught:
+        loads(data, allow=NOTHING)
+    assert caught.value.name == "guestapp.models.Plan"
+
+
+def test_functions_and_methods(app: ModuleType) -> None:
+    """Functions, wrapped ones and class methods are named like classes."""
+    for value in (app.double, app.remembered):
+        assert loads(dumps(value)[0], allow=APP) is value
+    assert loads(pickle.dumps(app.Plan.make, 5), allow=APP)("x") == app.Plan("x")
+    assert loads(dumps(app.CONFIG)[0], allow=APP) is app.CONFIG
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_it_loads_as_without_a_list(name: str) -> None:
+    """With all the names of a pickle in the list, every shape of value loads to what it was."""
+    shape = SHAPES[name]
+    value = shape.make()
+    data, buffers = dumps(value)
+    names = set()
+
+    class Listing(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            names.add(f"{module}.{name}")
+            return super().find_class(module, name)
+
+    Listing(io.BytesIO(data), buffers=[bytearray(buffer) for buffer in buffers]).load()
+    if any(name.startswith("cloudpickle.") for name in names):
+        names |= {"cloudpickle", "builtins", "types"}
+    own = {"value_shapes", "numpy", "pandas"} if any("." in name for name in names) else set()
+    again = loads(data, [bytearray(buffer) for buffer in buffers], allow=Allow(names | own))
+    assert shape.same(again, value)
+    assert shape.kept(again)
+
+
+def test_values_of_entries() -> None:
+    """decode_value passes the list on."""
+    reader = Objects(Memory())
+    entry = Entry.decode(encode_value({"when": datetime.date(2026, 1, 2)}).entry)
+    assert decode_value(entry, reader, allow=NOTHING).value == {"when": datetime.date(2026, 1, 2)}
+    entry = Entry.decode(encode_value(collections.UserList([1])).entry)
+    with pytest.raises(CannotLoad, match=r"collections\.UserList"):
+        decode_value(entry, reader, allow=NOTHING)
+    assert decode_value(entry, reader, allow=Allow(["collections"])).value == [1]
+    assert decode_value(entry, reader).value == [1]
+
+
+# What is refused
+
+EVERYTHING_HERE = Allow(["guestapp", "guestlib.Base.describe", "numpy"])
+
+DANGEROUS = [
+    *(
+        "builtins." + name
+        for name in [
+            "eval",
+            "exec",
+            "compile",
+            "__import__",
+            "open",
+            "input",
+            "getattr",
+            "setattr",
+            "delattr",
+        ]
+    ),
+    *(
+        "builtins." + name
+        for name in ["globals", "locals", "vars", "type", "super", "property", "map", "filter", "memoryview"]
+    ),
+    "os.system",
+    "posix.system",
+    "nt.system",
+    "subprocess.Popen",
+    "functools.partial",
+    "functools.reduce",
+    "operator.attrgetter",
+    "_operator.methodcaller",
+    "importlib.import_module",
+    "runpy.run_path",
+    "pickle.loads",
+    "_pickle.loads",
+    "copyreg.add_extension",
+    "copyreg.pickle",
+    "codecs.encode",
+    "types.FunctionType",
+    "types.CodeType",
+    "ctypes.CDLL",
+    "weakref.ref",
+    "collections.namedtuple",
+    "collections.UserDict",
+    "datetime.sys",
+    "decimal.getcontext",
+    "fractions._operator",
+    "uuid.getnode",
+    "uuid.os",
+    "pathlib.os",
+    "cloudpickle.loads",
+    *(
+        "cloudpickle.cloudpickle." + name
+        for name in [
+            "subimport",
+            "_make_function",
+            "_builtin_type",
+            "_make_skeleton_class",
+            "_class_setstate",
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_what_runs_code_is_never_implied(app: ModuleType, name: str) -> None:
+    """None of these names comes with plain data or with another package."""
+    module, _, last = name.rpartition(".")
+    for data in (
+        pickled(named(module, last)),
+        f"c{module}\n{last}\n.".encode(),
+        f"(i{module}\n{last}\n.".encode(),
+    ):
+        with pytest.raises(CannotLoad) as caught:
+            loads(data, allow=EVERYTHING_HERE)
+        assert "allow" in caught.value.reason or name == "builtins.getattr"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("guestapp", "os.system"),
+        ("guestapp", "os"),
+        ("guestapp", "models"),
+        ("guestapp", "models.Plan"),
+        ("guestapp.models", "subprocess.Popen"),
+        ("guestapp.models", "subprocess"),
+        ("guestapp.models", "system"),
+        ("guestapp.models", "partial"),
+        ("guestapp.models", "shell"),
+        ("guestapp.models", "grow"),
+        ("guestapp.models", "QUEUE"),
+        ("guestapp.models", "QUEUE.append"),
+        ("guestapp.models", "field"),
+        ("guestapp.models", "dataclass"),
+        ("guestapp.models", "Base"),
+        ("guestapp.models", "guestlib.Base"),
+        ("guestapp.models", "Plan.build"),
+        ("guestapp.models", "Plan.__class__"),
+        ("guestapp.models", "Plan.__base__"),
+        ("guestapp.models", "Plan.__mro__"),
+        ("guestapp.models", "Plan.mro"),
+        ("guestapp.models", "Plan.__subclasses__"),
+        ("guestapp.models", "Plan.__init_subclass__"),
+        ("guestapp.models", "Plan.__reduce_ex__"),
+        ("guestapp.models", "Plan.__dict__"),
+        ("guestapp.models", "Plan.__doc__"),
+        ("guestapp.models", "Plan.limit"),
+        ("guestapp.models", "Plan.title.__globals__"),
+        ("guestapp.models", "Plan.title.__code__"),
+        ("guestapp.models", "Plan.make.__func__.__globals__"),
+        ("guestapp.models", "double.__globals__"),
+        ("guestapp.models", "double.__builtins__"),
+        ("guestapp.models", "double.__call__"),
+        ("guestapp.models", "remembered.__wrapped__"),
+        ("guestapp.models", "Number.from_bytes"),
+        ("guestapp.models", "Number.__base__.from_bytes"),
+        ("guestapp.models", "CONFIG.items"),
+        ("guestapp.models", "CONFIG.append"),
+        ("guestapp.models", "__dict__"),
+        ("guestapp.models", "__builtins__"),
+        ("guestapp.models", "__loader__"),
+        ("guestapp.models", "__loader__.load_module"),
+        ("guestapp.models", "__class__"),
+        ("guestapp.models", "nothing"),
+        ("guestapp.models", "Plan.nothing"),
+        ("guestapp.__main__", "x"),
+        ("guestapp..models", "Plan"),
+        ("guestapp/models", "Plan"),
+        ("guestapp.models", ""),
+        ("guestapp.models", "Plan."),
+        ("guestapp.models", "<lambda>"),
+        ("guestapp.models\n", "Plan"),
+        ("numpy", "testing.os.system"),
+        ("numpy", "os.system"),
+        ("numpy.testing", "os"),
+        ("builtins", "dict.fromkeys"),
+        ("builtins", "str.format"),
+        ("builtins", "object.__subclasses__"),
+        ("builtins", "object.__reduce_ex__"),
+        ("datetime", "datetime.now"),
+        ("pathlib", "Path.write_bytes"),
+        ("pathlib", "Path.cwd"),
+    ],
+)
+def test_no_name_walks_out(app: ModuleType, module: str, name: str) -> None:
+    """What an allowed module imported, holds or inherits is not in it; and a name leads through classes only."""
+    with pytest.raises(CannotLoad):
+        loads(pickled(named(module, name)), allow=EVERYTHING_HERE)
+
+
+def test_a_refused_name_is_not_imported(app: ModuleType) -> None:
+    """Importing runs a module, so nothing is imported that is not allowed, and no __main__ of a package."""
+    for name in ("guestapp.loud", "guestapp.__main__", "this", "antigravity"):
+        with pytest.raises(CannotLoad):
+            loads(pickled(named(name, "x")), allow=Allow(["guestapp.models", "guestapp.__*", "guestapp.l*d"]))
+        assert name not in sys.modules
+
+
+def test_what_inherits_is_named_by_its_owner(app: ModuleType) -> None:
+    """A method of a base class from elsewhere is allowed where a pattern covers the base class."""
+    data = pickled(named("guestapp.models", "Plan.describe"))
+    with pytest.raises(CannotLoad, match=r"guestlib\.Base\.describe"):
+        loads(data, allow=APP)
+    assert loads(data, allow=Allow(["guestapp", "guestlib"])) is app.Base.describe
+
+
+def test_old_names_are_not_translated() -> None:
+    """Protocol 2 spells builtins as Python 2 did; what it spells is what has to be allowed."""
+    for data in (
+        b"\x80\x02c__builtin__\neval\n.",
+        b"\x80\x02c__builtin__\nlist\n.",
+        b"\x80\x02ccopy_reg\n_reconstructor\n.",
+    ):
+        with pytest.raises(CannotLoad, match="allow"):
+            loads(data, allow=NOTHING)
+
+
+@pytest.mark.parametrize("data", [b"\x80\x05Pname\n.", b"\x80\x05K\x01Q."])
+@pytest.mark.parametrize("before", [b"", named("uuid", "UUID") + b"0"], ids=["fast", "careful"])
+def test_persistent_ids(data: bytes, before: bytes) -> None:
+    """A pickle that asks for something outside of itself gets nothing."""
+    with pytest.raises(CannotLoad, match="persistent id"):
+        loads(data[:2] + before + data[2:], allow=NOTHING)
+
+
+@pytest.fixture
+def extension(app: ModuleType) -> Iterator[bytes]:
+    """A class with a code of its own, which some unpickler in this process has looked up already."""
+    copyreg.add_extension("guestlib", "Base", 240)
+    data = b"\x80\x02\x82\xf0."
+    assert pickle.loads(data) is app.Base
+    yield data
+    copyreg.remove_extension("guestlib", "Base", 240)
+
+
+def test_extension_codes(extension: bytes) -> None:
+    """The C unpickler gives out what it has cached for a code without asking; with an allow-list no code counts."""
+
+    class Strict(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            raise AssertionError("never asked")
+
+    assert Strict(io.BytesIO(extension)).load().__name__ == "Base"
+    for allow in (NOTHING, Allow(["guestlib"])):
+        for data in (extension, b"\x80\x02\x83\xf0\0.", b"\x80\x02\x84\xf0\0\0\0."):
+            with pytest.raises(CannotLoad, match="extension code 240"):
+                loads(data, allow=allow)
+    assert loads(dumps([1, uuid.UUID(int=1)])[0], allow=NOTHING) == [1, uuid.UUID(int=1)]
+
+
+def test_an_unknown_extension_code() -> None:
+    """A code that the process never registered is an error."""
+    with pytest.raises(CannotLoad):
+        loads(b"\x80\x02\x82\xf1.", allow=NOTHING)
+
+
+# What a pickle may do with what it names
+
+SLOTS = b"N}" + text("title") + named("builtins", "list") + b"s\x86"
+"""A state that sets the attribute `title`, as BUILD takes it for objects with slots."""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("guestapp.models", "Plan"),
+        ("guestapp.models", "double"),
+        ("guestapp.models", "Plan.make"),
+        ("guestapp.models", "Colour"),
+        ("guestapp.models", "CONFIG"),
+        ("collections", "Counter"),
+        ("fractions", "Fraction"),
+        ("uuid", "UUID"),
+        ("pathlib", "PurePath"),
+        ("copyreg", "_reconstructor"),
+        ("builtins", "getattr"),
+        ("builtins", "dict"),
+        ("datetime", "datetime"),
+        ("array", "_array_reconstructor"),
+    ],
+)
+@pytest.mark.parametrize("state", [SLOTS, b"}" + SLOTS[2:-1]], ids=["slots", "dict"])
+def test_nothing_is_edited_by_build(app: ModuleType, module: str, name: str, state: bytes) -> None:
+    """BUILD on a class, a function or another thing of the program sets no attribute of it."""
+    target = APP.find(module, name) if name != "getattr" else getattr
+    before = dict(vars(target)) if hasattr(target, "__dict__") else {}
+    with pytest.raises(CannotLoad):
+        loads(pickled(named(module, name), state, b"b"), allow=APP)
+    with pytest.raises(CannotLoad):  # through the memo, and behind something else that may be edited
+        loads(
+            pickled(named("uuid", "UUID"), b"0", named(module, name), b"\x940h\0", state, b"b"),
+            allow=APP,
+        )
+    assert (dict(vars(target)) if hasattr(target, "__dict__") else {}) == before
+
+
+def test_without_the_rule_a_class_would_be_edited(app: ModuleType) -> None:
+    """The plain unpickler does set attributes of classes: the rule is needed."""
+    pickle.loads(pickled(named("guestapp.models", "Plan.Inner"), SLOTS, b"b"))
+    assert app.Plan.Inner.title is list
+    del app.Plan.Inner.title
+
+
+def test_members_of_enumerations_are_not_edited(app: ModuleType) -> None:
+    """A member is one object for the whole program, however a pickle came to it."""
+    call = named("guestapp.models", "Colour") + b"K\x01\x85R"
+    lookup = named("builtins", "getattr") + named("guestapp.models", "Colour") + text("RED") + b"\x86R"
+    state = b"}" + text("_value_") + b"K\x05s"
+    for data in (call, lookup, named("guestapp.models", "Colour.RED")):
+        assert loads(pickled(data), allow=APP) is app.Colour.RED
+        with pytest.raises(CannotLoad, match="whole process"):
+            loads(pickled(data, state, b"b"), allow=APP)
+    assert app.Colour.RED.value == 1
+
+
+@pytest.mark.parametrize("edit", [b"K\x01a", b"(K\x01e", b"K\x01K\x02s", b"(K\x01K\x02u", b"(K\x01\x90"])
+def test_nothing_is_added_to_what_was_found(app: ModuleType, edit: bytes) -> None:
+    """APPEND, SETITEM and their like work on what the pickle made, not on what it named."""
+    with pytest.raises(CannotLoad):
+        loads(pickled(named("guestapp.models", "CONFIG"), edit), allow=APP)
+    assert app.CONFIG.items == []
+
+
+def test_getattr_reads_members_of_allowed_classes_only(app: ModuleType) -> None:
+    """Enumerations and zones are pickled with it; on anything else it fails, and as a value it is not had."""
+
+    def get(owner: bytes, name: str) -> bytes:
+        return pickled(named("builtins", "getattr"), owner, text(name), b"\x86R")
+
+    plan = named("guestapp.models", "Plan")
+    assert loads(get(plan, "make"), allow=APP) == app.Plan.make
+    for owner, name in [
+        (plan, "__class__"),
+        (plan, "mro"),
+        (plan, "build"),
+        (plan, "limit"),
+        (plan + text("x") + b"\x85R", "title"),
+        (named("builtins", "dict"), "fromkeys"),
+        (named("builtins", "object"), "__subclasses__"),
+        (named("builtins", "getattr"), "__self__"),
+        (named("guestapp.models", "double"), "__globals__"),
+        (text("x"), "format"),
+        (b"]", "append"),
+    ]:
+        with pytest.raises(CannotLoad):
+            loads(get(owner, name), allow=APP)
+    with pytest.raises(CannotLoad):
+        loads(pickled(named("builtins", "getattr")), allow=APP)
+    assert loads(get(text("x"), "upper"), allow=Allow(["builtins.getattr"]))() == "X"
+
+
+def test_times_in_a_zone() -> None:
+    """A time with a ZoneInfo loads where `zoneinfo` is allowed, and nowhere else."""
+    when = datetime.datetime(2026, 7, 1, 12, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
+    data, _ = dumps(when)
+    again = loads(data, allow=Allow(["zoneinfo"]))
+    assert (again, again.tzinfo) == (when, when.tzinfo)
+    with pytest.raises(CannotLoad, match="zoneinfo"):
+        loads(data, allow=NOTHING)
+
+
+def test_by_value(app: ModuleType) -> None:
+    """A function or class by value is code, and loads only where cloudpickle itself is allowed."""
+    function = dumps(lambda x: x + 1)[0]
+    kind = dumps(type("Made", (), {"__module__": "__main__", "x": 1}))[0]
+    for allow in (NOTHING, EVERYTHING_HERE, Allow(["__main__", "builtins", "types"])):
+        for data in (function, kind):
+            with pytest.raises(CannotLoad, match="cloudpickle"):
+                loads(data, allow=allow)
+    assert loads(function, allow=Allow(["cloudpickle"]))(1) == 2
+    assert loads(kind, allow=Allow(["cloudpickle", "builtins"])).x == 1
+
+
+def test_a_package_with_a_gadget() -> None:
+    """A pattern is trust in all it covers: `numpy` has a function that runs text. What arrays need has none."""
+    numpy = pytest.importorskip("numpy")
+    ran: dict[str, Any] = {}
+    run = named("numpy.testing._private.utils", "runstring") + text("ran = 1") + b"}\x94\x86Rh\0\x86"
+    ran = loads(pickled(run), allow=Allow(["numpy"]))[1]
+    assert ran["ran"] == 1
+    narrow = Allow(
+        [
+            "numpy.ndarray",
+            "numpy.dtype",
+            "numpy._core.numeric._frombuffer",
+            "numpy._core.multiarray._reconstruct",
+            "numpy._core.multiarray.scalar",
+        ]
+    )
+    with pytest.raises(CannotLoad, match="runstring"):
+        loads(pickled(run), allow=narrow)
+    for value in (numpy.arange(5000.0), numpy.arange(3), numpy.array(["a"], object), numpy.float32(1.5)):
+        data, buffers = dumps(value)
+        again = loads(data, [bytearray(buffer) for buffer in buffers], allow=narrow)
+        assert again.dtype == value.dtype
+        assert numpy.array_equal(again, value)
+
+
+# The two unpicklers
+
+
+def test_plain_data_takes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only names of what could be edited need the unpickler in Python."""
+
+    def careful(*arguments: Any) -> Any:
+        raise AssertionError("the slow way")
+
+    monkeypatch.setattr(guarded, "_Careful", careful)
+    for value in ([{"a": 1}], datetime.date(2026, 1, 1), collections.OrderedDict(a=1), array.array("i", [1])):
+        assert loads(dumps(value)[0], allow=NOTHING) == value
+    with pytest.raises(AssertionError):
+        loads(dumps(uuid.UUID(int=1))[0], allow=NOTHING)
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:40])
+def test_the_careful_way_gives_the_same(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both unpicklers make the same values, of shared and cyclic data too."""
+    monkeypatch.setattr(guarded, "_extensions", lambda: True)
+    shared = [value, value]
+    shared.append(shared)
+    data, buffers = dumps(shared)
+    again = loads(data, [bytearray(buffer) for buffer in buffers], allow=NOTHING)
+    assert again[0] == value
+    assert again[0] is again[1]
+    assert again[2] is again
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", b"\x80\x05", b"\x80\x05]", b"(" * 50 + b".", b"\x80\x05b.", b"\x80\x05(u."]
+)
+@pytest.mark.parametrize("slow", [False, True])
+def test_malformed_pickles(data: bytes, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no pickle raises CannotLoad, whichever unpickler reads it."""
+    monkeypatch.setattr(guarded, "_extensions", lambda: slow)
+    with pytest.raises(CannotLoad):
+        loads(data, allow=NOTHING)
+
+
+def test_constructors_that_raise(app: ModuleType) -> None:
+    """What an allowed class raises comes as CannotLoad, with the name."""
+    with pytest.raises(CannotLoad, match=r"guestapp\.models\.Plan.*TypeError"):
+        loads(pickled(named("guestapp.models", "Plan"), b")R"), allow=APP)
+
+
+# With nothing allowed but plain data
+
+
+def test_an_instance_can_be_made_odd() -> None:
+    """A pickle sets any attribute of an object that it made: a Counter whose method is another allowed name."""
+    state = b"}" + text("most_common") + named("builtins", "list") + b"s"
+    made = loads(pickled(named("collections", "Counter"), b")R", state, b"b"), allow=NOTHING)
+    assert type(made) is collections.Counter
+    assert made.most_common is list
+    assert collections.Counter.most_common is not list
+
+
+def test_what_is_allowed_is_not_bounded(app: ModuleType) -> None:
+    """Memory can be used, dates need not exist, a codec is imported, and so is what a pattern covers."""
+    small = pickled(named("builtins", "bytes"), b"J" + (50_000_000).to_bytes(4, "little"), b"\x85R")
+    assert len(small) == 34
+    assert len(loads(small, allow=NOTHING)) == 50_000_000
+    odd = pickled(named("datetime", "datetime"), b"C\x0a\x07\xea\x01\x63\0\0\0\0\0\0", b"\x85R")
+    assert loads(odd, allow=NOTHING).day == 99
+    fraction = named("fractions", "Fraction") + b")\x81N}" + text("_numerator") + text("x") + b"s\x86b"
+    assert loads(pickled(fraction), allow=NOTHING).numerator == "x"
+    codec = pickled(named("builtins", "str"), b"C\x01a", text("cp1140"), b"\x86R")
+    assert loads(codec, allow=NOTHING) == "/"
+    assert "encodings.cp1140" in sys.modules
+    with pytest.raises(SystemExit, match="imported"):
+        loads(pickled(named("guestapp.loud", "x")), allow=APP)
+
+
+def test_paths_are_only_names(tmp_path: Path) -> None:
+    """Making a path touches no file."""
+    target = tmp_path / "absent"
+    assert loads(dumps(target)[0], allow=NOTHING) == target
+    assert not target.exists()
