@@ -12,16 +12,26 @@ import click
 
 import vstate
 from vstate.errors import VStateError
+from vstate_cli.commands.bisect import bisect
+from vstate_cli.commands.blame import blame
 from vstate_cli.commands.branch import branch
 from vstate_cli.commands.checkout import checkout
 from vstate_cli.commands.completion import completion
 from vstate_cli.commands.diff import diff
+from vstate_cli.commands.export import export
+from vstate_cli.commands.fsck import fsck
+from vstate_cli.commands.gc import gc
+from vstate_cli.commands.import_ import import_
+from vstate_cli.commands.key import key
 from vstate_cli.commands.log import log
 from vstate_cli.commands.ls import ls
+from vstate_cli.commands.reflog import reflog
 from vstate_cli.commands.rollback import rollback
 from vstate_cli.commands.show import show
 from vstate_cli.commands.status import status
 from vstate_cli.commands.tag import tag
+from vstate_cli.commands.undo import undo
+from vstate_cli.commands.verify import verify
 from vstate_cli.output import safe
 from vstate_cli.session import STORE_HELP
 from vstate_cli.store import VARIABLE
@@ -94,14 +104,36 @@ def _silence() -> None:
 def cli(context: click.Context, store: str | None) -> None:
     """Look at, and move about in, the history of a vstate store.
 
-    A revision (REV) is a commit id or its first 4 or more digits, a branch, a tag, or HEAD, each with ~N
+    A revision (REV) is a commit id or its first 4 or more digits, a branch, a tag, HEAD, or where a branch was:
+    main@{N}, N moves ago, or main@{2026-11-20 10:00}, main@{yesterday}, main@{2 hours ago}; each with ~N
     (N commits back) or ^N (the N-th parent) behind it. Nothing that is stored is ever run: values are
     shown as plain data, objects as records of their class and fields.
     """
     context.obj = store
 
 
-for _command in (log, show, diff, checkout, ls, branch, tag, rollback, status, completion):
+for _command in (
+    log,
+    show,
+    diff,
+    checkout,
+    ls,
+    branch,
+    tag,
+    rollback,
+    undo,
+    reflog,
+    blame,
+    bisect,
+    status,
+    gc,
+    fsck,
+    export,
+    import_,
+    verify,
+    key,
+    completion,
+):
     cli.add_command(_command)
 
 

@@ -15,6 +15,8 @@ from vstate.values.inert import InertError, plain
 from vstate_cli.output import Output
 
 _DETAIL_NODES = 10_000  # parts of a value in a detail; a value by itself has the default of `plain`
+_ALL_NODES = 100_000  # parts of all the values in the details of a key
+_FEWEST_NODES = 50
 _MOST_DETAILS = 1000  # inside one key
 
 Document = dict[str, Any]
@@ -22,7 +24,10 @@ Document = dict[str, Any]
 
 def write(out: Output, document: Any, *, indent: int | None = 2) -> None:
     """Write a document. It is ASCII: whatever a text holds, it cannot drive a terminal."""
-    out.raw(json.dumps(document, indent=indent) + "\n")
+    # Piece by piece: the whole text beside the value could be more memory than there is.
+    for piece in json.JSONEncoder(indent=indent).iterencode(document):
+        out.raw(piece)
+    out.raw("\n")
 
 
 def write_array(
@@ -41,9 +46,9 @@ def write_array(
     out.raw("\n]" + ("" if before is None else "}") + "\n")
 
 
-def commit(commit: Commit, refs: Sequence[str] = ()) -> Document:
-    """A commit without its events and changes."""
-    return {
+def commit(commit: Commit, refs: Sequence[str] = (), *, shallow: bool = False) -> Document:
+    """A commit without its events and changes; with `shallow` true only where parents of it were cut off."""
+    document = {
         "id": commit.id,
         "parents": [str(parent) for parent in commit.parents],
         "tree": None if commit.tree is None else str(commit.tree),
@@ -52,6 +57,7 @@ def commit(commit: Commit, refs: Sequence[str] = ()) -> Document:
         "info": plain(commit.info),
         "refs": sorted(refs),
     }
+    return document | {"shallow": True} if shallow else document
 
 
 def events(commit: Commit) -> list[Document]:
@@ -90,15 +96,16 @@ def details(diff: Diff, key: str, out: Output) -> Document:
     except StorageError as error:
         out.damage = out.damage or error
         return {"error": str(error)}
-    return {"details": [_detail(detail) for detail in found]}
+    nodes = max(min(_ALL_NODES // (2 * len(found) or 1), _DETAIL_NODES), _FEWEST_NODES)
+    return {"details": [_detail(detail, nodes) for detail in found]}
 
 
-def _detail(detail: Detail) -> Document:
+def _detail(detail: Detail, nodes: int) -> Document:
     document: Document = {"path": detail.path, "kind": detail.kind}
     if detail.kind != "added":
-        document["old"] = plain(detail.old, max_nodes=_DETAIL_NODES)
+        document["old"] = plain(detail.old, max_nodes=nodes)
     if detail.kind != "removed":
-        document["new"] = plain(detail.new, max_nodes=_DETAIL_NODES)
+        document["new"] = plain(detail.new, max_nodes=nodes)
     if detail.note:
         document["note"] = detail.note
     return document

@@ -10,7 +10,18 @@ from vstate_cli.app import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "status", "completion"}
+API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "status", "completion"} | {
+    "verify",
+    "key",
+    "undo",
+    "reflog",
+    "blame",
+    "bisect",
+    "gc",
+    "fsck",
+    "export",
+    "import",
+}
 
 
 @pytest.fixture(scope="module")

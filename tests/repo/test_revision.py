@@ -1,11 +1,16 @@
-"""Revisions: ids and their abbreviations, names, steps back; unknown and ambiguous ones."""
+"""Revisions: ids and their abbreviations, names, steps back, the reflog; unknown and ambiguous ones."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from types import SimpleNamespace
 
 import pytest
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.commit import Commit
-from vstate.repo import Repository
+from vstate.repo import Repository, dates, refs, repository
 
 
 @pytest.fixture
@@ -157,3 +162,138 @@ def test_only_commits_have_revisions(state: Versioned) -> None:
     for rev in (str(state.head.tree), str(state.head.tree)[:12]):
         with pytest.raises(NotFound):
             state.checkout(rev)
+
+
+# By the reflog
+
+
+class Clock(datetime):
+    """A clock that stands where the test puts it."""
+
+    moment = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return cls.moment if tz is None else cls.moment.astimezone(tz)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Versioned]:
+    """A commit each hour from 9:00 UTC to 12:00, and a reset to the first at 13:00; it is 14:30."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    for module in (repository, dates):
+        monkeypatch.setattr(module, "datetime", Clock)
+    fixed = SimpleNamespace(time_ns=lambda: int(Clock.moment.timestamp()) * 10**9)
+    monkeypatch.setattr(refs, "time", fixed)
+    state = Versioned()
+    for number in range(4):
+        monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 9 + number, tzinfo=UTC))
+        state["k"] = number
+        state.commit(f"c{number}")
+    monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 13, tzinfo=UTC))
+    state.reset("HEAD~3")
+    monkeypatch.setattr(Clock, "moment", datetime(2026, 11, 20, 14, 30, tzinfo=UTC))
+    yield state
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("rev", "message"),
+    [
+        ("main@{0}", "c0"), ("main@{1}", "c3"), ("main@{2}", "c2"), ("main@{4}", "c0"), ("heads/main@{1}", "c3"),
+        ("@{1}", "c3"), ("HEAD@{1}", "c3"), ("HEAD@{0}", "c0"), ("@{ 1 }", "c3"),
+        ("main@{1}~1", "c2"), ("main@{1}^^", "c1"), ("main@{1}~1^0~1", "c1"),
+        ("main@{2026-11-20 10:00}", "c1"), ("main@{2026-11-20T10:00:00Z}", "c1"), ("main@{2026-11-20 12:59}", "c3"),
+        ("main@{2026-11-20 13:00+01:00}", "c3"), ("main@{now}", "c0"), ("main@{2 hours ago}", "c3"), ("main@{2h}", "c3"),
+        ("@{3 hours ago}", "c2"), ("HEAD@{4.5h ago}~1", "c0"), ("main@{2099-01-01}", "c0"),
+    ],
+)  # fmt: skip
+def test_where_a_branch_was(timed: Versioned, rev: str, message: str) -> None:
+    """So many moves ago, or at a time, by the reflog; steps behind it go back from there."""
+    assert timed.checkout(rev).commit.message == message
+    assert timed.repo.resolve(rev).message == message
+
+
+@pytest.mark.parametrize(
+    ("rev", "error", "what"),
+    [
+        ("main@{5}", NotFound, "main was nowhere before 'commit: c0'"),
+        ("main@{6}", NotFound, "its reflog has 5 moves of main, since 2026-11-20 09:00:00"),
+        ("main@{999999999}", NotFound, "its reflog has 5 moves"),
+        ("main@{yesterday}", NotFound, r"main goes back to 2026-11-20 09:00:00 \+0000"),
+        ("main@{1}~9", NotFound, "is the first commit"),
+        ("mian@{1}", NotFound, r"no branch 'mian'; did you mean: main\?"),
+        ("main@{", InvalidInput, r"one move ago, or main@\{2026-11-20 10:00\}"),
+        ("main@{}", InvalidInput, "one move ago"),
+        ("main@{1}x", InvalidInput, "one move ago"),
+        ("main@{1}@{1}", InvalidInput, "one move ago"),
+        ("main~1@{1}", NotFound, "no branch 'main~1'"),
+        ("main@{~1}", InvalidInput, "'~1' is not a time: write 2026-11-20"),
+        ("main@{-1}", InvalidInput, "'-1' is not a time"),
+        ("main@{some day}", InvalidInput, "'some day' is not a time"),
+        ("v1@{1}", InvalidInput, "'v1' is a tag, which does not move"),
+    ],
+)
+def test_where_a_branch_was_not(timed: Versioned, rev: str, error: type[Exception], what: str) -> None:
+    """The error says how far back it goes, or shows how such a revision is written."""
+    timed.tag("v1")
+    with pytest.raises(error, match=what):
+        timed.checkout(rev)
+
+
+def test_before_the_reflog_begins_the_commits_say_when(timed: Versioned) -> None:
+    """A branch made at another's commit goes back along first parents; so does one whose reflog is gone."""
+    timed.create_branch("young", "main@{1}")
+    assert timed.checkout("young@{2026-11-20 10:30}").commit.message == "c1"
+    assert timed.checkout("young@{1h}").commit.message == "c3"
+    for key in list(timed.store.keys("reflog/")):
+        timed.store.delete(key)
+    assert timed.checkout("young@{2026-11-20 11:00}").commit.message == "c2"
+    assert timed.checkout("young@{0}").commit.message == "c3"
+    with pytest.raises(NotFound, match="no move of young is on record"):
+        timed.checkout("young@{1}")
+    with pytest.raises(NotFound, match="young goes back to 2026-11-20 09:00:00"):
+        timed.checkout("young@{2026-11-20 08:59:59}")
+
+
+def test_a_branch_that_was_deleted(timed: Versioned) -> None:
+    """Its reflog says where it was, so it can be made again."""
+    timed.create_branch("gone", "main@{2}")
+    timed.delete_branch("gone")
+    assert timed.checkout("gone@{1}").commit.message == "c2"
+    for rev in ("gone@{0}", "gone@{now}"):
+        with pytest.raises(NotFound, match="gone was nowhere after 'branch: deleted'"):
+            timed.checkout(rev)
+    assert timed.create_branch("gone", "gone@{1}").message == "c2"
+
+
+def test_head_that_is_detached_has_a_reflog_of_its_own(timed: Versioned) -> None:
+    """On a branch HEAD@{1} is about that branch, detached about where HEAD itself was."""
+    repo = timed.repo
+    repo.checkout("main@{2}")
+    repo.checkout("main@{1}")
+    assert repo.resolve("HEAD@{0}").message == "c3"
+    assert repo.resolve("HEAD@{1}").message == repo.resolve("@{1}").message == "c2"
+    repo.checkout("main")
+    assert repo.resolve("HEAD@{1}").message == "c3"
+    # A handle is where it is, wherever the store's HEAD goes.
+    repo.checkout("main@{2}")
+    assert timed.checkout("HEAD@{1}").commit.message == "c3"
+
+
+def test_what_gc_removed_is_not_found(timed: Versioned) -> None:
+    """A line of the reflog can name a commit that is gone: that is said, and is no damage."""
+    third = timed.checkout("main@{1}").commit
+    timed.store.delete(f"o/{third.id}")
+    with pytest.raises(NotFound, match=f"{third.short}, where main was, is gone: gc has removed it"):
+        Repository(timed.store).resolve("main@{1}")
+
+
+def test_names_with_at_signs_and_braces(timed: Versioned) -> None:
+    """Names that look a little like it are names still."""
+    for name in ("a@b", "a{1}", "@a", "a@"):
+        timed.create_branch(name)
+        assert timed.checkout(name).commit == timed.head
+        assert timed.checkout(f"{name}@{{0}}").commit == timed.head

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from vstate.errors import InvalidInput
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d+(?:\.\d+)?|an?)\s+([a-z]+?)s?\s+ago")
+_WORDS = {
+    "second": timedelta(seconds=1),
+    "sec": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "min": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+    "month": timedelta(days=30),
+    "year": timedelta(days=365),
+}
 
 
 def parse_age(age: str | timedelta) -> timedelta:
@@ -31,3 +43,33 @@ def parse_age(age: str | timedelta) -> timedelta:
     except OverflowError:
         pass
     raise InvalidInput(f"{age!r} is not an age: a number with s, m, h, d or w behind it, such as 30d")
+
+
+def parse_time(text: str, *, now: datetime | None = None) -> datetime:
+    """A moment, aware and in UTC, as people type it; InvalidInput with examples for anything else.
+
+    `2026-11-20`, `2026-11-20 10:00` and whatever else ISO 8601 is for datetime.fromisoformat, in the zone of
+    this machine unless it names one; `now`; `yesterday`, this time of the day before; `2 hours ago`, where a
+    month has 30 days and a year 365; an age as for `parse_age`, with or without `ago` behind it: `3d`.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"a time is a str such as '2026-11-20 10:00', not {type(text).__name__}")
+    now = datetime.now(UTC) if now is None else now
+    words = " ".join(text.lower().split())
+    try:
+        if words == "now":
+            return now.astimezone(UTC)
+        if words == "yesterday":
+            # By the calendar: that day may have had 23 hours or 25.
+            return (now.astimezone().replace(tzinfo=None) - timedelta(days=1)).astimezone(UTC)
+        if (match := _AGO.fullmatch(words)) is not None and match[2] in _WORDS:
+            count = float(match[1]) if match[1][0].isdigit() else 1.0
+            return (now - count * _WORDS[match[2]]).astimezone(UTC)
+        if _AGE.fullmatch(words.removesuffix(" ago")):
+            return (now - parse_age(words.removesuffix(" ago"))).astimezone(UTC)
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidInput(
+            f"{text!r} is not a time: write 2026-11-20, '2026-11-20 10:00', 2026-11-20T10:00:00Z, "
+            "yesterday, '2 hours ago' or 3d"
+        ) from None

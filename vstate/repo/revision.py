@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import datetime
 from difflib import get_close_matches
+from itertools import islice
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.ids import ObjectId
+from vstate.repo.dates import parse_time
 from vstate.repo.history import History
 from vstate.repo.objects import Objects
-from vstate.repo.refs import HEAD, HEADS, TAGS, Head, Refs
+from vstate.repo.refs import HEAD, HEADS, TAGS, Head, ReflogEntry, Refs
 
 _STEPS = re.compile(r"(?P<base>.*?)(?P<steps>([~^]\d*)*)", re.DOTALL)
 _STEP = re.compile(r"([~^])(\d*)")
 _HEX = re.compile(r"[0-9a-f]{4,63}")
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
+_MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
 
 
 def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head) -> ObjectId:
     """The commit that `rev` names: an id of 4 or more digits, a branch, a tag or HEAD, then ~n and ^n.
 
-    `~n` goes n first parents back, `^n` to the n-th parent. Raises NotFound with close names, and
-    InvalidInput with the candidates for an ambiguous name.
+    `~n` goes n first parents back, `^n` to the n-th parent. `main@{n}` is where the branch was n moves ago by
+    its reflog, `main@{time}` where it was then, for the times of `parse_time`; of a time before the reflog begins,
+    the newest commit of that time on the line of first parents. `HEAD@{…}` and `@{…}` are about the branch that
+    HEAD is on, about HEAD itself when it is detached. Raises NotFound with close names, and InvalidInput
+    with the candidates for an ambiguous name.
     """
     match = _STEPS.fullmatch(rev)
     assert match is not None  # the pattern takes any text
-    oid = _base(objects, refs, match["base"] or HEAD, head) if rev else None
+    base = match["base"] or HEAD
+    oid = None
+    if "@{" in base:
+        oid = _by_reflog(objects, refs, history, base, head)
+    elif rev:
+        oid = _base(objects, refs, base, head)
     if oid is None:
         raise InvalidInput("an empty revision; use a commit id, a branch, a tag or HEAD")
     for sign, digits in _STEP.findall(match["steps"]):
@@ -81,3 +94,108 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         name=name,
         candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
     )
+
+
+# By the reflog
+
+
+def _by_reflog(objects: Objects, refs: Refs, history: History, base: str, head: Head) -> ObjectId:
+    match = _MOVES_OR_TIME.fullmatch(base)
+    if match is None or "@{" in match["where"] or not match["where"].strip():
+        raise InvalidInput(
+            f"{base!r} is not a revision: where a branch was is main@{{1}}, one move ago, or "
+            "main@{2026-11-20 10:00}, at that time, with ~n and ^n behind it"
+        )
+    name, where = match["name"], match["where"].strip()
+    count = int(where) if where.isascii() and where.isdigit() and len(where) <= 9 else None
+    time = parse_time(where) if count is None else None
+    ref, what, now = _logged(refs, name, head)
+    if count is not None:
+        oid = _moves_ago(refs.reflog(ref), base, what, now, count)
+    else:
+        assert time is not None
+        oid = _at_time(refs.reflog(ref), objects, history, base, what, now, time)
+    if objects.find_commit(oid) is None:
+        raise NotFound(
+            f"no revision {base!r}: {oid.short}, where {what} was, is gone: gc has removed it", name=base
+        )
+    return oid
+
+
+def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | None]:
+    """The ref whose reflog is meant, what to call it, and where it is."""
+    if name in ("", HEAD):
+        if head.branch is None:
+            return HEAD, HEAD, head.commit
+        return HEADS + head.branch, head.branch, head.commit
+    branch = name.removeprefix(HEADS)
+    ref = HEADS + branch
+    now = refs.read(ref)
+    # A branch that was deleted has a reflog still.
+    if now is None and next(refs.reflog(ref), None) is None:
+        if name.startswith(TAGS) or refs.read(TAGS + name) is not None:
+            raise InvalidInput(f"{name!r} is a tag, which does not move: @{{…}} is for branches and HEAD")
+        known = list(refs.list(HEADS))
+        raise NotFound(
+            f"no branch {name!r}",
+            name=name,
+            candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
+        )
+    return ref, branch, now
+
+
+def _moves_ago(
+    moves: Iterator[ReflogEntry], base: str, what: str, now: ObjectId | None, count: int
+) -> ObjectId:
+    if count == 0 and now is not None:
+        return now
+    newest = list(islice(moves, count + 1))
+    if not newest:
+        raise NotFound(f"no revision {base!r}: no move of {what} is on record", name=base)
+    oldest = newest[-1]
+    if len(newest) < count:
+        moved = f"{len(newest)} move" + ("" if len(newest) == 1 else "s")
+        raise NotFound(
+            f"no revision {base!r}: its reflog has {moved} of {what}, since {_shown(oldest.time)}", name=base
+        )
+    oid, when = (oldest.new, "after") if len(newest) > count else (oldest.old, "before")
+    if oid is None:
+        raise NotFound(f"no revision {base!r}: {what} was nowhere {when} {oldest.action!r}", name=base)
+    return oid
+
+
+def _at_time(
+    moves: Iterator[ReflogEntry],
+    objects: Objects,
+    history: History,
+    base: str,
+    what: str,
+    now: ObjectId | None,
+    time: datetime,
+) -> ObjectId:
+    oldest = None
+    for move in moves:
+        if move.time <= time:
+            if move.new is None:
+                raise NotFound(f"no revision {base!r}: {what} was nowhere after {move.action!r}", name=base)
+            return move.new
+        oldest = move
+    # Before the reflog begins, the commits themselves say when they were made.
+    starts = (now,) if oldest is None else (oldest.old, oldest.new)
+    start = next((oid for oid in starts if oid is not None and objects.find_commit(oid) is not None), None)
+    if start is None:
+        raise NotFound(f"no revision {base!r}: nothing is on record of where {what} was", name=base)
+    first = None
+    for first in history.first_parents(start):
+        if first.time <= time:
+            return first.oid
+    assert first is not None
+    raise NotFound(f"no revision {base!r}: {what} goes back to {_shown(first.time)}", name=base)
+
+
+def _shown(time: datetime) -> str:
+    try:
+        time = time.astimezone()
+    except (OverflowError, ValueError, OSError):
+        pass  # a year that the system's clock does not know: UTC, as it is
+    return f"{time:%Y-%m-%d %H:%M:%S %z}"

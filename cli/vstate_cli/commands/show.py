@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 import click
@@ -15,6 +16,7 @@ from vstate_cli import documents, render
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command, complete_key, complete_revision_or_key
 
+_JOINED = re.compile(r"((?:@\{[^}]*\}|[^:@]|@(?!\{))*):(.*)", re.DOTALL)  # a time in braces may have colons
 _MOST_KEYS = 50
 _MOST_DETAILS = 10
 _MOST_EVENTS = 50
@@ -55,13 +57,13 @@ def _wanted(session: Session, rev: str, key: str | None) -> tuple[Commit, str | 
         raise found
     if session.repo.entry(head.tree, rev) is not None:
         return head, rev
-    before, colon, after = rev.partition(":")
-    if colon:
-        return session.repo.resolve(before or "HEAD"), after
-    if isinstance(found, InvalidInput):
+    if (match := _JOINED.fullmatch(rev)) is not None:
+        return session.repo.resolve(match[1] or "HEAD"), match[2]
+    # With candidates it is a name that nothing has; without, one that leads nowhere, and it says why.
+    if isinstance(found, InvalidInput) or not (isinstance(found, NotFound) and found.candidates):
         raise found
     similar = [f"{name} (key)" for name in session.similar_keys(head, rev)]
-    refs = [f"{name} (revision)" for name in (found.candidates if isinstance(found, NotFound) else ())]
+    refs = [f"{name} (revision)" for name in found.candidates]
     raise NotFound(f"{rev!r} is neither a revision nor a key of HEAD", name=rev, candidates=[*similar, *refs])
 
 
@@ -71,15 +73,16 @@ def _show_commit(session: Session, commit: Commit) -> None:
     names = session.refs().get(commit.id, [])
     if session.json:
         listed = [documents.change(change) for change in changes.values()]
-        documents.write(
-            out, documents.commit(commit, names) | {"events": documents.events(commit), "changes": listed}
-        )
+        document = documents.commit(commit, names, shallow=repo.history.is_shallow(commit))
+        documents.write(out, document | {"events": documents.events(commit), "changes": listed})
         return
     out.line((f"commit {commit.id}", "yellow"), *render.decoration(names, commit.id, repo.refs.head()))
     if len(commit.parents) > 1:
         out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parents))
     elif commit.parents:
         out.line(("parent: ", "dim"), commit.parents[0].short)
+    if repo.history.is_shallow(commit):
+        out.line("        ", ("the history behind it was cut off", "yellow"))
     out.line(("time:   ", "dim"), render.moment(commit.time))
     for number, item in enumerate(render.info_lines(commit.info)):
         out.line("        " if number else ("info:   ", "dim"), *item)
@@ -102,7 +105,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.line("  ", *render.change_line(change, width))
         out.lines(render.change_details(changes, change, out, _MOST_DETAILS), indent="      ")
     if len(changes) > _MOST_KEYS:
-        parent = f"{commit.short}^" if commit.parents else ""
+        parent = f"{commit.short}^" if repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"
         out.line((f"  … {len(changes) - _MOST_KEYS} more keys ({more} has them all)", "dim"))
 
@@ -130,4 +133,4 @@ def _show_value(session: Session, commit: Commit, key: str) -> None:
     if reason is not None:
         out.line((f"({safe(reason)})", "yellow"))
         return
-    out.lines(render.value_lines(value, out))
+    render.write_value(value, out)

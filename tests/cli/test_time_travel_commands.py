@@ -1,0 +1,335 @@
+"""`vstate reflog`, `undo`, `blame` and `bisect`, and revisions by the reflog on the command line."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+from vstate_cli.app import cli
+
+from vstate import Disk, Versioned
+from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.repo.repository import Repository
+from vstate.values.entry import PICKLE
+
+
+@pytest.fixture
+def chat(store):
+    """On the store of the other tests a branch with a conversation of ten messages, the seventh too long."""
+    with Versioned(Disk(store, durability="process")) as state:
+        state.switch("chat", create=True)
+        for number in range(10):
+            text = f"message {number}" + "!" * 50 * (number == 6)
+            state.setdefault("chat", []).append({"role": "user", "content": text})
+            state.commit(f"turn {number}")
+    return store
+
+
+# --- reflog
+
+
+def test_reflog(vstate):
+    """Every move of HEAD's branch, newest first, with the revision that names it."""
+    lines = vstate("reflog").splitlines()
+    assert [re.sub(r"[0-9a-f]{10}  \S+ \S+ \S+  ", "", line) for line in lines] == [
+        "main@{0}  commit: more",
+        "main@{1}  commit: tidy up",
+        "main@{2}  commit: read",
+        "main@{3}  commit: start",
+    ]
+    short = re.match(r"main@\{2\}  ([0-9a-f]{10})  ", lines[2])[1]
+    assert vstate("show", "main@{2}").startswith(f"commit {short}")
+    assert len(vstate("reflog", "-n", "2").splitlines()) == 2
+    assert vstate("reflog", "what-if").splitlines()[-1].endswith("  branch: created from HEAD~1")
+
+
+def test_reflog_of_a_deleted_branch(vstate):
+    """It is what brings the branch back."""
+    vstate("branch", "-d", "what-if")
+    lines = vstate("reflog", "what-if").splitlines()
+    assert lines[0].startswith("what-if@{0}  (deleted)   ")
+    assert vstate("branch", "what-if", "what-if@{1}").rstrip().endswith("another goal")
+
+
+def test_reflog_of_a_detached_head(vstate):
+    """Where HEAD itself was."""
+    vstate("checkout", "v1")
+    assert vstate("reflog").splitlines()[0].startswith("HEAD@{0}  ")
+    assert "checkout: to " in vstate("reflog", "HEAD")
+
+
+def test_reflog_of_nothing(vstate, empty, store):
+    """An unknown branch is an error; one without moves on record is a note."""
+    assert vstate.fails("reflog", "mian") == "no branch 'mian'; did you mean: main, what-if?"
+    result = empty.run("reflog")
+    assert (result.exit_code, result.stdout) == (1, "")
+    with Disk(store) as disk:
+        disk.delete_many(list(disk.keys("reflog/")))
+    result = vstate.run("reflog")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "vstate: no move of main is on record\n"
+
+
+def test_reflog_json(vstate):
+    """A list of moves with full ids."""
+    moves = vstate.json("reflog")
+    assert [move["name"] for move in moves] == [f"main@{{{number}}}" for number in range(4)]
+    assert moves[0]["old"] == moves[1]["new"]
+    assert (moves[3]["old"], moves[3]["action"]) == (None, "commit: start")
+    assert set(moves[0]) == {"name", "old", "new", "time", "action"}
+
+
+# --- revisions by the reflog
+
+
+def test_revisions_by_the_reflog(vstate):
+    """Everywhere that a revision is taken, with spaces and colons in the braces too."""
+    assert "tidy up" in vstate("log", "main@{1}", "-n", "1")
+    assert vstate("show", "main@{3}", "messages") == "['hello']\n"
+    assert vstate("show", "main@{3}:messages") == "['hello']\n"
+    assert vstate("show", "@{2099-01-01 10:00:00}:messages") == "['hello', 'bye']\n"
+    assert "notes/b" in vstate("diff", "@{1}..@{0}", "--stat")
+    assert vstate("checkout", "main@{1}").startswith("HEAD is detached at ")
+    assert vstate.fails("show", "main@{some day}").startswith("'some day' is not a time: write 2026-11-20, ")
+    assert vstate.fails("log", "main@{9}").startswith(
+        "no revision 'main@{9}': its reflog has 4 moves of main"
+    )
+
+
+def test_show_says_why_a_revision_leads_nowhere(vstate):
+    """The reason is not lost to the question whether it is a key; a key goes before an error all the same."""
+    assert vstate.fails("show", "HEAD~99").endswith(" is the first commit")
+    assert "has 1 parents" in vstate.fails("show", "HEAD^2")
+    assert "its reflog has 4 moves" in vstate.fails("show", "main@{77}")
+    assert "is the first commit" in vstate.fails("show", "HEAD~99:plan")
+    assert "is neither a revision nor a key of HEAD" in vstate.fails("show", "plam")
+
+
+def test_a_key_that_looks_like_a_revision(vstate, store):
+    """It is shown."""
+    with Versioned(Disk(store)) as state:
+        state["HEAD~99"] = "tilde"
+        state["a@{b"] = "brace"
+        state["a@{b}:c"] = "both"
+        state.commit()
+    assert vstate("show", "HEAD~99") == "'tilde'\n"
+    assert vstate("show", "a@{b") == "'brace'\n"
+    assert vstate("show", "a@{b}:c") == "'both'\n"
+    assert vstate("show", "HEAD:a@{b}:c") == "'both'\n"
+
+
+# --- undo
+
+
+def test_undo_and_redo(vstate, store):
+    """The branch goes a move back, and a move further, and forth again; a program follows."""
+    text = vstate("undo")
+    assert re.match(
+        r"main is at [0-9a-f]{10} tidy up\nundo: commit: more\nTo take that back: vstate undo --redo\n", text
+    )
+    with Versioned(Disk(store)) as state:
+        assert "notes/b" not in state
+    assert "undo: commit: tidy up" in vstate("undo")
+    assert re.match(r"main is at [0-9a-f]{10} tidy up\nredo: commit: tidy up\n$", vstate("undo", "--redo"))
+    assert vstate.json("undo", "--redo")["action"] == "redo: commit: more"
+    assert vstate.fails("undo", "--redo").startswith("nothing to redo on branch 'main'")
+
+
+def test_undo_of_several_moves(vstate):
+    """-n takes several back, as one move."""
+    document = vstate.json("undo", "-n", "3")
+    assert (document["branch"], document["action"]) == ("main", "undo 3 moves: commit: more")
+    assert document["commit"] == vstate.json("show", "v1")["id"]
+    assert document["old"] == vstate.json("show", "main@{1}")["id"]
+    message = vstate.fails("undo")
+    assert message.startswith("branch 'main' began with 'commit: start'")
+    assert message.endswith("vstate branch -d main")
+
+
+def test_undo_that_cannot_be(vstate, empty):
+    """HEAD detached, no commit yet, or options that do not go together."""
+    vstate("checkout", "v1")
+    assert vstate.fails("undo").startswith("HEAD is detached at ")
+    assert empty.fails("undo") == "no branch 'main'"
+    assert vstate.run("undo", "--redo", "-n", "2").exit_code == 2
+    assert vstate.run("undo", "-n", "0").exit_code == 2
+
+
+# --- blame
+
+
+def test_blame_of_a_list(vstate, chat):
+    """One line for each item: commit, time, message, path, the beginning of the item."""
+    lines = vstate("blame", "chat").splitlines()
+    assert len(lines) == 10
+    for number, line in enumerate(lines):
+        assert re.match(
+            rf"[0-9a-f]{{10}}  \d{{4}}-\d\d-\d\d \S+ \S+  turn {number}  \[{number}\]  {{'role': 'user', ",
+            line,
+        )
+
+
+def test_blame_of_a_text_an_object_and_a_dict(vstate):
+    """Lines by number, fields and entries by path."""
+    lines = [re.sub(r"^\S+  \S+ \S+ \S+  ", "", line) for line in vstate("blame", "text").splitlines()]
+    assert lines == ["start    1  one", "tidy up  2  2", "start    3  three"]
+    plan = vstate("blame", "plan").splitlines()
+    assert re.search(r"  start  goal   'win'$", plan[0])
+    assert re.search(r"  read   steps  \['look', 'think'\]$", plan[1])
+    assert vstate("blame", "notes/a").rstrip().endswith("  read  lines  3")
+
+
+def test_blame_of_a_path(vstate):
+    """Only what is there, however deep; from another revision too."""
+    assert re.search(r"  start  steps\[0\]  'look'\n$", vstate("blame", "plan", "steps[0]"))
+    assert re.search(r"  read  steps\[1\]  'think'\n$", vstate("blame", "plan", "steps[1]"))
+    assert "another goal" in vstate("blame", "plan", "goal", "--rev", "what-if")
+    assert "start" in vstate("blame", "messages", "--rev", "v1")
+
+
+def test_blame_json(vstate):
+    """A list of elements with the id of the commit, and the number of a line."""
+    first, second = vstate.json("blame", "messages")
+    assert set(first) == {"path", "line", "commit", "time", "message", "value"}
+    assert (first["path"], first["message"], first["value"]) == ("[0]", "start", "hello")
+    assert (second["path"], second["message"], second["line"]) == ("[1]", "tidy up\n\nfor good", None)
+    assert vstate.json("blame", "text")[1]["line"] == 2
+    assert vstate.json("blame", "plan", "goal")[0]["commit"] == vstate.json("show", "v1")["id"]
+
+
+def test_blame_that_cannot_be(vstate):
+    """What is missing is named: the key, the commit that removed it, the step of the path."""
+    message = vstate.fails("blame", "old")
+    assert re.match(r"no key 'old' at [0-9a-f]{10}: ([0-9a-f]{10}) removed it; .*at \1~1", message)
+    assert vstate.fails("blame", "plam").endswith("did you mean: plan?")
+    assert "no .goals in the value, which is a" in vstate.fails("blame", "plan", "goals")
+    assert "is no path at" in vstate.fails("blame", "plan", "steps..b")
+    assert vstate.fails("blame", "plan", "--rev", "HEAD~9").endswith("is the first commit")
+
+
+# --- bisect
+
+
+def test_bisect(vstate, chat):
+    """Each test is printed with what is left, then the commit that is to blame, and what it changed."""
+    text = vstate(
+        "bisect", "chat", "missing or all(len(m['content']) < 40 for m in value)", "--good", "chat~10"
+    )
+    tests, _, result = text.partition("\n\n")
+    lines = tests.splitlines()
+    assert re.fullmatch(r"good  [0-9a-f]{10}  more  \(9 left\)", lines[0])
+    assert re.fullmatch(r"bad   [0-9a-f]{10}  turn 9  \(9 left\)", lines[1])
+    assert len(lines) <= 2 + 4
+    assert re.match(r"The first bad commit is [0-9a-f]{64}\n    turn 6\n    \d{4}-", result)
+    assert "  ~ chat  list, " in result
+    assert "+ [6]: {'role': 'user', 'content': 'message 6!!!" in result
+    assert result.rstrip().endswith("1 key changed: 0 added, 1 modified, 0 removed") or "chat" in result
+
+
+def test_bisect_over_an_object(vstate):
+    """The fields of an object are read from what is stored; a bad commit is named with its branches."""
+    text = vstate("bisect", "plan", "len(value.steps) < 2", "--good", "v1")
+    assert re.search(r"The first bad commit is [0-9a-f]{64}\n    read\n", text)
+    text = vstate("bisect", "plan", "value.goal == 'win'", "--good", "v1", "--bad", "what-if")
+    assert re.search(r"The first bad commit is [0-9a-f]{64} \(what-if\)\n    another goal\n", text)
+
+
+def test_bisect_json(vstate, chat):
+    """The first bad commit, every test, and the keys that changed."""
+    document = vstate.json("bisect", "chat", "missing or len(value) < 8", "--good", "v1")
+    assert document["first_bad"]["message"] == "turn 7"
+    assert document["changes"] == {"added": [], "modified": ["chat"], "removed": []}
+    assert [test["good"] for test in document["tested"][:2]] == [True, False]
+    assert set(document["tested"][0]) == {"commit", "good", "left"}
+
+
+def test_bisect_that_cannot_be(vstate):
+    """Errors of the expression, of its evaluation at some commit, and of the choice of commits."""
+    assert vstate.fails("bisect", "plan", "valeu.goal", "--good", "v1").startswith(
+        "column 1 of the expression: there is no 'valeu' here"
+    )
+    message = vstate.fails("bisect", "plan", "value['goal']", "--good", "v1")
+    assert re.match(
+        r"at [0-9a-f]{10}: column 1 of the expression: .*Plan has no items; its fields are goal,", message
+    )
+    message = vstate.fails("bisect", "never", "value > 3", "--good", "v1")
+    assert re.match(r"at [0-9a-f]{10}, where there is no key 'never': column 1 of the expression: ", message)
+    assert "give an older commit as good" in vstate.fails("bisect", "plan", "missing", "--good", "v1")
+    result = vstate.run("bisect", "plan", "not missing", "--good", "v1")
+    assert (result.exit_code, "give a newer commit as bad" in result.stderr) == (1, True)
+    assert "exchange the two" in vstate.fails("bisect", "plan", "True", "--good", "HEAD", "--bad", "v1")
+    assert vstate.run("bisect", "plan", "True").exit_code == 2
+
+
+# --- safety
+
+
+class Evil:
+    """Loading it makes a directory."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_nothing_that_is_stored_is_run(vstate, store, environment, tmp_path):
+    """With every way to unpickle replaced by one that ends the process, all of these work on a hostile store."""
+    mark = tmp_path / "mark"
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        for number in range(3):
+            head = repo.branch("main")
+            data = pickle.dumps([Evil(str(mark)), number])
+            entry = encode([PICKLE, [data], len(data), "\x1b[31mlist"])
+            root, objects, nodes = tree.update(repo.objects.node, head.tree, {"evil\x1b[1m": entry})
+            commit = repo.build_commit(root, (head,), message=f"\x1b[2Jplanted {number}")
+            action = f"commit: \x1b[2J{number}"
+            assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action=action)
+    key = "evil\x1b[1m"
+    commands = [
+        ["reflog"],
+        ["blame", key],
+        ["blame", key, "[1]"],
+        ["blame", key, "--json"],
+        ["bisect", key, "missing or value[1] < 1", "--good", "v1"],
+        ["bisect", key, "missing or value[0] != value[0]", "--good", "v1"],
+        ["undo"],
+        ["undo", "--redo"],
+    ]
+    script = f"""
+import os, pickle, _pickle
+class Abort:
+    def __init__(self, *arguments, **options):
+        os.write(2, b"unpickled!")
+        os._exit(99)
+for module in (pickle, _pickle):
+    for name in ("loads", "load", "_loads", "_load", "Unpickler", "_Unpickler"):
+        if hasattr(module, name):
+            setattr(module, name, Abort)
+from click.testing import CliRunner
+from vstate_cli.app import cli
+for arguments in {commands!r}:
+    result = CliRunner().invoke(cli, ["-s", {str(store)!r}, *arguments])
+    assert result.exit_code == 0, (arguments, result.output)
+    assert result.stdout and "\\x1b" not in result.stdout, arguments
+print("fine")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    assert not mark.exists()
+
+
+def test_the_expression_language_is_in_the_help():
+    """Each function and method that there is."""
+    from vstate_cli import expression
+
+    text = " ".join(cli.commands["bisect"].help.split())
+    for name in [*expression._FUNCTIONS, *expression._METHODS]:
+        assert re.search(rf"\b{name}\b", text), name

@@ -1,0 +1,578 @@
+"""Blame: keys, parts of values by path, and every element of a value, also through merges."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Commit, Memory, Versioned
+from vstate.errors import InvalidInput, KeyNotFound, NotFound
+from vstate.objects import tree
+from vstate.repo import Repository
+from vstate.repo.blame import align
+from vstate.repo.details import details
+from vstate.repo.parts import Fingerprints, find_part, parts_of
+from vstate.testing import Faulty
+from vstate.values.entry import encode_value
+from vstate.values.inert import Global, Record, read
+
+
+def put(repo: Repository, parents: list[Commit], number: int, **values: Any) -> Commit:
+    """A commit numbered so, with the values as its only keys, on a branch of its own."""
+    encoded = {key: encode_value(value) for key, value in values.items()}
+    objects = {oid: new for each in encoded.values() for oid, new in each.objects.items()}
+    entries = {key: each.entry for key, each in encoded.items()}
+    root, more, nodes = tree.update(repo.objects.node, None, entries)
+    commit = repo.build_commit(root, parents, message=str(number))
+    assert repo.publish(f"b{number}", [commit], objects | more, nodes, expected=None, action="test")
+    return commit
+
+
+def messages(repo: Repository, rev: Commit | str, key: str = "k") -> list[str]:
+    return [blamed.commit.message for blamed in repo.blame_items(rev, key)]
+
+
+@pytest.fixture
+def state() -> Versioned:
+    """A conversation of five messages, of which one was edited and one put in first; and other keys."""
+    state = Versioned()
+    for number in range(4):
+        state.setdefault("messages", []).append({"role": "user", "content": f"message {number}"})
+        state["count"] = number
+        state.commit(f"add {number}")
+    state["messages"][2]["content"] = "edited"
+    state.commit("edit 2")
+    state["messages"].insert(0, {"role": "system", "content": "be kind"})
+    state.commit("insert")
+    state["other"] = 1
+    state.commit("elsewhere")
+    return state
+
+
+def test_the_last_change_of_a_key(state: Versioned) -> None:
+    """Without a path it is the commit that changed the key, whatever came after it."""
+    assert state.blame("messages").message == "insert"
+    assert state.blame("count").message == "add 3"
+    assert state.blame("other") == state.head
+    assert state.repo.blame("HEAD~3", "messages").message == "add 3"
+
+
+def test_what_is_not_committed_does_not_count(state: Versioned) -> None:
+    """Blame is about HEAD, not about the working state."""
+    state["messages"].clear()
+    state["new"] = 1
+    assert state.blame("messages", "[4].content").message == "add 3"
+    with pytest.raises(KeyNotFound):
+        state.blame("new")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("[0]", "insert"),
+        ("[1]", "add 0"),
+        ("[1].content", "add 0"),
+        ("[3]", "edit 2"),
+        ("[3].content", "edit 2"),
+        ("[3].role", "add 2"),
+        ("[4]", "add 3"),
+        ("", "insert"),
+    ],
+)
+def test_items_keep_their_commit_when_others_come_in_front(state: Versioned, path: str, message: str) -> None:
+    """A list that grew, at its end or in front, blames the newest commit for nothing else."""
+    assert state.blame("messages", path).message == message
+
+
+def test_each_item_in_one_walk(state: Versioned) -> None:
+    """blame_items has each item with its path, its value, and the commit that last changed it."""
+    found = state.repo.blame_items("HEAD", "messages")
+    assert [blamed.path for blamed in found] == ["[0]", "[1]", "[2]", "[3]", "[4]"]
+    assert [blamed.commit.message for blamed in found] == ["insert", "add 0", "add 1", "edit 2", "add 3"]
+    assert found[3].value == {"role": "user", "content": "edited"}
+    assert found[0].line is None
+
+
+def test_entries_of_a_dict_and_lines_of_a_text() -> None:
+    """Entries are told apart by key, and lines aligned; the last line is another once its end changes."""
+    state = Versioned()
+    state["d"] = {"a": 1, 2: "two", "odd key": [1]}
+    state["t"] = "one\n" + "two\n" * 60 + "last"
+    state.commit("first")
+    state["d"]["a"] = True
+    state["t"] = "zero\n" + state["t"].replace("two\n", "2\n", 1) + "\n"
+    state.commit("second")
+    found = {blamed.path: blamed.commit.message for blamed in state.repo.blame_items("HEAD", "d")}
+    assert found == {"a": "second", "[2]": "first", '["odd key"]': "first"}
+    lines = state.repo.blame_items("HEAD", "t")
+    assert [line.line for line in lines] == list(range(1, len(lines) + 1))
+    assert [line.value for line in lines[:4]] == ["zero", "one", "2", "two"]
+    assert [line.commit.message for line in lines[:4]] == ["second", "first", "second", "first"]
+    assert (lines[-1].value, lines[-1].commit.message) == ("last", "second")
+    assert {line.commit.message for line in lines[3:-1]} == {"first"}
+
+
+@dataclasses.dataclass
+class Plan:
+    """An object of the program."""
+
+    goal: str
+    steps: list[str]
+
+
+def test_objects_sets_and_values_without_parts() -> None:
+    """The fields of an object, the members of a set; a number or an empty list is one element."""
+    state = Versioned()
+    state["plan"], state["set"], state["number"], state["empty"] = Plan("win", ["look"]), {1, "a"}, 5, []
+    state.commit("first")
+    state["plan"].steps.append("think")
+    state["set"] = {1, "b"}
+    state.commit("second")
+    found = {blamed.path: blamed.commit.message for blamed in state.repo.blame_items("HEAD", "plan")}
+    assert found == {"goal": "first", "steps": "second"}
+    assert state.blame("plan", "steps[0]").message == "first"
+    assert state.blame("plan", "steps[1]").message == "second"
+    members = {blamed.path: blamed.commit.message for blamed in state.repo.blame_items("HEAD", "set")}
+    assert members == {"{1}": "first", "{'b'}": "second"}
+    assert state.blame("set", "{'b'}").message == "second"
+    for key in ("number", "empty"):
+        (whole,) = state.repo.blame_items("HEAD", key)
+        assert (whole.path, whole.commit.message) == ("", "first")
+
+
+def test_a_value_of_another_type_is_all_new() -> None:
+    """What turned from a list into a tuple, or into an object of another class, was changed there."""
+    state = Versioned()
+    state["k"] = [1, 2]
+    state.commit("list")
+    state["k"] = (1, 2)
+    state.commit("tuple")
+    assert messages(state.repo, "HEAD") == ["tuple", "tuple"]
+    assert state.blame("k", "[0]").message == "tuple"
+
+
+def test_a_change_that_was_taken_back() -> None:
+    """What changed and changed back was last changed when it came back."""
+    state = Versioned()
+    for value in ([1, 2], [1, 3], [1, 2]):
+        state["k"] = value
+        state.commit(str(value))
+    assert messages(state.repo, "HEAD") == ["[1, 2]", "[1, 2]"]
+    assert state.repo.blame_items("HEAD", "k")[0].commit.parents == ()
+    assert state.repo.blame_items("HEAD", "k")[1].commit == state.head
+
+
+def test_a_merge_that_took_a_part_over_did_not_change_it() -> None:
+    """Through a merge the blame goes to the side that has it so; what is new in the merge is the merge's."""
+    repo = Repository(Memory())
+    base = put(repo, [], 0, k={"a": 1, "b": 1, "c": 1})
+    ours = put(repo, [base], 1, k={"a": 2, "b": 1, "c": 1})
+    theirs = put(repo, [base], 2, k={"a": 1, "b": 2, "c": 1})
+    merge = put(repo, [ours, theirs], 3, k={"a": 2, "b": 2, "c": 1, "d": 1})
+    found = {blamed.path: blamed.commit.message for blamed in repo.blame_items(merge, "k")}
+    assert found == {"a": "1", "b": "2", "c": "0", "d": "3"}
+    for path, message in found.items():
+        assert repo.blame(merge, "k", path).message == message
+    assert repo.blame(merge, "k") == merge
+    same = put(repo, [ours, theirs], 4, k={"a": 1, "b": 2, "c": 1})
+    assert repo.blame(same, "k") == theirs
+
+
+def test_versions_that_are_the_same_are_not_read() -> None:
+    """A thousand commits that leave a long value alone cost no look at it."""
+    faulty = Faulty(Memory())
+    state = Versioned(faulty)
+    state["long"] = [f"item {number}" * 10 for number in range(500)]
+    state.commit("long")
+    for number in range(300):
+        state["n"] = number
+        state.commit()
+    fresh = Versioned(faulty)
+    faulty.calls.clear()
+    assert fresh.blame("long", "[7]").message == "long"
+    commits = 301
+    assert len(faulty.calls) < 4 * commits
+    assert {blamed.commit.message for blamed in fresh.repo.blame_items("HEAD", "long")} == {"long"}
+
+
+def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
+    """A key that is gone raises KeyNotFound with the commit that removed it, one that never was without."""
+    del state["count"]
+    removing = state.commit("remove")
+    assert removing is not None
+    state["x"] = 1
+    state.commit("more")
+    with pytest.raises(KeyNotFound, match=f"no key 'count' at .*: {removing.short} removed it") as caught:
+        state.blame("count")
+    assert caught.value.key == "count"
+    assert state.repo.blame(f"{removing.short}~1", "count").message == "add 3"
+    with pytest.raises(KeyNotFound) as caught:
+        state.blame("never")
+    assert "removed" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "what"),
+    [
+        ("[9]", NotFound, r"no \[9\] in the value, which is a list of 5 items"),
+        ("[3].contnet", NotFound, r"no \.contnet in \[3\], which is a dict; did you mean: \.content\?"),
+        ("[3].content[0]", NotFound, "a text: a path ends there"),
+        ("[-1]", NotFound, "list of 5 items"),
+        ("[01]", NotFound, "list of 5 items"),
+        ("x", NotFound, r"no \.x in the value"),
+        ("[3", InvalidInput, "is no path"),
+        ("[3]..role", InvalidInput, r"is no path at '\.\.role'"),
+        ("[3] .role", InvalidInput, "is no path"),
+        ("[3].", InvalidInput, "is no path"),
+        ("a b", InvalidInput, "is no path"),
+    ],
+)
+def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Exception], what: str) -> None:
+    """The error names the step that fails, and what is there instead."""
+    with pytest.raises(error, match=what):
+        state.blame("messages", path)
+
+
+def test_an_older_version_that_cannot_be_read_counts_as_different() -> None:
+    """A pickle that makes no sense ends the walk, at the first commit that can be read."""
+    repo = Repository(Memory())
+    base = put(repo, [], 0, k=[1, 2])
+    entry = encode_value([1, 2]).entry
+    for number, data in ((1, entry.replace(b"K\x01", b"\xff\x01")), (2, entry)):
+        root, objects, nodes = tree.update(repo.objects.node, None, {"k": data})
+        commit = repo.build_commit(root, [base], message=str(number))
+        assert repo.publish(f"b{number}", [commit], objects, nodes, expected=None, action="test")
+        base = commit
+    assert messages(repo, base) == ["2", "2"]
+    assert repo.blame(base, "k", "[0]") == base
+
+
+# --- any history
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
+    """Parents of each commit, and its items: each new item is a new number, and items keep their order."""
+    parents: list[list[int]] = []
+    values: list[list[int]] = []
+    places: dict[int, int] = {}  # of each item, in one order for all commits
+    for number in range(draw(st.integers(1, 10))):
+        before = (
+            sorted({draw(st.integers(0, number - 1)) for _ in range(draw(st.integers(1, 2)))})
+            if number
+            else []
+        )
+        items = {item for parent in before for item in values[parent]}
+        items = {item for item in items if draw(st.integers(0, 5))}
+        for _ in range(draw(st.integers(0, 3))):
+            item = len(places)
+            places[item] = draw(st.integers(0, 10**9))
+            items.add(item)
+        parents.append(before)
+        values.append(sorted(items, key=lambda item: (places[item], item)))
+    return parents, values
+
+
+SHAPES = {
+    "list": lambda items: [{"item": item, "text": "x" * (item % 3)} for item in items],
+    "numbers": list,
+    "tuple": tuple,
+    "dict": lambda items: {f"k{item % 4}/{item}": item for item in items},
+    "set": set,
+    "text": lambda items: "".join(f"line {item}\n" for item in items),
+}
+
+
+@settings(max_examples=150)
+@given(histories(), st.sampled_from(sorted(SHAPES)))
+def test_every_item_is_blamed_on_the_commit_that_made_it(
+    history: tuple[list[list[int]], list[list[int]]], shape: str
+) -> None:
+    """In any history in which an item never comes twice, all at once and each by its path."""
+    parents, values = history
+    repo = Repository(Memory())
+    commits: list[Commit] = []
+    made: dict[int, int] = {}
+    for number, (before, items) in enumerate(zip(parents, values, strict=True)):
+        commits.append(put(repo, [commits[p] for p in before], number, k=SHAPES[shape](items)))
+        for item in items:
+            made.setdefault(item, number)
+    last = commits[-1]
+    found = repo.blame_items(last, "k")
+    if not values[-1]:
+        assert [blamed.path for blamed in found] == [""]
+        return
+    wanted = [made[item] for item in (SHAPES["set"](values[-1]) if shape == "set" else values[-1])]
+    assert sorted(int(blamed.commit.message) for blamed in found) == sorted(wanted)
+    if shape != "set":
+        assert [int(blamed.commit.message) for blamed in found] == wanted
+    if shape != "text":
+        for blamed in found:
+            assert repo.blame(last, "k", blamed.path) == blamed.commit
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
+def test_aligned_items_are_in_order_and_those_at_both_ends_in_place(old: list[int], new: list[int]) -> None:
+    """No item has two places, and equal beginnings and ends are found."""
+    places = align(old, new)
+    found = [place for place in places if place is not None]
+    assert found == sorted(set(found))
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+        same += 1
+    assert places[:same] == list(range(same))
+    if new and old and new[-1] == old[-1] and same < min(len(old), len(new)):
+        assert places[-1] == len(old) - 1
+
+
+def test_long_lists_are_aligned_by_occurrence() -> None:
+    """Where difflib would take long, equal items are found wherever they are."""
+    old = list(range(3000))
+    new = list(range(2999, -1, -1))
+    assert align(old, new) == [2999 - number for number in range(3000)]
+    assert align([*old, -1], [-2, *new, -3]) == [None, *(2999 - number for number in range(3000)), None]
+    new[10] = new[2989] = -1
+    assert align(old, new)[10] == 10
+    assert align(old, new)[2989] == 2989
+
+
+# --- paths
+
+
+def _objects() -> list[object]:
+    when = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
+    wrapped = Record("decimal.Decimal", args=("1.5",))
+    return [
+        {
+            "messages": [{"content": "a"}],
+            "odd key": {"x": 1},
+            7: 1,
+            (1, 2): 2,
+            None: 3,
+            True: 4,
+            "": 5,
+            "7": 6,
+        },
+        {
+            'quote "': 1,
+            "back\\slash\\": 2,
+            "new\nline": 3,
+            "é": 4,
+            "a.b": 5,
+            "[x]": [6],
+            "x" * 70: 7,
+            "\x1b[1m": 8,
+        },
+        Record(
+            "app.P", {"a": 1, "b c": [2]}, args=(1, [2]), kwargs={"k": 1}, items=[1, {"z": 2}], state=(3, [4])
+        ),
+        Record("app.E", {"f": 1}, entries={"e": [1], 2: 3}),
+        {"price": wrapped, "when": when, b"raw": when},
+        [[[1, (2, {3: {"deep": [4]}})]]],
+        {1, "a", (2, "b"), frozenset({3})},
+        {"class": Global("app.f", {"doc": "x", "line": [1]})},
+        read(pickle.dumps({"array": np.arange(4), "list": [np.float64(1.5)]})),
+    ]
+
+
+def _everything(value: object, prints: Fingerprints, path: str = "") -> list[tuple[str, object]]:
+    """All that is inside a value; not the argument of what has nothing but that, whose path is the same."""
+    found = [(path, value)]
+    for part in parts_of(value, prints):
+        inside = _everything(part.value, prints, path + part.step)
+        found += inside if part.step else inside[1:]
+    return found
+
+
+@pytest.mark.parametrize("value", _objects(), ids=lambda value: type(value).__name__)
+def test_every_printed_path_leads_back(value: object) -> None:
+    """Whatever is inside a value is found by the steps that lead to it."""
+    prints = Fingerprints()
+    for path, part in _everything(value, prints)[1:]:
+        trail = find_part(value, path.removeprefix("."), prints)
+        assert prints.of(trail[-1].value) == prints.of(part)
+
+
+def _edited(value: Any, path: list[object]) -> Any:
+    if not path:
+        return "another"
+    copy = value.copy()
+    copy[path[0]] = _edited(value[path[0]], path[1:])
+    return copy
+
+
+def _plain_paths(value: object) -> list[list[object]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [[], *([key, *rest] for key, item in inside for rest in _plain_paths(item))]
+
+
+KEYS = st.one_of(st.text(max_size=8), st.integers(), st.booleans(), st.none(), st.tuples(st.integers()))
+VALUES = st.recursive(
+    st.one_of(st.integers(), st.text(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(VALUES, st.data())
+def test_the_paths_of_details_are_found(value: object, data: st.DataObject) -> None:
+    """A change anywhere in a value of any keys is printed at a path that find_part understands."""
+    way = data.draw(st.sampled_from(_plain_paths(value)))
+    new = _edited(value, way)
+    prints = Fingerprints()
+    for detail in details(value, new):
+        if detail.kind != "removed":
+            trail = find_part(new, detail.path, prints)
+            assert prints.of(trail[-1].value if trail else new) == prints.of(detail.new)
+
+
+def test_keys_that_print_alike_are_refused() -> None:
+    """A path that two keys print as is ambiguous, and says so."""
+    value = {"x" * 70 + "a": 1, "x" * 70 + "b": 2}
+    with pytest.raises(InvalidInput, match="several keys print as"):
+        find_part(value, f'["{"x" * 60}…"]', Fingerprints())
+
+
+def test_values_inside_themselves() -> None:
+    """A cycle is walked no further than the path says, and a path into it ends."""
+    value: dict[str, Any] = {"a": 1}
+    value["self"] = value
+    prints = Fingerprints()
+    assert find_part(value, "self.self.self.a", prints)[-1].value == 1
+    with pytest.raises(NotFound):
+        find_part(value, "self.self.b", prints)
+    record = Record("app.W")
+    record.args = (record,)
+    with pytest.raises(NotFound):
+        find_part(record, "x.y", prints)
+
+
+# --- fingerprints
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, True),
+        (1, 1.0),
+        (0, None),
+        ("1", 1),
+        (b"a", "a"),
+        (b"a", bytearray(b"a")),
+        ([1], (1,)),
+        ({1}, frozenset({1})),
+        (["ab", "c"], ["a", "bc"]),
+        ([[1], 2], [[1, 2]]),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
+        ([], {}),
+        (Record("a.A"), Record("a.B")),
+        (Record("a.A", called=True), Record("a.A")),
+        (Record("a.A", {"x": 1}), Record("a.A", kwargs={"x": 1})),
+        (Record("a.A", items=[]), Record("a.A")),
+        (Record("a.A", items=[1]), Record("a.A", args=(1,))),
+        (Global("a.f"), Global("a.g")),
+        (decimal.Decimal(1), decimal.Decimal(2)),
+        (datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1)),
+    ],
+)
+def test_different_values_have_different_fingerprints(one: object, other: object) -> None:
+    """Also where Python's == sees no difference."""
+    prints = Fingerprints()
+    assert prints.of(one) != prints.of(other)
+    assert prints.of([one]) != prints.of([other])
+
+
+@given(VALUES)
+def test_equal_values_have_equal_fingerprints(value: object) -> None:
+    """Of two copies, and of a dict in another order."""
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: copied(item) for key, item in reversed(value.items())}
+        return [copied(item) for item in value] if isinstance(value, list) else value
+
+    assert Fingerprints().of(value) == Fingerprints().of(copied(value))
+
+
+def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
+    """No recursion, each shared part once, and a cycle ends."""
+    deep: list[Any] = []
+    for _ in range(20_000):
+        deep = [deep]
+    assert len(Fingerprints().of(deep)) == 17
+    shared: list[Any] = [1]
+    for _ in range(200):
+        shared = [shared, shared]
+    assert len(Fingerprints().of(shared)) == 17
+    cycle: list[Any] = [1]
+    cycle.append(cycle)
+    twin: list[Any] = [1]
+    twin.append(twin)
+    assert Fingerprints().of(cycle) == Fingerprints().of(twin)
+    while deep:  # Python would free it by recursion
+        deep = deep.pop()
+
+
+# --- lists that grow at their end
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
+def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
+    """Whatever is appended, however many at once: each item belongs to the commit that appended it."""
+    state = Versioned()
+    state["k"] = []
+    wanted = []
+    for number, items in enumerate(turns):
+        state["k"].extend(items)
+        state.commit(str(number))
+        wanted += [str(number)] * len(items)
+    assert messages(state.repo, "HEAD") == wanted
+    for index in (0, len(wanted) - 1):
+        assert state.blame("k", f"[{index}]").message == wanted[index]
+
+
+@pytest.mark.parametrize("step", [1, 7, 250, 999, 1000, 1001])
+def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shorter versions are not read: their pickles begin as the longer one does. (pickle appends 1,000 at once.)"""
+    state = Versioned()
+    state["k"] = [[-1], {"n": [-2]}]
+    state.commit("start")
+    for number in range(6):
+        state["k"].extend(
+            {"n": n, "deep": [[n], (n, [n])]} for n in range(number * step, (number + 1) * step)
+        )
+        state.commit(str(number))
+    repo, reads = state.repo, []
+    inspect = Repository.inspect
+
+    def counted(self: Repository, *arguments: Any) -> object:
+        reads.append(arguments)
+        return inspect(self, *arguments)
+
+    monkeypatch.setattr(Repository, "inspect", counted)
+    found = messages(repo, "HEAD")
+    assert found == ["start"] * 2 + [str(number) for number in range(6) for _ in range(step)]
+    assert len(reads) <= 3
+    assert state.blame("k", f"[{step + 1}].deep[1]").message == "0"
+
+
+def test_too_many_elements_are_not_blamed_one_by_one() -> None:
+    """A text of a million lines is refused as a table; a version that had them counts as different."""
+    state = Versioned()
+    state["t"] = "\n" * 1_000_000
+    state.commit("long")
+    with pytest.raises(InvalidInput, match="too many to blame one by one"):
+        state.repo.blame_items("HEAD", "t")
+    assert state.blame("t", "").message == "long"
+    state["t"] = "\n"
+    state.commit("short")
+    assert messages(state.repo, "HEAD", "t") == ["short"]
