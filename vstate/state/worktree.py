@@ -1,0 +1,489 @@
+"""Worktree: the mapping over one commit of a branch, and what a program changed in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from heapq import merge
+from os import PathLike
+from typing import Any, Self
+from weakref import WeakSet
+
+from vstate.errors import (
+    CannotLoad,
+    Conflict,
+    DetachedHead,
+    InvalidInput,
+    MergeConflict,
+    RefMoved,
+    UncommittedChanges,
+    VStateError,
+)
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.objects import tree
+from vstate.objects.commit import Commit, Event
+from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
+from vstate.repo.diff import Diff
+from vstate.repo.refs import HEADS, Head, check_ref_name
+from vstate.repo.repository import Repository, Revision
+from vstate.repo.security import Security
+from vstate.repo.signing import KeyToSign, KeyToTrust
+from vstate.state.base import RootState, check_key, missing
+from vstate.state.publishing import publish
+from vstate.state.working import WorkingValues
+from vstate.values.entry import Encoded
+from vstate.values.inspection import describe
+
+_SHORT = 0.05  # seconds
+_PAUSE = 0.001  # seconds, doubled with each attempt
+
+
+class Worktree(RootState):
+    """What a `Versioned` is apart from its history and branches: the mapping, its changes, committing them."""
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        branch: str | None = None,
+        sign: KeyToSign | None = None,
+        trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
+        allow: Iterable[str] | None = None,
+    ) -> None:
+        security = Security(sign=sign, trust=trust, allow=allow)
+        opened = open_store(store)
+        try:
+            self._open(opened, branch, security)
+        except BaseException:
+            if opened is not store:
+                opened.close()
+            raise
+        self._owned = opened is not store
+
+    def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
+        super().__init__()
+        self._repo = Repository(store, security)
+        self._follows_head = branch is None
+        head = self._repo.refs.head()
+        if branch is not None:
+            check_ref_name(branch)
+            head = Head(branch, self._repo.refs.read(HEADS + branch))
+        self._head = None if head.commit is None else self._trusted(self._repo.objects.commit(head.commit))
+        self._branch = head.branch
+        self._working = WorkingValues(self._repo)
+        self._events: list[Event] = []
+        self._update_seconds = 0.0  # how long the function of the last update took
+        self._savepoints: WeakSet[_Savepoint] = WeakSet()
+
+    def _trusted(self, commit: Commit) -> Commit:
+        self._repo.require_trusted(commit)
+        return commit
+
+    # What it is
+
+    @property
+    def repo(self) -> Repository:
+        """The repository that the branch is in."""
+        return self._repo
+
+    @property
+    def store(self) -> KVStore:
+        """The store that the bytes are in."""
+        return self._repo.store
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the next one is made on; None before the first."""
+        return self._head
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; None when HEAD is detached."""
+        return self._branch
+
+    @property
+    def _tree(self) -> ObjectId | None:
+        return None if self._head is None else self._head.tree
+
+    def title(self) -> str:
+        where = f"branch {self._branch!r}" if self._branch else "detached HEAD"
+        at = f"at {self._head.short}" if self._head else "without a commit yet"
+        return f"Versioned({self.store.location}) on {where} {at}"
+
+    # The mapping
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._working.values[key]
+        except (KeyError, TypeError):
+            if not isinstance(key, str):
+                raise missing(key) from None
+        with self._lock:
+            return self._working.load(str.__str__(key), self._tree)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        key = check_key(key)
+        with self._lock:
+            self._working.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        key = check_key(key)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            self._working.delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str):
+            return False
+        if key in self._working.values:
+            return True
+        with self._lock:
+            return self._working.contains(str.__str__(key), self._tree)
+
+    def scan_keys(self, prefix: str) -> Iterator[str]:
+        with self._lock:
+            self._working.notice_scan(prefix)
+            staged = sorted(key for key in self._working.staged if key.startswith(prefix))
+            deleted = set(self._working.deleted)
+            root = self._tree
+        last = None
+        committed = (key for key, _ in tree.scan(self._repo.objects.node, root, prefix))
+        for key in merge(committed, staged):
+            if key != last and key not in deleted:
+                yield key
+            last = key
+
+    def count_keys(self, prefix: str) -> int:
+        with self._lock:
+            self._working.notice_scan(prefix)
+            count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
+            for key in self._working.staged:
+                if key.startswith(prefix) and not self._is_committed(key):
+                    count += 1
+            for key in self._working.deleted:
+                if key.startswith(prefix) and self._is_committed(key):
+                    count -= 1
+            return count
+
+    def _is_committed(self, key: str) -> bool:
+        return tree.lookup(self._repo.objects.node, self._tree, key) is not None
+
+    def describe_key(self, key: str) -> str:
+        if key in self._working.values:
+            return super().describe_key(key)
+        entry = self._repo.entry(self._tree, key)
+        if entry is None:
+            raise missing(key)
+        return describe(entry)
+
+    # Committing
+
+    def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit what changed, in place or by key, and the recorded events; None if nothing did.
+
+        `info` is plain data kept with the commit. If another writer moved the branch and changed other
+        keys, or the same ones and the branch has a merge policy for them, both are kept: the result is then a
+        merge commit, whose second parent is this change alone. Read again what it merged.
+
+        Raises MergeConflict if the other changed the same keys, Unpicklable naming every value that cannot
+        be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
+        still staged.
+        """
+        with self._alone():
+            return self._commit(message, info)
+
+    def _commit(
+        self,
+        message: str,
+        info: Mapping[str, Any],
+        depends_on: Callable[[str], bool] = lambda key: False,
+    ) -> Commit | None:
+        """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
+        branch = self._own_branch()
+        with self._working.collected(self._tree) as staged:
+            root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
+            if root == self._tree and not self._events:
+                staged.settle()
+                return None
+            events = tuple(self._events)
+            parents = () if self._head is None else (self._head,)
+            commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
+            published = publish(
+                self._repo,
+                branch,
+                self._head,
+                commit,
+                staged,
+                staged.objects | objects,
+                nodes,
+                working=self._working,
+                depends_on=depends_on,
+            )
+            staged.settle()
+        self._head = head = published.head
+        del self._events[: len(events)]
+        self._working.forget(published.moved)
+        for savepoint in self._savepoints:
+            savepoint.staged.clear()
+        return head
+
+    def _own_branch(self) -> str:
+        if self._branch is None:
+            raise DetachedHead(self._head.id if self._head else None)
+        return self._branch
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Wait for the transaction of another thread, if there is one, to end: its half is not ours to move."""
+        if self.turns.nested:
+            with self._lock:
+                yield
+        else:
+            with self.turns.held(), self._lock:
+                yield
+
+    def _foreign_changes(
+        self, base: Commit | None, theirs: Commit, changes: dict[str, bytes | None], branch: str | None
+    ) -> tuple[list[str], list[str]]:
+        """The keys that they alone changed since the base, and those that both changed alike.
+
+        Raises MergeConflict naming those that both changed otherwise.
+        """
+        foreign: list[str] = []
+        agreed: list[str] = []
+        conflicts: list[str] = []
+        for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
+            if key in changes:
+                (agreed if changes[key] == new else conflicts).append(key)
+            else:
+                foreign.append(key)
+        if agreed and branch is not None:
+            policies = self._repo.policies.read(branch)
+            conflicts += [key for key in agreed if self._repo.policies.adds_up(policies, key)]
+        if conflicts:
+            raise MergeConflict(conflicts, branch=branch)
+        return foreign, agreed
+
+    def has_uncommitted(self) -> bool:
+        """Whether `commit` would make a commit."""
+        with self._lock:
+            if self._events:
+                return True
+            with self._working.collected(self._tree) as staged:
+                return bool(staged.changes)
+
+    def status(self) -> Diff:
+        """The Diff of HEAD to the working state: what `commit` would commit."""
+        return self.diff()
+
+    def discard(self, *keys: str) -> None:
+        """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
+        with self._lock:
+            with self._working.collected(self._tree, tolerant=True) as staged:
+                changed = {*staged.changes, *staged.unpicklable}
+            # What has not changed stays the same object: the program may be about to edit it.
+            self._working.forget(changed.intersection(map(check_key, keys)) if keys else changed)
+
+    def record_event(self, event: Event) -> None:
+        """Keep an event for the next commit."""
+        with self._lock:
+            self._events.append(event)
+
+    def pending_events(self) -> list[Event]:
+        """The events that no commit holds yet, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    @contextmanager
+    def transaction(self, message: str = "", **info: Any) -> Iterator[Self]:
+        """Commit at the end of the with block; on an exception discard what was changed inside.
+
+        Inside another transaction, or a task, it leaves the commit to that one. Transactions of several
+        threads on one handle follow one another; a failing one discards whatever changed on the handle
+        since it began, so give independent work handles of its own.
+        """
+        if self.turns.nested:
+            with self._discarding():
+                yield self
+            return
+        with self.turns.held():
+            with self._discarding():
+                yield self
+            # Not commit(): this block may end in another context than the one that has the turn.
+            with self._lock:
+                self._commit(message, info)
+
+    @contextmanager
+    def _discarding(self) -> Iterator[None]:
+        restore = self.savepoint()
+        try:
+            yield
+        except BaseException as error:
+            try:
+                restore()
+            except VStateError as failure:
+                error.add_note(f"vstate, while it undid what changed: {failure}")
+            raise
+
+    def savepoint(self) -> Callable[[], None]:
+        """A function that takes the mapping back to what it is now; recorded events stay."""
+        with self._lock:
+            with self._working.collected(self._tree) as staged:
+                saved = _Savepoint(self, dict(staged.encoded))
+            self._savepoints.add(saved)
+        return saved.restore
+
+    def _restore(self, saved: dict[str, Encoded | None]) -> None:
+        with self._lock:
+            with self._working.collected(self._tree, tolerant=True) as now:
+                moved = set(now.unpicklable)
+                for key in now.encoded.keys() | saved.keys():
+                    if key not in saved or key not in now.encoded or not _same(now.encoded[key], saved[key]):
+                        moved.add(key)
+            # Load first, change then: a value that does not load leaves the others, and itself, in hand.
+            restored: dict[str, Any] = {}
+            failures: list[CannotLoad] = []
+            for key in moved & saved.keys():
+                encoded = saved[key]
+                if encoded is not None:
+                    try:
+                        restored[key] = self._working.decoded(key, encoded)
+                    except CannotLoad as error:
+                        failures.append(error)
+                        moved.discard(key)
+            self._working.forget(moved)
+            for key in moved & saved.keys():
+                if key in restored:
+                    self._working.set(key, restored[key])
+                else:
+                    self._working.delete(key)
+            if failures:
+                raise failures[0]
+
+    def run_update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+    ) -> Commit | None:
+        if attempts < 1:
+            raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
+        if self.turns.nested:
+            function()
+            return None
+        with self._alone():
+            self._require_clean("update")
+            queue = f"update {self._own_branch()}"
+            for attempt in range(1, attempts + 1):
+                # Short ones go one after the other, rather than do the work in vain; long ones only when
+                # they were in each other's way, since others can go on with other keys meanwhile.
+                one_by_one = attempt > 1 or self._update_seconds < _SHORT
+                with self.store.turn(queue) if one_by_one else nullcontext():
+                    self.refresh()
+                    recorded, began = len(self._events), time.monotonic()
+                    try:
+                        with self._discarding():
+                            with self._working.noticing() as noticed:
+                                function()
+                            self._update_seconds = time.monotonic() - began
+                            return self._commit(message, info, noticed.__contains__)
+                    except Conflict:
+                        del self._events[recorded:]
+                        if attempt == attempts:
+                            raise
+                time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
+        raise AssertionError("the last attempt returns or raises")
+
+    # Where it is
+
+    def _own_head(self) -> Head:
+        return Head(self._branch, None if self._head is None else self._head.oid)
+
+    def _resolve(self, rev: Revision) -> Commit:
+        return self._repo.resolve(rev, head=self._own_head())
+
+    def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
+        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`."""
+        if new is not None:
+            before = self._tree if old is None else self._trusted(self._resolve(old)).tree
+            return self._repo.diff(before, self._trusted(self._resolve(new)).tree)
+        with self._lock:
+            with self._working.collected(self._tree) as staged:
+                changes, reader = dict(staged.changes), staged.reader()
+            node = self._repo.objects.node
+            if old is None:
+                pairs = [
+                    KeyChange(key, tree.lookup(node, self._tree, key), data)
+                    for key, data in sorted(changes.items())
+                ]
+            else:
+                before = self._trusted(self._resolve(old)).tree
+                moved = {
+                    change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)
+                }
+                for key, data in changes.items():
+                    moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
+                pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
+        return self._repo.make_diff(pairs, reader)
+
+    def refresh(self) -> Commit | None:
+        """Load what other processes committed to the branch; uncommitted changes stay staged on top.
+
+        Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
+        that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
+        """
+        with self._alone():
+            head = self._repo.refs.head()
+            if self._follows_head and head.branch != self._branch:
+                self._require_clean("refresh")
+            elif self._branch is not None:
+                head = Head(self._branch, self._repo.refs.read(HEADS + self._branch))
+            if head.commit is not None:
+                self._move(self._trusted(self._repo.objects.commit(head.commit)))
+            elif self._head is not None:
+                raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
+            self._branch = head.branch
+            return self._head
+
+    def _move(self, commit: Commit) -> None:
+        """Go to another commit with what is staged; values that are the same there stay the same objects."""
+        with self._working.collected(self._tree, tolerant=True) as staged:
+            changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
+        foreign, agreed = self._foreign_changes(self._head, commit, changes, self._branch)
+        self._working.forget(foreign)
+        self._working.agree(agreed)
+        self._head = commit
+
+    def _require_clean(self, operation: str) -> None:
+        if self.has_uncommitted():
+            raise UncommittedChanges(operation)
+
+    # Closing
+
+    def close(self) -> None:
+        """Close the store, if this handle opened it. What is uncommitted is not committed."""
+        if self._owned:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Savepoint:
+    """What was staged at some time; empty once a commit made that the committed state."""
+
+    def __init__(self, state: Worktree, staged: dict[str, Encoded | None]) -> None:
+        self._state = state
+        self.staged = staged
+
+    def restore(self) -> None:
+        self._state._restore(self.staged)
+
+
+def _same(one: Encoded | None, other: Encoded | None) -> bool:
+    return (one and one.entry) == (other and other.entry)
