@@ -8,6 +8,8 @@ state["messages"].append("hello")       # edits in place count
 state.commit("first words")
 """
 
+from typing import TYPE_CHECKING
+
 from vstate.errors import *  # noqa: F403  # every exception is public
 from vstate.errors import __all__ as _errors
 from vstate.kv.base import KVStore
@@ -18,11 +20,13 @@ from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
 from vstate.repo.diff import Change, Diff
-from vstate.repo.merge import KeyConflict, MergeResult
 from vstate.repo.signing import PublicKey, SigningKey
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
+
+if TYPE_CHECKING:
+    from vstate.repo.merge import KeyConflict, MergeResult
 
 __version__ = "0.1.0"
 
@@ -51,3 +55,11 @@ __all__ = [
     "view",
     *_errors,
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("KeyConflict", "MergeResult"):  # late, for a quick `import vstate`
+        from vstate.repo import merge
+
+        return getattr(merge, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.objects.ids import COMMIT, ObjectId
+from vstate.kv.base import KVStore
+from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.dates import parse_age
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
-from vstate.repo.objects import PREFIX, TRASH, in_trash, kind_of
+from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.reach import IdSet, Reach
 from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, ReflogEntry
 
@@ -117,7 +118,7 @@ class _Collector:
         self._oldest = oldest
         self._progress = progress
         self._history = History(repo.objects)
-        self.reach = Reach(repo.objects, self._history)
+        self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that were read
         self._begin: dict[str, datetime] = {}  # by ref: lines that lead further back go
@@ -225,11 +226,15 @@ class _Collector:
                 self._set_aside(ids)
         self._see_to_trash(grace)
         self._forget_shallow()
+        self._forget_damaged()
 
     def _garbage(self) -> Iterator[ObjectId]:
         for key in self._store.keys(PREFIX):
-            oid = ObjectId.parse(key.removeprefix(PREFIX))
-            if oid not in self.reach:
+            try:
+                oid = ObjectId.parse(key.removeprefix(PREFIX))
+            except InvalidInput:
+                continue  # not a row of vstate's
+            if oid not in self.reach and str(oid) == key.removeprefix(PREFIX):
                 yield oid
 
     def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
@@ -304,6 +309,26 @@ class _Collector:
         self._store.delete_many(
             [key for key in marks if ObjectId.parse(key.removeprefix(SHALLOW)) not in self.reach]
         )
+
+    def _forget_damaged(self) -> None:
+        """Drop what `fsck` moved aside of objects that nothing leads to any more, or that were written again."""
+        for rows in _batches(_moved_aside(self._store), _DELETE):
+            self._store.delete_many(key for key, oid in rows if oid not in self.reach.lost)
+
+
+def _known_to_be_lost(store: KVStore) -> IdSet:
+    """The objects that `fsck` has noted as lost: whatever a writer brings back counts as any other."""
+    lost = IdSet()
+    for _, oid in _moved_aside(store):
+        lost.add(oid)
+    return lost
+
+
+def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
+    for key in store.keys(DAMAGED):
+        digits = key.removeprefix(DAMAGED)
+        if len(digits) == 2 * ID_BYTES and not digits.strip("0123456789abcdef"):
+            yield key, ObjectId.parse(digits)
 
 
 def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:

@@ -14,6 +14,7 @@ from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
+from vstate.objects.stream import INDEX_LIMIT
 from vstate.objects.tree import Node
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -35,6 +36,8 @@ NODE_LEVEL = -1
 """zstd's levels: text shrinks by a third more at 1 than at -1, nodes, which are hashes and keys, by no more."""
 
 COMPRESS_FROM_BYTES = 64
+
+_LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -75,28 +78,36 @@ class Objects:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
         return self._checked(kind, oid, self.store.get(PREFIX + oid.hex()))
 
-    def read_many(self, kind: Kind, ids: Iterable[_Id]) -> dict[_Id, bytes]:
-        """The bodies of objects of one kind, in one batch; CorruptObject as for `read`."""
+    def read_many(
+        self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
+    ) -> dict[_Id, bytes]:
+        """The bodies of objects of one kind, in one batch; CorruptObject as for `read`.
+
+        `longest` says how many bytes each may have: no memory is spent on longer ones, which are corrupt.
+        """
         wanted = {PREFIX + oid.hex(): oid for oid in ids}
         if len(wanted) == 1:
             return {oid: self.read(kind, oid) for oid in wanted.values()}
         found = self.store.get_many(list(wanted))
         bodies = {}
         for key, oid in wanted.items():
-            bodies[oid] = self._checked(kind, oid, found.get(key))
+            stored = found.get(key)
+            if longest is not None and stored and (size := _body_size(stored)) > longest[oid]:
+                raise CorruptObject(oid.hex(), f"it has {size} bytes, not {longest[oid]}")
+            bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
         return self.read(BLOB, oid)
 
-    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
-        """The bodies of these blobs."""
-        return self.read_many(BLOB, ids)
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these blobs, whose lengths in bytes have to be these."""
+        return self.read_many(BLOB, sizes, longest=sizes)
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these index nodes."""
-        return self.read_many(INDEX, ids)
+        return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
 
     def node(self, oid: bytes) -> Node:
         """A tree node, from memory if it was read or written lately."""
@@ -258,6 +269,16 @@ class _Zstd(threading.local):
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
+
+
+def _body_size(stored: bytes) -> int:
+    """The length in bytes that an object says its body has, 0 if it makes no sense."""
+    if not stored[:1].isupper():
+        return len(stored) - 1
+    try:
+        return zstandard.frame_content_size(memoryview(stored)[1:])
+    except zstandard.ZstdError:
+        return 0
 
 
 def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:

@@ -17,12 +17,12 @@ class Overlay:
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
-        return self.blobs((oid,))[oid]
+        return bytes(self._objects[oid].body) if oid in self._objects else self._stored.blob(oid)
 
-    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
         """The bodies of these blobs."""
-        here = {oid: bytes(self._objects[oid].body) for oid in ids if oid in self._objects}
-        rest = [oid for oid in ids if oid not in here]
+        here = {oid: bytes(self._objects[oid].body) for oid in sizes if oid in self._objects}
+        rest = {oid: size for oid, size in sizes.items() if oid not in here}
         return {**here, **self._stored.blobs(rest)} if rest else here
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:

@@ -16,44 +16,41 @@ from vstate.values.entry import Entry
 BATCH = 256
 """How many objects are read at once: of the largest, tree nodes of some 4 KB, that is 1 MB."""
 
-_PREFIX = 2
-_REST = 14  # bytes of an id that are kept, beside the prefix
+_BUCKETS = 1 << 16
+_REST = 14  # bytes of an id that are kept; the two before them are the number of its bucket
 _REMEMBERED_ENTRIES = 100_000
 _ATOM = b"\x92\x00"  # how the entry of an atom begins
 
 
 class IdSet:
-    """A set of ids in 14 bytes each: 10 million take 150 MB, where a Python set takes 1.3 GB.
+    """A set of ids in some 15 bytes each: 10 million take 140 MB, where a Python set takes 1.3 GB.
 
     An id stands for its first 16 bytes. That two of n ids agree in them has a probability of n**2 / 2**129.
     """
 
     def __init__(self) -> None:
-        self._buckets: dict[bytes, bytearray] = {}
+        # Bytes, one id behind the other, and not bytearrays, whose slack is more than copying them costs.
+        self._buckets = [b""] * _BUCKETS
         self._count = 0
 
     def add(self, oid: bytes) -> bool:
         """Put the id in; whether it was not there."""
-        rest = oid[_PREFIX : _PREFIX + _REST]
-        bucket = self._buckets.get(oid[:_PREFIX])
-        if bucket is None:
-            self._buckets[oid[:_PREFIX]] = bytearray(rest)
-        elif _stands_in(bucket, rest):
+        number = oid[0] << 8 | oid[1]
+        bucket, rest = self._buckets[number], oid[2 : 2 + _REST]
+        if bucket and _stands_in(bucket, rest):
             return False
-        else:
-            bucket += rest
+        self._buckets[number] = bucket + rest
         self._count += 1
         return True
 
     def __contains__(self, oid: bytes) -> bool:
-        bucket = self._buckets.get(oid[:_PREFIX])
-        return bucket is not None and _stands_in(bucket, oid[_PREFIX : _PREFIX + _REST])
+        return _stands_in(self._buckets[oid[0] << 8 | oid[1]], oid[2 : 2 + _REST])
 
     def __len__(self) -> int:
         return self._count
 
 
-def _stands_in(bucket: bytearray, rest: bytes) -> bool:
+def _stands_in(bucket: bytes, rest: bytes) -> bool:
     at = bucket.find(rest)
     while at % _REST:  # between two ids, or nowhere
         if at < 0:
@@ -66,21 +63,32 @@ class Reach:
     """The ids of all that the commits it was extended with need: commits, trees, indexes and blobs.
 
     Reads and verifies all of it but the blobs, in batches, each object once; memory stays within a few
-    batches and 14 bytes an object. Raises CorruptObject where something is damaged or missing: what it
-    leads to is not known then.
+    batches and some 15 bytes an object. Raises CorruptObject where something is damaged or missing: what it
+    leads to is not known then. Only `lost`, of which `fsck` has noted that they are, may be missing.
     """
 
-    def __init__(self, objects: Objects, history: History) -> None:
+    def __init__(self, objects: Objects, history: History, lost: IdSet | None = None) -> None:
         self._objects = objects
         self._history = history
         self._ids = IdSet()
         self._entries: set[bytes] = set()
+        self._lost = lost or IdSet()
+        self.lost = IdSet()
+        """Those of the lost objects that the walk met."""
+        self._add = self._add_unless_lost if lost else self._ids.add
 
     def __contains__(self, oid: bytes) -> bool:
         return oid in self._ids
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def _add_unless_lost(self, oid: bytes) -> bool:
+        # One that has been written again is walked from like any other, also when that happens meanwhile.
+        if oid in self._lost and not self._objects.is_stored(ObjectId(oid)):
+            self.lost.add(oid)
+            return False
+        return self._ids.add(oid)
 
     def leave_out(self, commits: Iterable[ObjectId]) -> None:
         """Take these commits, all before them, and what these commits themselves hold, as reached already.
@@ -92,7 +100,7 @@ class Reach:
             self._ids.add(commit.oid)
         for oid in commits:
             tree = self._objects.commit(oid).tree
-            if tree is not None and self._ids.add(tree):
+            if tree is not None and self._add(tree):
                 roots.append(tree)
         for _ in self._walk([(TREE, roots)]):
             pass
@@ -122,13 +130,13 @@ class Reach:
     def _below_commits(self, ids: list[ObjectId]) -> Sequence[tuple[Kind, list[ObjectId]]]:
         parents, roots = [], []
         for commit in self._objects.commits(ids):
-            if commit.tree is not None and self._ids.add(commit.tree):
+            if commit.tree is not None and self._add(commit.tree):
                 roots.append(commit.tree)
             parents += [oid for oid in self._history.parents(commit) if self._ids.add(oid)]
         return [(COMMIT, parents), (TREE, roots)]
 
     def _below_nodes(self, ids: list[ObjectId]) -> Sequence[tuple[Kind, list[ObjectId]]]:
-        add = self._ids.add
+        add = self._add
         children: list[ObjectId] = []
         blobs: list[ObjectId] = []
         indexes: list[ObjectId] = []
@@ -156,7 +164,7 @@ class Reach:
                 yield from Entry.decode(item).links
 
     def _below_indexes(self, ids: list[ObjectId]) -> Sequence[tuple[Kind, list[ObjectId]]]:
-        add = self._ids.add
+        add = self._add
         indexes: list[ObjectId] = []
         blobs: list[ObjectId] = []
         for oid, body in self._objects.read_many(INDEX, ids).items():

@@ -25,22 +25,26 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
-from vstate.repo import bisection, combine, gc, revision
+from vstate.repo import revision
 from vstate.repo.diff import Diff
-from vstate.repo.gc import GcReport, Progress
 from vstate.repo.history import History, Log
-from vstate.repo.merge import MergeResult
 from vstate.repo.objects import Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.security import Security
-from vstate.repo.undo import Undo, find_redo, find_undo
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
 if TYPE_CHECKING:
+    from vstate.repo.bisection import Report
     from vstate.repo.blame import Blamed
+    from vstate.repo.bundle import BundleReport, File
+    from vstate.repo.bundle import Progress as BundleProgress
+    from vstate.repo.combine import Given
     from vstate.repo.fsck import FsckReport
+    from vstate.repo.gc import GcReport, Progress
+    from vstate.repo.merge import MergeResult
+    from vstate.repo.undo import Undo
 
 FORMAT = 2
 """The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
@@ -224,7 +228,7 @@ class Repository:
         bad: Revision = "HEAD",
         *,
         head: Head | None = None,
-        report: bisection.Report | None = None,
+        report: Report | None = None,
     ) -> Commit:
         """The first commit for which `predicate`, true while all is well, is false: its parents are all good.
 
@@ -233,6 +237,8 @@ class Repository:
         twice. Raises InvalidInput if `good` is not good, `bad` not bad, or `good` not before `bad`.
         """
         start, end = self.resolve(good, head=head), self.resolve(bad, head=head)
+        from vstate.repo import bisection  # late, for a quick `import vstate`
+
         return bisection.bisect(self.objects, self.history, predicate, start, end, report=report)
 
     # Commits
@@ -370,7 +376,7 @@ class Repository:
         branch: str,
         rev: Revision,
         *,
-        policy: combine.Given = None,
+        policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
         head: Head | None = None,
@@ -384,6 +390,8 @@ class Repository:
         old = seen or self._newest(branch)
         theirs = self.resolve(rev, head=head)
         name = rev if isinstance(rev, str) else theirs.short
+        from vstate.repo import combine  # late, for a quick `import vstate`
+
         return combine.merge(self, branch, old, theirs, policy=policy, message=message, name=name)
 
     def cherry_pick(
@@ -391,7 +399,7 @@ class Repository:
         branch: str,
         rev: Revision,
         *,
-        policy: combine.Given = None,
+        policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
         head: Head | None = None,
@@ -401,6 +409,8 @@ class Repository:
         Raises MergeConflict and RefMoved as `merge` does.
         """
         old, picked = seen or self.branch(branch), self.resolve(rev, head=head)
+        from vstate.repo import combine  # late, for a quick `import vstate`
+
         return combine.cherry_pick(self, branch, old, picked, policy=policy, message=message)
 
     def revert(
@@ -408,7 +418,7 @@ class Repository:
         branch: str,
         rev: Revision,
         *,
-        policy: combine.Given = None,
+        policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
         head: Head | None = None,
@@ -418,6 +428,8 @@ class Repository:
         Raises MergeConflict and RefMoved as `merge` does.
         """
         old, reverted = seen or self.branch(branch), self.resolve(rev, head=head)
+        from vstate.repo import combine  # late, for a quick `import vstate`
+
         return combine.revert(self, branch, old, reverted, policy=policy, message=message)
 
     def fast_forward(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
@@ -513,10 +525,14 @@ class Repository:
 
     def find_undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Undo:
         """What `undo` would do."""
+        from vstate.repo.undo import find_undo  # late, for a quick `import vstate`
+
         return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
 
     def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
         """What `redo` would do."""
+        from vstate.repo.undo import find_redo  # late, for a quick `import vstate`
+
         return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
 
     def carry_out(self, found: Undo) -> Commit:
@@ -571,13 +587,13 @@ class Repository:
     def gc(
         self,
         *,
-        keep_reflog: str | timedelta = gc.KEEP_REFLOG,
+        keep_reflog: str | timedelta = "30d",
         branch: str | None = None,
         keep_last: int | None = None,
         keep_since: str | timedelta | None = None,
-        grace: str | timedelta = gc.GRACE,
+        grace: str | timedelta = "1h",
         dry_run: bool = False,
-        progress: gc.Progress | None = None,
+        progress: Progress | None = None,
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` leads to.
 
@@ -588,6 +604,8 @@ class Repository:
         store without transactions keeps garbage for `grace` after it was found, and removes it in a later
         run. Raises CorruptObject, having removed nothing, if what is in use is damaged: see `fsck`.
         """
+        from vstate.repo import gc  # late, for a quick `import vstate`
+
         cut = gc.check_cut(branch, keep_last, keep_since)
         return gc.collect(
             self, keep_reflog=keep_reflog, cut=cut, grace=grace, dry_run=dry_run, progress=progress
@@ -608,6 +626,41 @@ class Repository:
         from vstate.repo import fsck  # late, for a quick `import vstate`
 
         return fsck.check(self, full=full, repair=repair, progress=progress)
+
+    def export(
+        self,
+        file: File,
+        revs: Sequence[Revision],
+        *,
+        since: Sequence[Revision] = (),
+        as_branch: str | None = None,
+        progress: BundleProgress | None = None,
+    ) -> BundleReport:
+        """Write branches and tags, with their history and all that it needs, to a bundle: one file, at a path or
+        open for writing. A path gets it whole or keeps what it has.
+
+        What the commits `since` hold, and all before them, is left out: whoever imports has to have those
+        commits. HEAD stands for its branch; a revision that is no branch and no tag needs `as_branch`, the
+        name that it is to get. Raises CorruptObject if something is damaged.
+        """
+        from vstate.repo import packing  # late, for a quick `import vstate`
+
+        return packing.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
+
+    def import_bundle(
+        self, file: File, *, prefix: str = "", progress: BundleProgress | None = None
+    ) -> BundleReport:
+        """Put the contents of a bundle into the store, each object checked against its id; nothing is unpickled.
+
+        A branch that is not here is created, one that the bundle's is ahead of is moved; one that has
+        diverged, and a tag that is elsewhere, is left, and the report says so: with the prefix `imported/`
+        they arrive as `imported/main`. Killed or interrupted and called again, it goes on where it was. Raises
+        InvalidInput for a bundle that is damaged, NotFound if commits that it continues from are not
+        here; no ref has moved then.
+        """
+        from vstate.repo import unpacking  # late, for a quick `import vstate`
+
+        return unpacking.load(self, file, prefix=prefix, progress=progress)
 
 
 def _rollback_message(target: Commit) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vstate.errors import MergeConflict, RefMoved
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
-from vstate.repo.combine import effective
-from vstate.repo.merge import Resolver, merge_changes, only_version, versions_since
 from vstate.repo.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.state.working import Staged, WorkingValues
+
+if TYPE_CHECKING:
+    from vstate.repo.merge import Merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,7 @@ def publish(
             continue
         theirs = repo.objects.commit(expected)
         repo.require_trusted(theirs)
-        resolver = Resolver(
-            repo,
-            lambda: effective(repo, branch, None),
-            ours=only_version(commit.time, staged.changes),
-            theirs=versions_since(repo, theirs, () if before is None else (before,)),
-            reader=staged.reader(),
-        )
-        changes = tree.diff(repo.objects.nodes, base.tree if base else None, theirs.tree)
-        merged = merge_changes(staged.changes, changes, resolver)
+        merged = _merged(repo, branch, base, commit, staged, theirs)
         moved = [*merged.taken, *merged.resolved]
         conflicts = {*merged.conflicts, *working.edited_meanwhile(staged, moved)}
         # Also where both came to the same: two increments of one counter do.
@@ -85,3 +79,21 @@ def publish(
         behind = before is None or repo.history.is_ancestor(before, expected)
         needs = [] if behind or before is None else [before]
     return Published(commits[-1], moved)
+
+
+def _merged(
+    repo: Repository, branch: str, base: Commit | None, ours: Commit, staged: Staged, theirs: Commit
+) -> Merged:
+    # Late, for a quick `import vstate`: most commits win their race.
+    from vstate.repo.combine import effective
+    from vstate.repo.merge import Resolver, merge_changes, only_version, versions_since
+
+    resolver = Resolver(
+        repo,
+        lambda: effective(repo, branch, None),
+        ours=only_version(ours.time, staged.changes),
+        theirs=versions_since(repo, theirs, () if base is None else (base.oid,)),
+        reader=staged.reader(),
+    )
+    changes = tree.diff(repo.objects.nodes, None if base is None else base.tree, theirs.tree)
+    return merge_changes(staged.changes, changes, resolver)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vstate.errors import (
     AlreadyExists,
@@ -13,16 +13,18 @@ from vstate.errors import (
     StorageError,
 )
 from vstate.objects.commit import Commit
-from vstate.repo.combine import Given
 from vstate.repo.history import Log
-from vstate.repo.merge import MergeResult
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
 from vstate.repo.repository import Revision
-from vstate.repo.undo import Undo
 from vstate.state.base import check_key
 from vstate.state.snapshot import Snapshot
 from vstate.state.worktree import Worktree
+
+if TYPE_CHECKING:
+    from vstate.repo.combine import Given
+    from vstate.repo.merge import MergeResult
+    from vstate.repo.undo import Undo
 
 _T = TypeVar("_T")
 

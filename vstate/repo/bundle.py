@@ -1,0 +1,326 @@
+"""Bundle: commits, and all that they need, in one file. Its bytes are specified in docs/format.md.
+
+Nothing in a bundle is believed: lengths are checked before anything is allocated for them, the end of the file
+says what all before it hashes to, and every object is hashed again when it is taken out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn
+
+import zstandard
+from blake3 import blake3
+
+from vstate.errors import InvalidInput
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.repo.objects import MAX_OBJECT_BYTES
+
+MAGIC = b"vstate bundle\n"
+NUMBER = 1
+END = bytes(4)
+TRAILER_BYTES = 32
+
+FRAME_BYTES = 4 * 1024 * 1024
+"""The bodies in a frame are no longer than this in all, unless there is one only."""
+FRAME_OBJECTS = 4096
+HEADER_BYTES = 64 * 1024 * 1024
+
+_HEAD_BYTES = 1024 * 1024
+_PIECE = 1024 * 1024
+_LEVEL = 3
+_KIND_OF = {kind.code.encode(): kind for kind in KINDS}
+_COUNTED = (BLOB, INDEX, TREE, COMMIT)
+
+Outcome = Literal["exported", "created", "moved", "unchanged", "ahead", "diverged"]
+
+Path = str | os.PathLike[str]
+File = Path | BinaryIO
+
+Progress = Callable[[str, int, int | None], None]
+"""Called now and then with what is going on, how far it is, and how far it goes if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a bundle holds. `format` is the one that a store needs for it; `refs` are named in full, as in
+    `heads/main`; `prerequisites` are commits that the reader has to have; `shallow` are commits whose
+    history ends there, with the parents that they have left; `size` is the bytes of all bodies.
+    """
+
+    format: int
+    refs: Mapping[str, ObjectId]
+    prerequisites: Sequence[ObjectId]
+    shallow: Mapping[ObjectId, Sequence[ObjectId]]
+    counts: Mapping[Kind, int]
+    size: int
+
+    @property
+    def objects(self) -> int:
+        """How many objects there are."""
+        return sum(self.counts.values())
+
+    def encode(self) -> bytes:
+        """As it stands in the file."""
+        shallow = sorted((bytes(oid), [bytes(p) for p in left]) for oid, left in self.shallow.items())
+        return encode(
+            [
+                self.format,
+                sorted([name, oid] for name, oid in self.refs.items()),
+                sorted(self.prerequisites),
+                [list(item) for item in shallow],
+                [self.counts[kind] for kind in _COUNTED],
+                self.size,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Header:
+        """What `encode` encoded; ValueError if it is nothing of the kind."""
+        try:
+            needed, refs, prerequisites, shallow, counts, size = decode(data)
+            header = cls(
+                format=needed,
+                refs={_text(name): _id(oid) for name, oid in refs},
+                prerequisites=[_id(oid) for oid in prerequisites],
+                shallow={_id(oid): [_id(parent) for parent in left] for oid, left in shallow},
+                counts=dict(zip(_COUNTED, counts, strict=True)),
+                size=size,
+            )
+            if header.encode() != data or type(needed) is not int or needed < 1:
+                raise ValueError("a header that is not canonical")
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"not a header: {error}") from error
+        return header
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRef:
+    """A branch (`heads/…`) or tag (`tags/…`) of a bundle, its commit, and what became of it.
+
+    Export: `exported`. Import: it was `created`; it was `moved` ahead from `old`; it was there already,
+    `unchanged`; ours was `ahead` of it; or the two have `diverged`, and ours was left.
+    """
+
+    name: str
+    commit: str
+    outcome: Outcome
+    old: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleReport:
+    """What was exported or imported.
+
+    `objects` and `bytes` are those of the bundle, bytes of bodies; `written` how many of the objects were
+    new to the store; `file_bytes` is the size of the bundle itself. `prerequisites` are commits that a
+    reader has to have.
+    """
+
+    refs: Sequence[BundleRef]
+    objects: int
+    written: int
+    bytes: int
+    file_bytes: int
+    prerequisites: Sequence[str]
+    seconds: float
+
+    @property
+    def diverged(self) -> Sequence[BundleRef]:
+        """The refs that were left, because ours have commits or are tags that the bundle's do not follow."""
+        return [ref for ref in self.refs if ref.outcome == "diverged"]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.objects:,} objects of {self.bytes:,} bytes in {self.file_bytes:,} ({self.seconds:.2f} s)"
+        ]
+        for ref in self.refs:
+            was = f", was {ref.old[:10]}" if ref.old not in (None, ref.commit) else ""
+            lines.append(f"{ref.name} {ref.commit[:10]}: {ref.outcome}{was}")
+        return "\n".join(lines)
+
+
+class Item(NamedTuple):
+    """One object in a bundle: what it is, and the length of its body in bytes."""
+
+    kind: Kind
+    oid: ObjectId
+    length: int
+
+
+class Writer:
+    """Writes a bundle: the header, then frames, then `finish`."""
+
+    def __init__(self, file: BinaryIO, header: Header) -> None:
+        self._file = file
+        self._hash = blake3()
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL)
+        self.bytes = 0
+        data = header.encode()
+        self._write(MAGIC + NUMBER.to_bytes(2, "big") + len(data).to_bytes(4, "big") + data)
+
+    def frame(self, items: Sequence[Item], bodies: Iterable[bytes]) -> None:
+        """Write some objects; all that they refer to, and that is in the bundle, has been written before."""
+        payload = self._zstd.compress(b"".join(bodies))
+        kinds = b"".join(item.kind.code.encode() for item in items)
+        ids = b"".join(item.oid for item in items)
+        head = encode([kinds, ids, [item.length for item in items], len(payload)])
+        self._write(len(head).to_bytes(4, "big") + head)
+        self._write(payload)
+
+    def finish(self) -> None:
+        """Write the end."""
+        self._write(END)
+        self._file.write(self._hash.digest())
+        self.bytes += TRAILER_BYTES
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.bytes += len(data)
+
+
+class Frame:
+    """Some objects of a bundle. Which they are is known at once; the bodies are read when asked for."""
+
+    def __init__(self, bundle: Bundle, items: Sequence[Item], begin: int, size: int) -> None:
+        self._bundle = bundle
+        self.items = items
+        self._begin = begin
+        self._size = size
+        self.end = begin + size
+
+    def objects(self) -> NewObjects:
+        """The objects, each checked against its id; InvalidInput if one is not what it is said to be."""
+        payload = self._bundle.read_at(self._begin, self._size)
+        total = sum(item.length for item in self.items)
+        try:
+            if zstandard.frame_content_size(payload) != total:
+                self._bundle.refuse("a frame is not as long as it says")
+            bodies = zstandard.ZstdDecompressor().decompress(payload)
+        except zstandard.ZstdError as error:
+            self._bundle.refuse(f"a frame cannot be decompressed: {error}")
+        if len(bodies) != total:
+            self._bundle.refuse("a frame is not as long as it says")
+        objects: NewObjects = {}
+        begin = 0
+        for kind, oid, length in self.items:
+            body = bodies[begin : begin + length]
+            begin += length
+            if ObjectId.of(kind, body) != oid:
+                self._bundle.refuse(f"the content of {kind.name} {oid} does not match its id")
+            objects[oid] = Object(kind, body)
+        return objects
+
+
+class Bundle:
+    """A bundle to be read, in a file that can be read anywhere. `name` is what messages call it.
+
+    Opening it reads it to its end: InvalidInput if it is damaged or cut short, or no bundle at all.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, progress: Progress) -> None:
+        self._file = file
+        self._name = name
+        self.bytes = file.seek(0, os.SEEK_END)
+        self._check_whole(progress)
+        start = len(MAGIC) + 2
+        size = int.from_bytes(self.read_at(start, 4), "big")
+        if size > HEADER_BYTES or start + 4 + size > self.bytes:
+            self.refuse("its header is too long")
+        try:
+            self.header = Header.decode(self.read_at(start + 4, size))
+        except ValueError as error:
+            self.refuse(str(error))
+        self._frames = start + 4 + size
+
+    def frames(self) -> Iterator[Frame]:
+        """Its frames, in order."""
+        at = self._frames
+        left = dict(self.header.counts)
+        while (size := int.from_bytes(self.read_at(at, 4), "big")) != 0:
+            if size > _HEAD_BYTES:
+                self.refuse("the head of a frame is too long")
+            frame = self._frame(self.read_at(at + 4, size), at + 4 + size)
+            for item in frame.items:
+                left[item.kind] -= 1
+            at = frame.end
+            yield frame
+        if at + len(END) + TRAILER_BYTES != self.bytes or any(left.values()):
+            self.refuse("it does not hold what its header says")
+
+    def read_at(self, begin: int, size: int) -> bytes:
+        """So many bytes from there; InvalidInput if there are fewer."""
+        if begin + size > self.bytes:
+            self.refuse("it is cut short")
+        self._file.seek(begin)
+        data = self._file.read(size)
+        if len(data) != size:
+            self.refuse("it is cut short")
+        return data
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise InvalidInput."""
+        raise InvalidInput(f"{self._name} is not a whole bundle: {reason}; copy it or export it again")
+
+    def _frame(self, head: bytes, begin: int) -> Frame:
+        try:
+            kinds, ids, lengths, size = decode(head)
+            count = len(lengths)
+            items = [
+                Item(_KIND_OF[kinds[i : i + 1]], ObjectId(ids[i * ID_BYTES : (i + 1) * ID_BYTES]), length)
+                for i, length in enumerate(lengths)
+            ]
+            shapes = (
+                0 < count <= FRAME_OBJECTS
+                and len(kinds) == count
+                and type(ids) is bytes
+                and len(ids) == ID_BYTES * count
+                and all(type(length) is int and 0 <= length <= MAX_OBJECT_BYTES for length in lengths)
+                and type(size) is int
+                and encode([kinds, ids, lengths, size]) == head
+            )
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            self.refuse(f"a frame makes no sense: {error}")
+        total = sum(lengths) if shapes else 0
+        if not shapes or (count > 1 and total > FRAME_BYTES) or not 0 < size <= total + (total >> 7) + 1024:
+            self.refuse("a frame makes no sense")
+        return Frame(self, items, begin, size)
+
+    def _check_whole(self, progress: Progress) -> None:
+        self._file.seek(0)
+        begin = self._file.read(len(MAGIC) + 2)
+        if not begin.startswith(MAGIC):
+            raise InvalidInput(f"{self._name} is no bundle of vstate; `vstate export` makes one")
+        number = int.from_bytes(begin[len(MAGIC) :], "big")
+        if number != NUMBER or len(begin) < len(MAGIC) + 2:
+            raise InvalidInput(
+                f"{self._name} is a bundle of format {number}, this vstate reads {NUMBER}; upgrade it: "
+                "pip install --upgrade vstate"
+            )
+        hasher = blake3(begin)
+        left = self.bytes - len(begin) - TRAILER_BYTES
+        while left > 0:
+            piece = self._file.read(min(_PIECE, left))
+            if not piece:
+                self.refuse("it is cut short")
+            hasher.update(piece)
+            left -= len(piece)
+            progress("checking", self.bytes - left, self.bytes)
+        if left < 0 or self._file.read(TRAILER_BYTES + 1) != hasher.digest():
+            self.refuse("it is damaged or cut short")
+
+
+def _id(raw: Any) -> ObjectId:
+    if not isinstance(raw, bytes) or len(raw) != ID_BYTES:
+        raise ValueError("an id of 32 bytes is missing")
+    return ObjectId(raw)
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise ValueError("a name is missing")
+    return raw

@@ -1,0 +1,80 @@
+"""Forms: whether objects that can be read are written as the format wants them written.
+
+Equal contents have equal ids only if everybody keeps to that; `docs/format.md` says what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vstate.objects.canonical import decode, encode
+from vstate.objects.ids import Link, ObjectId
+from vstate.objects.stream import INDEX_FANOUT, INDEX_LIMIT
+from vstate.objects.tree import Node, level
+from vstate.values.entry import ATOM, ATOM_BYTES, INLINE_BYTES, Entry
+
+MOST_KEY_BYTES = 4096
+
+_ATOMS = (type(None), bool, int, float, str, bytes)
+
+
+def is_canonical(data: bytes) -> bool:
+    """Whether these bytes are the canonical encoding of what they encode."""
+    try:
+        return encode(_sorted(decode(data))) == data
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _sorted(value: Any) -> Any:
+    """The same plain data with its maps sorted."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+def node_faults(node: Node, body: bytes) -> Iterator[str]:
+    """What is wrong with the form of a tree node, as far as the node itself shows it.
+
+    A key that begins a node stands, but for the first of all, also in a node above; there it is not the first at
+    the height that its level says. So looking at the keys behind the first in each node looks at both sides
+    of every boundary.
+    """
+    if encode([node.height, node.keys, node.items, node.counts]) != body:
+        yield "it is not encoded canonically"
+    if any(level(key) != node.height for key in node.keys[1:]):
+        yield "a key in it does not stand where its level puts it"
+    if any(len(key) > MOST_KEY_BYTES // 4 and len(key.encode()) > MOST_KEY_BYTES for key in node.keys):
+        yield "a key in it is too long"
+
+
+def entry_fault(entry: Entry, data: bytes) -> str | None:
+    """What is wrong with the form of an entry, None if nothing is."""
+    if not is_canonical(data):
+        return "is not encoded canonically"
+    if entry.codec == ATOM:
+        value = entry.value
+        if not isinstance(value, _ATOMS):
+            return "is no atom"
+        raw = value.encode() if isinstance(value, str) else value
+        return "is too long for an atom" if isinstance(raw, bytes) and len(raw) > ATOM_BYTES else None
+    for part in entry.parts:
+        linked = isinstance(part, Link)
+        length = part.length if isinstance(part, Link) else len(part)
+        if linked != (length > INLINE_BYTES):
+            return f"has a part of {length} bytes {'in a link' if linked else 'inline'}"
+    return None
+
+
+def index_faults(height: int, items: Sequence[tuple[ObjectId, int]], body: bytes) -> Iterator[str]:
+    """What is wrong with the form of an index node, as far as the node itself shows it."""
+    if encode([height, b"".join(oid for oid, _ in items), [length for _, length in items]]) != body:
+        yield "it is not encoded canonically"
+    if len(items) > INDEX_LIMIT or any(oid[-1] % INDEX_FANOUT == 0 for oid, _ in items[1:-1]):
+        yield "it goes on behind an item that ends it"
+
+
+def may_end(items: Sequence[tuple[ObjectId, int]]) -> bool:
+    """Whether an index node may end after these items, with others to follow."""
+    return len(items) == INDEX_LIMIT or (len(items) > 1 and items[-1][0][-1] % INDEX_FANOUT == 0)
