@@ -48,6 +48,11 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share one.
     """
 
+    @property
+    def transactional(self) -> bool:
+        """Whether `transact` is one transaction: all the writes or none, whatever interrupts it."""
+        return False
+
     @abstractmethod
     def get(self, key: str) -> bytes | None:
         """The value last set, or None if the key is absent."""

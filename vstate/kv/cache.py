@@ -120,6 +120,10 @@ class Cache(KVStore, ForkAware):
         writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
         return self._written(writes, lambda: self._store.transact(writes, expected))
 
+    @property
+    def transactional(self) -> bool:
+        return self._store.transactional
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
         writes: dict[str, bytes | None] = {}

@@ -181,11 +181,12 @@ class Disk(KVStore, ForkAware):
                 with reader.lock:
                     if reader.connection is not None:
                         for (value,) in reader.connection.execute(_GET, (packed,)):
-                            return value  # type: ignore[no-any-return]
+                            if type(value) is bytes:
+                                return value
             except sqlite3.Error:
                 pass
         rows = self._query(_GET, (packed,), immutable=packed.startswith(_OBJECT_MARK))
-        return rows[0][0] if rows else None
+        return self._value(rows[0][0]) if rows else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
@@ -194,7 +195,7 @@ class Disk(KVStore, ForkAware):
             part = wanted[start : start + KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             for packed, value in self._query(f"SELECT key, value FROM kv WHERE key IN ({marks})", part):
-                found[_unpack(packed)] = value
+                found[self._unpacked(packed)] = self._value(value)
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -208,7 +209,7 @@ class Disk(KVStore, ForkAware):
             part = wanted[start : start + KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             for (packed,) in self._query(f"SELECT key FROM kv WHERE key IN ({marks})", part):
-                found.add(_unpack(packed))
+                found.add(self._unpacked(packed))
         return found
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -216,7 +217,8 @@ class Disk(KVStore, ForkAware):
         return (self._unpacked(row[0]) for row in self._scan(_KEYS, prefix, KEYS_PER_PAGE))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        return ((self._unpacked(row[0]), row[1]) for row in self._scan(_ITEMS, prefix, ITEMS_PER_PAGE))
+        rows = self._scan(_ITEMS, prefix, ITEMS_PER_PAGE)
+        return ((self._unpacked(row[0]), self._value(row[1])) for row in rows)
 
     def size(self) -> int:
         """How many bytes the store takes on the disk, its log included."""
@@ -233,7 +235,10 @@ class Disk(KVStore, ForkAware):
             with self._checker.lock:
                 connection = self._checker.connection or self._open(self._checker)
                 try:
-                    found = [str(text) for (text,) in connection.execute(f"PRAGMA quick_check({MOST_FOUND})")]
+                    # Not quick_check, though that takes a third of the time (0.1 s against 0.4 for 170 MB): it does
+                    # not see that a key is in the table and not in its index, where no read finds it.
+                    rows = connection.execute(f"PRAGMA integrity_check({MOST_FOUND})").fetchall()
+                    found = [str(text) for (text,) in rows]
                 finally:
                     self._checker.close()
         except sqlite3.Error as error:
@@ -251,13 +256,19 @@ class Disk(KVStore, ForkAware):
                 yield from rows
                 if len(rows) < count:
                     break
-                first = rows[-1][0] + b"\0"
+                first = self._value(rows[-1][0]) + b"\0"
 
     def _unpacked(self, stored: bytes) -> str:
         try:
             return _unpack(stored)
-        except (UnicodeDecodeError, AttributeError) as error:
+        except (UnicodeDecodeError, AttributeError, TypeError) as error:
             raise CorruptStore(self._directory, f"{stored!r} is no key") from error
+
+    def _value(self, stored: object) -> bytes:
+        # SQLite keeps the type of each value beside it, so a damaged page can also give a number.
+        if type(stored) is bytes:
+            return stored
+        raise CorruptStore(self._directory, f"{FILE_NAME}: a row holds no bytes")
 
     def _query(
         self, sql: str, parameters: tuple[Any, ...] | list[bytes], *, immutable: bool = False
@@ -300,6 +311,10 @@ class Disk(KVStore, ForkAware):
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         rows = self._split(writes)
         return self._write(lambda: rows, [(_pack(key), value) for key, value in expected.items()])
+
+    @property
+    def transactional(self) -> bool:
+        return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""
@@ -457,7 +472,13 @@ class Disk(KVStore, ForkAware):
                 if self._size_limit is not None:
                     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
                     connection.execute(f"PRAGMA max_page_count={max(1, self._size_limit // page_bytes)}")
+            # The rows hold no text, but a damaged page can say so: that is met where they are read.
+            connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            connection.execute("SELECT 1 FROM kv LIMIT 0")  # has SQLite read the schema
             handle.place = self._place()
+        except UnicodeDecodeError as error:  # in what SQLite says, since it quotes what is damaged
+            connection.close()
+            raise CorruptStore(self._directory, f"{FILE_NAME}: its schema is no text") from error
         except BaseException:
             connection.close()
             raise
@@ -654,7 +675,9 @@ def _use_log(connection: sqlite3.Connection) -> None:
     # To its last step, which is the one that fails if the disk does.
     ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()
     if mode != "wal":
-        raise sqlite3.OperationalError(f"it has the journal mode {mode!r} and cannot be given a write-ahead log")
+        raise sqlite3.OperationalError(
+            f"it has the journal mode {mode!r} and cannot be given a write-ahead log"
+        )
 
 
 def _code(error: sqlite3.Error) -> int | None:

@@ -188,6 +188,10 @@ class Encrypted(KVStore):
             return all(value is None for value in expected.values())
         return self._store.transact(rows, old)
 
+    @property
+    def transactional(self) -> bool:
+        return self._store.transactional
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
 

@@ -62,6 +62,10 @@ class Memory(KVStore, ForkAware):
                     self._values[key] = value
         return True
 
+    @property
+    def transactional(self) -> bool:
+        return True
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         with self._lock:
             return self.transact(plan(), {})

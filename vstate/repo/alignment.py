@@ -12,6 +12,7 @@ __all__ = ["Alignment", "same_atom", "size_of"]
 
 _MOST_WORK: Final = 5_000_000  # parts of lists that are looked at to align them: a second or so
 _SKETCH_WORK: Final = 6  # the same for a part of a token
+_ALIKE_WORK: Final = 4  # and for one that is compared
 _STEP_WORK: Final = 2  # and for a step of aligning
 _MOST_EDITS: Final = 700  # items of two lists that are not in both; takes time and memory by their square
 _LONGEST_ALIGNED: Final = 200_000  # items of both lists, without those equal at both ends
@@ -52,12 +53,12 @@ def same_atom(old: object, new: object) -> bool:
 
 
 def size_of(value: object) -> int:
-    """About how many kilobytes there are to compare in an atom."""
+    """About how many half kilobytes there are to compare in an atom."""
     kind = type(value)
     if kind in _TEXTS:
-        return len(value) >> 10  # type: ignore[arg-type]
+        return len(value) >> 9  # type: ignore[arg-type]
     if kind is int:
-        return value.bit_length() >> 13  # type: ignore[attr-defined, no-any-return]
+        return value.bit_length() >> 12  # type: ignore[attr-defined, no-any-return]
     return value.nbytes >> 8 if isinstance(value, memoryview) else 0
 
 
@@ -137,7 +138,7 @@ class Alignment:
         try:
             return _same(old, new, left, 0)
         finally:
-            self.left -= (_SKETCH - left[0]) * 2
+            self.left -= (_SKETCH - left[0]) * _ALIKE_WORK
 
     def by_token(self, keys: Iterable[object]) -> Iterator[tuple[object, object]]:
         """Each key of a dict, or member of a set, behind its token, numbered where several have the same.
@@ -171,12 +172,11 @@ class Alignment:
 
 def _same(old: object, new: object, left: list[int], depth: int) -> bool | None:
     """Whether two values are the same, None if that needs a closer look; `left` counts down the parts."""
+    left[0] -= 1
     if old is new:
         return True
-    kind = type(old)
-    if kind is not type(new):
+    if type(old) is not type(new):
         return False
-    left[0] -= 1
     if isinstance(old, _ATOMS):
         left[0] -= size_of(old)
         return same_atom(old, new)

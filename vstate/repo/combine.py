@@ -15,7 +15,7 @@ from vstate.repo.policies import Policy, check_policy
 from vstate.repo.refs import HEADS
 
 if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
+    from vstate.repo.repository import Landing, Repository
 
 Given = Policy | Mapping[str, Policy] | None
 """What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
@@ -30,6 +30,7 @@ def merge(
     policy: Given,
     message: str,
     name: str,
+    landing: Landing,
 ) -> MergeResult:
     """As `Repository.merge` promises; `name` is what the commit was called."""
     check_given(policy)
@@ -39,8 +40,15 @@ def merge(
         return MergeResult(head, "up-to-date")
     if head is None or base is None or head.oid in base.commits:
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
+        if landing is not None:
+            landing(keys)
         repo.fast_forward(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
+    if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
+        raise InvalidInput(
+            f"{name} cannot be merged: gc cut off the history in which it parted from {branch}; cherry_pick its "
+            "commits instead"
+        )
     merged = _merged(
         repo,
         branch,
@@ -64,16 +72,23 @@ def merge(
         message=message or f"Merge {name} into {branch}",
         needs=[theirs.oid],
         action=f"merge {name}",
+        landing=landing,
     )
-    keys_merged = tuple(sorted({*merged.taken, *merged.resolved}))
-    return MergeResult(commit, "merge", keys_merged, merged.by)
+    return MergeResult(commit, "merge", tuple(sorted({*merged.taken, *merged.resolved})), merged.by)
 
 
 def cherry_pick(
-    repo: Repository, branch: str, head: Commit, picked: Commit, *, policy: Given, message: str
+    repo: Repository,
+    branch: str,
+    head: Commit,
+    picked: Commit,
+    *,
+    policy: Given,
+    message: str,
+    landing: Landing,
 ) -> Commit | None:
     """As `Repository.cherry_pick` promises."""
-    before = next(iter(repo.history.before(picked)), None)
+    before = _before(repo, picked)
     return _apply(
         repo,
         branch,
@@ -85,16 +100,22 @@ def cherry_pick(
         message=message or picked.message or f"Cherry-pick {picked.short}",
         info={**picked.info, "cherry_picked": picked.id},
         action=f"cherry-pick: {picked.short}",
+        landing=landing,
     )
 
 
 def revert(
-    repo: Repository, branch: str, head: Commit, reverted: Commit, *, policy: Given, message: str
+    repo: Repository,
+    branch: str,
+    head: Commit,
+    reverted: Commit,
+    *,
+    policy: Given,
+    message: str,
+    landing: Landing,
 ) -> Commit | None:
     """As `Repository.revert` promises."""
-    before = next(iter(repo.history.before(reverted)), None)
-    if before is None and repo.history.is_shallow(reverted):
-        raise InvalidInput(f"{reverted.short} cannot be reverted: gc cut off what was before it")
+    before = _before(repo, reverted)
     what = f" {reverted.message}" if reverted.message else ""
     return _apply(
         repo,
@@ -107,7 +128,18 @@ def revert(
         message=message or f"Revert {reverted.short}{what}",
         info={"reverted": reverted.id},
         action=f"revert: {reverted.short}",
+        landing=landing,
     )
+
+
+def _before(repo: Repository, commit: Commit) -> Commit | None:
+    """The first parent; InvalidInput if it was cut off, so that nobody knows what the commit changed."""
+    before = next(iter(repo.history.before(commit)), None)
+    if before is None and repo.history.is_shallow(commit):
+        raise InvalidInput(
+            f"what {commit.short} changed is not known any more: gc cut off what was before it"
+        )
+    return before
 
 
 def _apply(
@@ -122,6 +154,7 @@ def _apply(
     message: str,
     info: Mapping[str, Any],
     action: str,
+    landing: Landing,
 ) -> Commit | None:
     """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
     check_given(policy)
@@ -158,6 +191,7 @@ def _apply(
         info=info,
         needs=[] if new is None else [new.oid],
         action=action,
+        landing=landing,
     )
 
 
@@ -208,9 +242,12 @@ def _land(
     message: str,
     needs: list[ObjectId],
     action: str,
+    landing: Landing,
     info: Mapping[str, Any] | None = None,
 ) -> Commit:
     changes = merged.taken | merged.resolved
+    if landing is not None:
+        landing(changes)
     root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)
     commit = repo.build_commit(root, parents, message=message, info=info)
     if not repo.publish(

@@ -18,8 +18,8 @@ Kind = Literal["added", "removed", "modified"]
 _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _SHOWN: Final = 60  # characters of each side in str(Detail)
 _LONGEST_PATH: Final = 500  # characters, and its last step
-_MOST_WORK: Final = 5_000_000  # parts of values, and kilobytes of texts, that are compared
-_KEY_WORK: Final = 3_000_000  # of telling which keys and members are the same
+_MOST_WORK: Final = 5_000_000  # parts of values, and half kilobytes of texts, that are compared
+_KEY_WORK: Final = 2_500_000  # of telling which keys and members are the same
 _PAIR_WORK: Final = 10  # for each pair of containers, besides their parts
 _BLOCK: Final = 2**16  # bytes of an array compared at a time
 _SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
@@ -117,12 +117,14 @@ class _Comparison:
                     yield found
                     continue
                 path, before, after = found
-                if self.same(before, after):
+                if before is after:
                     continue
                 self.left -= _PAIR_WORK
                 if self.left < 0:
                     yield _detail(path, "modified", before, after, _TOO_LARGE)
                     return
+                if self.same(before, after):
+                    continue
                 inner = self.compare(path, before, after)
                 if inner is None:
                     yield _detail(path, "modified", before, after)
@@ -204,7 +206,7 @@ class _Comparison:
                 yield _detail(_Path(path, _step, key), "removed", before, None)
                 continue
             after = new[later.pop(token)]
-            if not self.same(before, after):
+            if self.left < 0 or not self.same(before, after):
                 yield _Path(path, _step, key), before, after
         if self.keys.left < 0:
             yield _detail(path, "modified", old, new, _TOO_LARGE)
@@ -222,7 +224,7 @@ class _Comparison:
                 yield _detail(_Path(path, _member_step, member), "removed", member, None)
                 continue
             other = later.pop(token)
-            if not self.same(member, other):
+            if self.left < 0 or not self.same(member, other):
                 yield _Path(path, _member_step, member), member, other
         if self.keys.left < 0:
             yield _detail(path, "modified", old, new, _TOO_LARGE)
@@ -245,7 +247,7 @@ class _Comparison:
                 yield _detail(_Path(path, _index, after), "added", None, new[after])
             elif after is None:
                 yield _detail(_Path(path, _index, before), "removed", old[before], None)
-            elif not self.same(old[before], new[after]):
+            elif self.left < 0 or not self.same(old[before], new[after]):
                 yield _Path(path, _index, after), old[before], new[after]
 
     def arrays(self, path: _Path | None, old: Array, new: Array) -> Iterator[_Pair | Detail]:

@@ -18,7 +18,17 @@ from vstate.repo.gc import Progress
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH, kind_of
 from vstate.repo.policies import PREFIX as POLICY
-from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, TAGS, Refs, check_ref_name
+from vstate.repo.refs import (
+    CHECK_DIGITS,
+    HEAD,
+    HEADS,
+    REFLOG,
+    SWEEP,
+    TAGS,
+    Refs,
+    check_ref_name,
+    line_check,
+)
 from vstate.repo.refs import PREFIX as REF
 from vstate.repo.repository import FORMAT, FORMAT_KEY, SIGNED_COMMITS
 from vstate.repo.salvage import Salvage
@@ -35,7 +45,7 @@ _ORPHANS_READ = 16
 _REFLOG_READ = 256
 
 _ID = re.compile("[0-9a-f]{64}")
-_LINE = re.compile(r"reflog/(.+):([0-9a-f]{16})[0-9a-f]{6}", re.DOTALL)
+_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _OTHER_KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
 _OTHER_ROWS = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
@@ -280,6 +290,9 @@ class Inspection:
                 match = _LINE.fullmatch(key)
                 if match is None:
                     raise CorruptStore("", f"{key} has no time")
+                # Six digits are from before there was a checksum.
+                if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
+                    raise CorruptStore("", f"{key} does not say what was written")
                 line = self._line(key, value)
                 if not isinstance(line.action, str):
                     raise CorruptStore("", f"{key} says no action")
@@ -287,7 +300,7 @@ class Inspection:
                 if not ref:
                     self._bad_line(key, error.reason)
             else:
-                yield match[1], [oid for oid in (line.new, line.old) if oid is not None]
+                yield match[2], [oid for oid in (line.new, line.old) if oid is not None]
 
     def _bad_line(self, key: str, reason: str) -> None:
         if key not in self.bad_rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
@@ -14,12 +14,13 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
+from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.dates import parse_age
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.reach import IdSet, Reach
-from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, ReflogEntry
+from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, TAGS, ReflogEntry
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -41,7 +42,8 @@ class GcReport:
     """What `gc` did or, with `dry_run`, would do. Bytes are those of the stored, compressed form.
 
     `live` and `removed` count objects. `waiting` are those that nothing leads to but that a store without
-    transactions keeps for the grace period. `shallow` are the commits whose parents were cut off.
+    transactions keeps for the grace period. `shallow` are the commits whose parents were cut off; `kept_by`
+    the branches that share commits with those to be cut, and so kept history from being cut off.
     """
 
     live: int
@@ -50,6 +52,7 @@ class GcReport:
     waiting: int
     reflog_lines: int
     shallow: int
+    kept_by: tuple[str, ...]
     dry_run: bool
     seconds: float
 
@@ -60,6 +63,8 @@ class GcReport:
             parts.append(f"{self.reflog_lines:,} reflog lines")
         if self.shallow:
             parts.append(f"cut the history off at {self.shallow:,} commits")
+        if self.kept_by:
+            parts.append(f"{', '.join(self.kept_by)} kept history that they share")
         if self.waiting:
             parts.append(f"{self.waiting:,} wait for the grace period to end")
         return f"{', '.join(parts)}; {self.live:,} objects are in use ({self.seconds:.2f} s)"
@@ -67,9 +72,9 @@ class GcReport:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a branch's history is to end: after `keep_last` commits, or `keep_since` so long ago."""
+    """Where the history of branches is to end: after `keep_last` commits, or `keep_since` so long ago."""
 
-    branch: str
+    branches: tuple[str, ...]
     keep_last: int | None = None
     keep_since: str | timedelta | None = None
 
@@ -88,14 +93,14 @@ def collect(
     now = datetime.now(UTC)
     collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
     shallow = {} if cut is None else collector.cut(cut, now)
-    if shallow and not dry_run:
-        repo.require_format(SHALLOW_FORMAT)
-        repo.store.set_many(shallow)
-        repo.history.reload()
     collector.mark()
     if dry_run:
         collector.find_garbage()
     else:
+        if shallow:
+            repo.require_format(SHALLOW_FORMAT)
+            repo.store.set_many(shallow)
+            repo.history.reload()
         collector.sweep(parse_age(grace))
     return GcReport(
         live=len(collector.reach),
@@ -104,6 +109,7 @@ def collect(
         waiting=collector.waiting,
         reflog_lines=len(collector.expired),
         shallow=len(shallow),
+        kept_by=tuple(collector.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
     )
@@ -121,39 +127,58 @@ class _Collector:
         self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that were read
-        self._begin: dict[str, datetime] = {}  # by ref: lines that lead further back go
+        self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
+        self._cut_off = IdSet()
+        self.kept_by: list[str] = []
         self.expired: list[str] = []
         self.removed = self.removed_bytes = self.waiting = 0
 
     # Cutting
 
     def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
-        """Make the branch's history end where `cut` says; the rows that make it so for others."""
-        head = self._repo.branch(cut.branch)
-        commits = self._history.ancestors(head.oid)
-        if cut.keep_last is not None:
-            *_, oldest = islice(commits, cut.keep_last)
-        else:
-            since = now - parse_age(cut.keep_since or timedelta())
-            *_, oldest = [head, *takewhile(lambda commit: commit.time >= since, commits)]
-        begin = oldest.time
-        ref = HEADS + cut.branch
-        self._begin = {ref: begin, HEAD: begin}
-        starts = [head.oid]
-        for line in self._repo.refs.reflog(ref):
-            starts += self._kept(ref, line) or ()
-        kept = {
-            commit.oid: commit
-            for commit in takewhile(lambda c: c.time >= begin, self._history.ancestors(*starts))
-        }
+        """Make the branches' histories end where `cut` says; the rows that make it so for others.
+
+        A commit that another branch, or a detached HEAD, leads to keeps all its parents: `kept_by` names it.
+        """
+        heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
+        kept: dict[ObjectId, Commit] = {}
+        for ref, head in heads.items():
+            commits = self._history.ancestors(head.oid)
+            if cut.keep_last is not None:
+                *_, oldest = islice(commits, cut.keep_last)
+            else:
+                since = now - parse_age(cut.keep_since or timedelta())
+                *_, oldest = [head, *_until(since, commits)]
+            self._begin[ref] = oldest.time
+            starts = [head.oid]
+            for line in self._repo.refs.reflog(ref):
+                starts += self._kept(ref, line) or ()
+            kept |= {c.oid: c for c in _until(oldest.time, self._history.ancestors(*starts))}
+        for commit in self._history.ancestors(*(head.oid for head in heads.values())):
+            if commit.oid not in kept:
+                self._cut_off.add(commit.oid)
+        shared = self._shared(kept, heads)
         shallow = {}
         for oid, commit in kept.items():
             before = self._history.parents(commit)
             left = tuple(parent for parent in before if parent in kept)
-            if left != before:
+            if left != before and oid not in shared:
                 shallow[oid] = left
         self._history.cut_off(shallow)
         return dict(shallow_row(oid, left) for oid, left in shallow.items())
+
+    def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
+        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history."""
+        shared: set[ObjectId] = set()
+        begin = min(commit.time for commit in kept.values())
+        for ref, oid in self._repo.refs.all().items():
+            if ref not in heads and not ref.startswith(TAGS):
+                above = _until(begin, self._history.ancestors(oid))
+                found = {commit.oid for commit in above if commit.oid in kept}
+                if found:
+                    self.kept_by.append(ref.removeprefix(HEADS))
+                    shared |= found
+        return shared
 
     # Marking
 
@@ -177,6 +202,9 @@ class _Collector:
         if line.time < self._oldest:
             return None
         ids = [oid for oid in (line.old, line.new) if oid is not None]
+        if ref == HEAD:
+            left = [oid for oid in ids if oid not in self._cut_off]
+            return left if left or not ids else None
         begin = self._begin.get(ref)
         if begin is None:
             return ids
@@ -187,25 +215,25 @@ class _Collector:
     def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
         """Walk from what the reflog names, some of which may have been removed long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
-        self._extend(oid for oid in unknown if self._repo.objects.find_commit(oid) is not None)
+        self._extend(oid for oid in unknown if self._repo.objects.is_stored(oid))
 
     def _extend(self, roots: Iterable[ObjectId]) -> None:
         for _ in self.reach.extend(roots):
             self._progress("marking", len(self.reach))
 
     def _catch_up(self) -> None:
-        """Walk from what was committed, and from what refs left behind, since the last look."""
+        """Walk from what was committed, and from what refs left behind, since the last look.
+
+        All new lines are read, also of refs that are where they were: one may have gone and come back.
+        """
         refs = self._repo.refs.all()
-        moved = {ref for ref in self._refs.keys() | refs.keys() if self._refs.get(ref) != refs.get(ref)}
+        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
-        if not moved:
-            return
-        self._extend(refs[ref] for ref in moved if ref in refs)
-        for ref in moved:
-            for key in self._store.keys(f"{REFLOG}{ref}:"):
-                value = self._store.get(key) if self._lines.add(_line_id(key)) else None
-                if value is not None:
-                    self._extend_where_present(self._kept(ref, self._repo.refs.parse_line(key, value)) or ())
+        for key in self._store.keys(REFLOG):
+            value = self._store.get(key) if self._lines.add(_line_id(key)) else None
+            if value is not None:
+                line = self._repo.refs.parse_line(key, value)
+                self._extend_where_present([oid for oid in (line.old, line.new) if oid is not None])
 
     # Sweeping
 
@@ -225,8 +253,7 @@ class _Collector:
             if not alone:
                 self._set_aside(ids)
         self._see_to_trash(grace)
-        self._forget_shallow()
-        self._forget_damaged()
+        self._forget_rows()
 
     def _garbage(self) -> Iterator[ObjectId]:
         for key in self._store.keys(PREFIX):
@@ -303,17 +330,21 @@ class _Collector:
             self._store.set_many(back)
             self._store.delete_many(gone)
 
-    def _forget_shallow(self) -> None:
-        """Drop the notes on where a history was cut off for commits that are gone themselves."""
-        marks = list(self._store.keys(SHALLOW))
-        self._store.delete_many(
-            [key for key in marks if ObjectId.parse(key.removeprefix(SHALLOW)) not in self.reach]
-        )
+    def _forget_rows(self) -> None:
+        """Drop the notes on commits that are gone, and on lost objects that nothing leads to any more or
+        that were written again; those that others make meanwhile stay."""
 
-    def _forget_damaged(self) -> None:
-        """Drop what `fsck` moved aside of objects that nothing leads to any more, or that were written again."""
-        for rows in _batches(_moved_aside(self._store), _DELETE):
-            self._store.delete_many(key for key, oid in rows if oid not in self.reach.lost)
+        def plan() -> Mapping[str, bytes | None]:
+            cut = [
+                key
+                for key in self._store.keys(SHALLOW)
+                if PREFIX + key.removeprefix(SHALLOW) not in self._store
+            ]
+            lost = [key for key, oid in _moved_aside(self._store) if oid not in self.reach.lost]
+            return dict.fromkeys([*cut, *lost])
+
+        if not self._store.exclusively(plan):
+            self._store.delete_many(plan())
 
 
 def _known_to_be_lost(store: KVStore) -> IdSet:
@@ -331,6 +362,10 @@ def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
             yield key, ObjectId.parse(digits)
 
 
+def _until(begin: datetime, newest_first: Iterable[Commit]) -> Iterator[Commit]:
+    return takewhile(lambda commit: commit.time >= begin, newest_first)
+
+
 def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
@@ -341,7 +376,9 @@ def _line_id(key: str) -> bytes:
     return blake3(key.encode()).digest()
 
 
-def check_cut(branch: str | None, keep_last: int | None, keep_since: str | timedelta | None) -> Cut | None:
+def check_cut(
+    branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
+) -> Cut | None:
     """The Cut that these options of `gc` mean; InvalidInput if they do not go together."""
     if keep_last is None and keep_since is None:
         if branch is not None:
@@ -349,8 +386,9 @@ def check_cut(branch: str | None, keep_last: int | None, keep_since: str | timed
         return None
     if keep_last is not None and keep_since is not None:
         raise InvalidInput("give keep_last or keep_since, not both")
-    if branch is None:
-        raise InvalidInput("keep_last and keep_since cut the history of one branch off: name it with branch")
+    branches = (branch,) if isinstance(branch, str) else tuple(branch or ())
+    if not branches:
+        raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
     if keep_last is not None and keep_last < 1:
         raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
-    return Cut(branch, keep_last, keep_since)
+    return Cut(branches, keep_last, keep_since)

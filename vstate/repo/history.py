@@ -36,7 +36,9 @@ class History:
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The ids of the parents that the store still has."""
         shallow = self._load_shallow() if self._shallow is None else self._shallow
-        return shallow.get(commit.oid, commit.parents)
+        left = shallow.get(commit.oid)
+        # A row may take parents away; it is not signed, so it cannot give any.
+        return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
 
     def is_shallow(self, commit: Commit) -> bool:
         """Whether parents of the commit were cut off."""

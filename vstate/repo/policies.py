@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,13 +55,13 @@ def policy_name(policy: Policy) -> str:
 class Policies:
     """The policies of the branches of one store, by key prefix: the longest that fits a key is its own.
 
-    A function is stored by name only. It is taken from `register`, or imported by that name if
-    `may_import(module, name)` says so.
+    A function is stored by name only. It is the one that this program has set, else what
+    `find(module, name)` imports.
     """
 
-    def __init__(self, store: KVStore, may_import: Callable[[str, str], bool]) -> None:
+    def __init__(self, store: KVStore, find: Callable[[str, str], Any]) -> None:
         self._store = store
-        self._may_import = may_import
+        self._find = find
         self._registered: dict[str, Function] = {}
 
     def read(self, branch: str) -> dict[str, str]:
@@ -89,9 +88,9 @@ class Policies:
         """What to write to give the branch `new` the policies of another, in place of its own."""
         return {_row(new): self._store.get(_row(like))}
 
-    def delete(self, branch: str) -> None:
-        """Forget the branch's policies."""
-        self._store.delete(_row(branch))
+    def rows_without(self, branch: str) -> dict[str, bytes | None]:
+        """What to write to forget the branch's policies."""
+        return {_row(branch): None}
 
     def find(self, policies: Mapping[str, Policy], key: str) -> Policy | None:
         """The policy of a key among those of a branch, with a function for the name of one.
@@ -116,16 +115,7 @@ class Policies:
         if name in self._registered:
             return self._registered[name]
         module, _, path = name.partition(":")
-        if not self._may_import(module, path):
-            raise CannotLoad(
-                name, "this state imports no such policy by itself: call set_policy with the function first"
-            )
-        try:
-            found: Any = importlib.import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
-        except Exception as error:  # importing runs the module's code
-            raise CannotLoad(name, f"the merge policy cannot be imported: {error}") from error
+        found = self._find(module, path)
         if not callable(found):
             raise CannotLoad(name, "the merge policy is no function")
         self._registered[name] = found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+
+from blake3 import blake3
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
@@ -21,6 +22,7 @@ TAGS = "tags/"
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
+CHECK_DIGITS = 8
 SWEEP = "gc"
 """The key that changes whenever a sweep of `gc` deletes something."""
 
@@ -46,6 +48,14 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def line_check(key: str, value: bytes) -> str:
+    """What the key of a reflog's line ends with: a checksum, since an id in it may well be of no commit any more.
+
+    It also keeps two moves of one ref in the same nanosecond apart.
+    """
+    return blake3(key.encode() + b"\0" + value).hexdigest(length=CHECK_DIGITS // 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +141,8 @@ class Refs:
         False also if `sweep` is given and not the last one any more.
         The reflog's line is dated `not_before` that time, whatever the clock says.
         """
-        line = self._reflog_key(ref, not_before)
-        writes = {**rows, line: encode([expected, new, action]), PREFIX + ref: _value(new)}
+        line, text = self._reflog_line(ref, expected, new, action, not_before)
+        writes = {**rows, line: text, PREFIX + ref: _value(new)}
         conditions = {PREFIX + ref: _value(expected)}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
@@ -174,11 +184,11 @@ class Refs:
             before = self._store.get(PREFIX + HEAD)
             old = self.head().commit
             new = self.read(HEADS + branch) if branch is not None else commit
-            line = {self._reflog_key(HEAD, None): encode([old, new, action])}
+            line, text = self._reflog_line(HEAD, old, new, action)
             conditions = {PREFIX + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            if self._store.transact({**line, PREFIX + HEAD: value}, conditions):
+            if self._store.transact({line: text, PREFIX + HEAD: value}, conditions):
                 return True
         return False
 
@@ -201,7 +211,8 @@ class Refs:
         except CorruptStore:
             old = None
         value = _value(new) if branch is None else (_SYMBOLIC + HEADS + branch).encode()
-        writes = {self._reflog_key(ref, None): encode([old, new, action]), PREFIX + ref: value}
+        line, text = self._reflog_line(ref, old, new, action)
+        writes = {line: text, PREFIX + ref: value}
         if aside is not None:
             writes[aside] = raw
         return self._store.transact(writes, {PREFIX + ref: raw})
@@ -222,12 +233,21 @@ class Refs:
         except (ValueError, TypeError) as error:
             raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 
-    def _reflog_key(self, ref: str, not_before: datetime | None) -> str:
-        # ":" is in no ref name, so the log of "a" holds no line of "a/b". The random end keeps two moves of
-        # one ref in the same nanosecond apart.
+    def _reflog_line(
+        self,
+        ref: str,
+        old: ObjectId | None,
+        new: ObjectId | None,
+        action: str,
+        not_before: datetime | None = None,
+    ) -> tuple[str, bytes]:
+        """The key and the value of a line of now."""
+        # ":" is in no ref name, so the log of "a" holds no line of "a/b".
         earliest = 0 if not_before is None else microseconds(not_before) * 1000
         self._latest = max(time.time_ns(), self._latest + 1, earliest)
-        return f"{REFLOG}{ref}:{self._latest:016x}{os.urandom(3).hex()}"
+        key = f"{REFLOG}{ref}:{self._latest:016x}"
+        value = encode([old, new, action])
+        return key + line_check(key, value), value
 
     def _parse(self, ref: str, value: bytes | None) -> ObjectId | None:
         if value is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
@@ -54,6 +54,9 @@ FORMAT_KEY = "format"
 
 Revision = str | Commit | ObjectId
 
+Landing = Callable[[Collection[str]], None] | None
+"""Called with the keys whose values are about to change, before the branch moves; what it raises stops that."""
+
 
 class Repository:
     """Everything that does not depend on one mapping: what the command line and `Versioned` stand on.
@@ -67,7 +70,7 @@ class Repository:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
-        self.policies = Policies(store, self.security.may_import)
+        self.policies = Policies(store, self.security.find_policy)
         self._format = self._read_format()
 
     def _read_format(self) -> int:
@@ -291,9 +294,12 @@ class Repository:
         commits = list(commits)
         new = commits[-1].oid
         self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
-        rows: dict[str, bytes | None] = dict(
-            self.objects.stored(objects | {commit.oid: commit.as_object() for commit in commits})
-        )
+        rows: dict[str, bytes | None] = dict(self.objects.stored(objects))
+        if not self.store.transactional:
+            # Interrupted, it may leave any part of what it was to set: no commit without what it holds.
+            self.store.set_many({key: value for key, value in rows.items() if value is not None})
+            rows = {}
+        rows |= self.objects.stored({commit.oid: commit.as_object() for commit in commits})
         try:
             done = self._keeping(
                 needs,
@@ -308,7 +314,7 @@ class Repository:
                 ),
             )
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self._landed(branch, new)):
+            if not (error.outcome_unknown and self.has_landed(branch, new)):
                 raise
             done = True
         if done:
@@ -348,7 +354,7 @@ class Repository:
             lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
         )
 
-    def _landed(self, branch: str, commit: ObjectId) -> bool:
+    def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, though the write that put it there reported an error."""
         now = self.refs.read(HEADS + branch)
         return now is not None and (
@@ -365,6 +371,8 @@ class Repository:
         """
         old = seen or self.branch(branch)
         target = self.resolve(rev)
+        self.require_trusted(old)
+        self.require_trusted(target)
         commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
         action = f"rollback: to {target.short}"
         if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
@@ -379,20 +387,26 @@ class Repository:
         policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
-        head: Head | None = None,
+        name: str | None = None,
+        landing: Landing = None,
     ) -> MergeResult:
         """Merge what `rev` holds into the branch, three-way by key from where the two parted.
 
         A key that one side changed is taken from there; one that both changed is resolved by its policy:
         `policy` is one for all keys, or a mapping by prefix that goes before the branch's own. Raises
-        MergeConflict with the rest, and RefMoved as `rollback` does; nothing has changed then.
+        MergeConflict with the rest, and RefMoved as `rollback` does; nothing has changed then. `name` is what
+        to call `rev` in the commit's message.
         """
         old = seen or self._newest(branch)
-        theirs = self.resolve(rev, head=head)
-        name = rev if isinstance(rev, str) else theirs.short
+        if old is not None:
+            self.require_trusted(old)
+        theirs = self.resolve(rev)
+        name = name or (rev if isinstance(rev, str) else theirs.short)
         from vstate.repo import combine  # late, for a quick `import vstate`
 
-        return combine.merge(self, branch, old, theirs, policy=policy, message=message, name=name)
+        return combine.merge(
+            self, branch, old, theirs, policy=policy, message=message, name=name, landing=landing
+        )
 
     def cherry_pick(
         self,
@@ -402,16 +416,17 @@ class Repository:
         policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
-        head: Head | None = None,
+        landing: Landing = None,
     ) -> Commit | None:
         """Commit to the branch what the commit `rev` changed against its first parent; None if nothing.
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, picked = seen or self.branch(branch), self.resolve(rev, head=head)
+        old, picked = seen or self.branch(branch), self.resolve(rev)
+        self.require_trusted(old)
         from vstate.repo import combine  # late, for a quick `import vstate`
 
-        return combine.cherry_pick(self, branch, old, picked, policy=policy, message=message)
+        return combine.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
 
     def revert(
         self,
@@ -421,16 +436,17 @@ class Repository:
         policy: Given = None,
         message: str = "",
         seen: Commit | None = None,
-        head: Head | None = None,
+        landing: Landing = None,
     ) -> Commit | None:
         """Commit to the branch the opposite of what the commit `rev` changed; None if that is so already.
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, reverted = seen or self.branch(branch), self.resolve(rev, head=head)
+        old, reverted = seen or self.branch(branch), self.resolve(rev)
+        self.require_trusted(old)
         from vstate.repo import combine  # late, for a quick `import vstate`
 
-        return combine.revert(self, branch, old, reverted, policy=policy, message=message)
+        return combine.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
 
     def fast_forward(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
         """Put the branch, which is at `old`, on a commit behind which that is; RefMoved if it is elsewhere."""
@@ -478,11 +494,14 @@ class Repository:
         commit = self.branch(name)
         if self.refs.head().branch == name:
             raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
-        ref = HEADS + name
-        if not self.refs.compare_and_swap(ref, expected=commit.oid, new=None, action="branch: deleted"):
-            self._raise_moved(ref, commit.oid)
-        self.policies.delete(name)
+        self._delete_branch(name, commit, "branch: deleted")
         return commit
+
+    def _delete_branch(self, name: str, commit: Commit, action: str) -> None:
+        """Delete a branch with its policies; RefMoved if it is not at the commit."""
+        rows = self.policies.rows_without(name)
+        if not self.refs.publish(HEADS + name, rows, expected=commit.oid, new=None, action=action):
+            self._raise_moved(HEADS + name, commit.oid)
 
     def rename_branch(self, old: str, new: str) -> Commit:
         """Give a branch another name, HEAD following; AlreadyExists if the name is taken.
@@ -490,12 +509,15 @@ class Repository:
         Raises RefMoved, and leaves both branches, if a commit came to the old one in between.
         """
         commit = self.create_branch(new, self.branch(old), like=old)
-        if self.refs.head().branch == old:
+        follows = self.refs.head().branch == old
+        if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
-        action = f"branch: renamed to {new}"
-        if not self.refs.compare_and_swap(HEADS + old, expected=commit.oid, new=None, action=action):
-            self._raise_moved(HEADS + old, commit.oid)
-        self.policies.delete(old)
+        try:
+            self._delete_branch(old, commit, f"branch: renamed to {new}")
+        except RefMoved:
+            if follows:
+                self.refs.set_head(branch=old, action=f"branch: not renamed to {new}")
+            raise
         return commit
 
     def move_branch(self, name: str, rev: Revision, *, seen: Commit | None = None) -> Commit:
@@ -588,7 +610,7 @@ class Repository:
         self,
         *,
         keep_reflog: str | timedelta = "30d",
-        branch: str | None = None,
+        branch: str | Sequence[str] | None = None,
         keep_last: int | None = None,
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
@@ -597,12 +619,13 @@ class Repository:
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` leads to.
 
-        `keep_last=N` or `keep_since="30d"` cuts the history of `branch` off first: older commits go, unless
-        another ref leads to them, and `log` ends there. Ages are a number with s, m, h, d or w behind it.
+        `keep_last=N` or `keep_since="30d"` cuts the history of a `branch`, or of several, off first: older
+        commits go, unless another ref leads to them, and `log` ends there. What they share with a branch that
+        is not named is not cut. Ages are a number with s, m, h, d or w behind it.
 
         Safe beside writers in other processes, which wait for no more than a thousand deletions at a time. A
         store without transactions keeps garbage for `grace` after it was found, and removes it in a later
-        run. Raises CorruptObject, having removed nothing, if what is in use is damaged: see `fsck`.
+        run. Raises CorruptObject, having cut and removed nothing, if what is in use is damaged: see `fsck`.
         """
         from vstate.repo import gc  # late, for a quick `import vstate`
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vstate.errors import ReadOnly
+from vstate.errors import CannotLoad, ReadOnly
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.signing import KeyToSign, KeyToTrust, Trust, as_signing_key
@@ -78,6 +79,19 @@ class Security:
                 return False
         return False
 
-    def may_import(self, module: str, name: str) -> bool:
-        """Whether a merge policy that is stored by this name may be imported: the store is not signed."""
-        return self.trust is None and (self.allow is None or self.allow.names(f"{module}.{name}"))
+    def find_policy(self, module: str, name: str) -> Any:
+        """The function that a stored merge policy names; CannotLoad if it may not be imported, or cannot."""
+        if self.trust is not None:  # who names it has signed nothing
+            reason = (
+                "a state with trust= imports no policy by itself: call set_policy with the function first"
+            )
+            raise CannotLoad(f"{module}:{name}", reason)
+        if self.allow is not None:
+            return self.allow.find(module, name)
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except Exception as error:  # importing runs the module's code
+            raise CannotLoad(f"{module}:{name}", f"the merge policy cannot be imported: {error}") from error
+        return found

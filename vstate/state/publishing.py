@@ -76,8 +76,7 @@ def publish(
         commits, action = [commit, merge_commit], f"commit (merge): {summary}"
         rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
         # What the commit leaves as it was in its base, it does not write again.
-        behind = before is None or repo.history.is_ancestor(before, expected)
-        needs = [] if behind or before is None else [before]
+        needs = [] if before is None else [before]
     return Published(commits[-1], moved)
 
 

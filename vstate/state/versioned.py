@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,14 +11,16 @@ from vstate.errors import (
     InvalidInput,
     RefMoved,
     StorageError,
+    UncommittedChanges,
 )
 from vstate.objects.commit import Commit
 from vstate.repo.history import Log
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
-from vstate.repo.repository import Revision
+from vstate.repo.repository import Landing, Revision
 from vstate.state.base import check_key
 from vstate.state.snapshot import Snapshot
+from vstate.state.working import Staged
 from vstate.state.worktree import Worktree
 
 if TYPE_CHECKING:
@@ -148,11 +150,19 @@ class Versioned(Worktree):
         UncommittedChanges; nothing has changed then.
         """
         with self._alone():
-            self._require_clean("merge")
+            # Once, though another commit may be HEAD by the time that this one is merged.
+            theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
             result = self._combined(
-                lambda branch, head: self._repo.merge(
-                    branch, rev, policy=policy, message=message, seen=head, head=self._own_head()
-                )
+                "merge",
+                lambda branch, landing: self._repo.merge(
+                    branch,
+                    theirs,
+                    policy=policy,
+                    message=message,
+                    seen=self._head,
+                    name=name,
+                    landing=landing,
+                ),
             )
             if result.commit is not None:
                 self._working.forget(result.merged_keys)
@@ -182,25 +192,38 @@ class Versioned(Worktree):
         message: str,
     ) -> Commit | None:
         with self._alone():
-            self._require_clean(operation)
+            picked = self._trusted(self._resolve(rev))
             commit = self._combined(
-                lambda branch, head: pick(
-                    branch, rev, policy=policy, message=message, seen=head, head=self._own_head()
-                )
+                operation,
+                lambda branch, landing: pick(
+                    branch, picked, policy=policy, message=message, seen=self._head, landing=landing
+                ),
             )
             if commit is not None:
                 self._working.forget(list(self._repo.diff(self._tree, commit.tree)))
                 self._head = commit
             return commit
 
-    def _combined(self, combine: Callable[[str, Commit | None], _T]) -> _T:
-        """Combine the branch with something, on top of what others commit to it meanwhile."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return combine(self._own_branch(), self._head)
-            except RefMoved:
-                self.refresh()
-        return combine(self._own_branch(), self._head)
+    def _combined(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
+        """Combine the branch with something, on top of what others commit to it meanwhile.
+
+        The values in hand are held still, and an edit of one that is about to be replaced stops it.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._require_clean(operation)
+            with self._working.collected(self._tree) as staged:
+
+                def landing(keys: Collection[str], staged: Staged = staged) -> None:
+                    if self._working.edited_meanwhile(staged, keys):
+                        raise UncommittedChanges(operation)
+
+                try:
+                    return combine(self._own_branch(), landing)
+                except RefMoved:
+                    if attempt == _ATTEMPTS:
+                        raise
+            self._go_to_newest()
+        raise AssertionError("the last attempt returns or raises")
 
     def set_policy(self, prefix: str, policy: Policy | None) -> None:
         """Say how keys that begin with `prefix` are merged when both sides changed them; None: not at all.

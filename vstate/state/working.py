@@ -108,22 +108,24 @@ class WorkingValues:
         if self._noticed is not None:
             self._noticed.prefixes.add(prefix)
 
-    @contextmanager
-    def noticing(self) -> Iterator[Noticed]:
-        """Take note of what is read in the with block."""
-        noticed = Noticed(self.values)
+    def notice(self) -> Noticed:
+        """Take note, until `end_notice`, of the keys that are read and written."""
         # Readers find nothing in `values`, and so come to `load`.
-        self.values, self._noticed = {}, noticed
-        try:
-            yield noticed
-        finally:
+        self._noticed = noticed = Noticed(self.values)
+        self.values = {}
+        return noticed
+
+    def end_notice(self) -> None:
+        """Take no more notes; those that were taken stay."""
+        if self._noticed is not None:
+            self.values = self._noticed.hand_back() | self.values
             self._noticed = None
-            self.values = noticed.values | self.values
 
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
         self._require_writable()
         if self._noticed is not None:
+            self._noticed.keys.add(key)
             self._noticed.values.pop(key, None)
         self._sealed.pop(key, None)
         self.deleted.discard(key)
@@ -137,6 +139,8 @@ class WorkingValues:
     def delete(self, key: str) -> None:
         """Stage a deletion."""
         self._require_writable()
+        if self._noticed is not None:
+            self._noticed.keys.add(key)
         self.forget((key,))
         self.deleted.add(key)
 
@@ -314,7 +318,7 @@ class WorkingValues:
 
 
 class Noticed:
-    """What was read: keys, and prefixes of listed keys; and the `values` in hand that were not, so far."""
+    """What was read or written: keys, and prefixes of listed keys; and the `values` in hand that were not, so far."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
@@ -323,8 +327,12 @@ class Noticed:
 
     def give_up(self) -> dict[str, Any]:
         """Take everything as read from now on; the values that had not been."""
-        values, self.values = self.values, {}
         self.prefixes = {""}
+        return self.hand_back()
+
+    def hand_back(self) -> dict[str, Any]:
+        """The values that were not read."""
+        values, self.values = self.values, {}
         return values
 
     def __contains__(self, key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +15,11 @@ from weakref import WeakSet
 from vstate.errors import (
     CannotLoad,
     Conflict,
+    CorruptObject,
     DetachedHead,
     InvalidInput,
     MergeConflict,
+    NotFound,
     RefMoved,
     UncommittedChanges,
     VStateError,
@@ -76,6 +79,8 @@ class Worktree(RootState):
         self._branch = head.branch
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
+        self._updating = False  # while the function of an update runs
+        self._in_flight: Commit | None = None  # what an interrupted commit was about to put on the branch
         self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
 
@@ -194,6 +199,10 @@ class Worktree(RootState):
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
         still staged.
         """
+        if self._updating:
+            raise InvalidInput(
+                "an update commits by itself, once its function has returned; leave commit() out"
+            )
         with self._alone():
             return self._commit(message, info)
 
@@ -205,6 +214,7 @@ class Worktree(RootState):
     ) -> Commit | None:
         """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
         branch = self._own_branch()
+        self._settle_landed(branch)
         with self._working.collected(self._tree) as staged:
             root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
             if root == self._tree and not self._events:
@@ -213,24 +223,37 @@ class Worktree(RootState):
             events = tuple(self._events)
             parents = () if self._head is None else (self._head,)
             commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
-            published = publish(
-                self._repo,
-                branch,
-                self._head,
-                commit,
-                staged,
-                staged.objects | objects,
-                nodes,
-                working=self._working,
-                depends_on=depends_on,
-            )
+            self._in_flight = commit
+            try:
+                published = publish(
+                    self._repo,
+                    branch,
+                    self._head,
+                    commit,
+                    staged,
+                    staged.objects | objects,
+                    nodes,
+                    working=self._working,
+                    depends_on=depends_on,
+                )
+            except Exception:  # it did not land; of an interruption, one cannot know
+                self._in_flight = None
+                raise
             staged.settle()
         self._head = head = published.head
+        self._in_flight = None
         del self._events[: len(events)]
         self._working.forget(published.moved)
         for savepoint in self._savepoints:
             savepoint.staged.clear()
         return head
+
+    def _settle_landed(self, branch: str) -> None:
+        """Take note of a commit that landed though an interruption kept us from seeing it."""
+        commit, self._in_flight = self._in_flight, None
+        if commit is not None and self._repo.has_landed(branch, commit.oid):
+            self._head = commit
+            del self._events[: len(commit.events)]
 
     def _own_branch(self) -> str:
         if self._branch is None:
@@ -284,6 +307,9 @@ class Worktree(RootState):
     def discard(self, *keys: str) -> None:
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         with self._lock:
+            if not keys and self._is_base_gone():
+                self._working.clear()
+                return
             with self._working.collected(self._tree, tolerant=True) as staged:
                 changed = {*staged.changes, *staged.unpicklable}
             # What has not changed stays the same object: the program may be about to edit it.
@@ -371,9 +397,10 @@ class Worktree(RootState):
         if attempts < 1:
             raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
         if self.turns.nested:
-            function()
+            _called(function)
             return None
-        with self._alone():
+        # The turn only, not the lock: what the function starts in other threads may read and write too.
+        with self.turns.held():
             self._require_clean("update")
             queue = f"update {self._own_branch()}"
             for attempt in range(1, attempts + 1):
@@ -381,20 +408,42 @@ class Worktree(RootState):
                 # they were in each other's way, since others can go on with other keys meanwhile.
                 one_by_one = attempt > 1 or self._update_seconds < _SHORT
                 with self.store.turn(queue) if one_by_one else nullcontext():
-                    self.refresh()
-                    recorded, began = len(self._events), time.monotonic()
                     try:
-                        with self._discarding():
-                            with self._working.noticing() as noticed:
-                                function()
-                            self._update_seconds = time.monotonic() - began
-                            return self._commit(message, info, noticed.__contains__)
-                    except Conflict:
-                        del self._events[recorded:]
+                        return self._try_update(function, message, info)
+                    except _LostRace as lost:
                         if attempt == attempts:
-                            raise
+                            raise lost.conflict from None
                 time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
         raise AssertionError("the last attempt returns or raises")
+
+    def _try_update(
+        self, function: Callable[[], object], message: str, info: Mapping[str, Any]
+    ) -> Commit | None:
+        with self._lock:
+            self._go_to_newest()
+            noticed = self._working.notice()
+        recorded, began = len(self._events), time.monotonic()
+        self._updating = True
+        try:
+            _called(function)
+            self._updating = False
+            self._update_seconds = time.monotonic() - began
+            with self._lock:
+                self._working.end_notice()
+                try:
+                    return self._commit(message, info, noticed.__contains__)
+                except Conflict as conflict:
+                    raise _LostRace(conflict) from None
+        except BaseException:
+            self._updating = False
+            with self._lock:
+                self._working.end_notice()
+                del self._events[recorded:]
+                with self._working.collected(self._tree, tolerant=True) as staged:
+                    changed = {*staged.changes, *staged.unpicklable}
+                # What it neither read nor wrote is another thread's, and stays.
+                self._working.forget(key for key in changed if key in noticed)
+            raise
 
     # Where it is
 
@@ -438,23 +487,57 @@ class Worktree(RootState):
             head = self._repo.refs.head()
             if self._follows_head and head.branch != self._branch:
                 self._require_clean("refresh")
-            elif self._branch is not None:
-                head = Head(self._branch, self._repo.refs.read(HEADS + self._branch))
-            if head.commit is not None:
-                self._move(self._trusted(self._repo.objects.commit(head.commit)))
-            elif self._head is not None:
-                raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
-            self._branch = head.branch
+                self._go_to(head)
+            else:
+                self._go_to_newest()
             return self._head
+
+    def _go_to_newest(self) -> None:
+        """Go to the newest commit of the branch that this state is on, wherever HEAD is."""
+        if self._branch is not None:
+            self._settle_landed(self._branch)
+        if self._branch is None:
+            self._go_to(self._repo.refs.head())
+        else:
+            self._go_to(Head(self._branch, self._repo.refs.read(HEADS + self._branch)))
+
+    def _go_to(self, head: Head) -> None:
+        if head.commit is not None:
+            self._move(self._trusted(self._repo.objects.commit(head.commit)))
+        elif self._head is not None:
+            raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
+        self._branch = head.branch
 
     def _move(self, commit: Commit) -> None:
         """Go to another commit with what is staged; values that are the same there stay the same objects."""
-        with self._working.collected(self._tree, tolerant=True) as staged:
-            changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
-        foreign, agreed = self._foreign_changes(self._head, commit, changes, self._branch)
+        try:
+            with self._working.collected(self._tree, tolerant=True) as staged:
+                changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
+            foreign, agreed = self._foreign_changes(self._head, commit, changes, self._branch)
+        except CorruptObject:
+            if not self._is_base_gone():
+                raise
+            self._leave_gone_base()
+            foreign, agreed = [], []
         self._working.forget(foreign)
         self._working.agree(agreed)
         self._head = commit
+
+    def _is_base_gone(self) -> bool:
+        return self._head is not None and not self._repo.objects.is_stored(self._head.oid)
+
+    def _leave_gone_base(self) -> None:
+        """Drop what is held of a commit that gc has removed; NotFound, with all kept, if some of it is new."""
+        assert self._head is not None
+        with self._working.collected(None, tolerant=True) as staged:
+            changed = bool(staged.changes or staged.unpicklable or self._working.deleted)
+        if changed or self._events:
+            raise NotFound(
+                f"gc has removed {self._head.short}, which the uncommitted changes here were made on: take what "
+                "you need of them, discard() and refresh()",
+                name=self._head.id,
+            )
+        self._working.clear()
 
     def _require_clean(self, operation: str) -> None:
         if self.has_uncommitted():
@@ -472,6 +555,22 @@ class Worktree(RootState):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+class _LostRace(Exception):
+    """The commit of an update met this conflict."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__()
+        self.conflict = conflict
+
+
+def _called(function: Callable[[], object]) -> None:
+    """Call the function of an update; TypeError for a coroutine, which nobody would await."""
+    result = function()
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("the function of an update is called and not awaited: give it a plain def")
 
 
 class _Savepoint:

@@ -80,6 +80,10 @@ class Faulty(KVStore):
             return super().transact(writes, expected)
         return self._call("transact", lambda: self.store.transact(writes, expected))
 
+    @property
+    def transactional(self) -> bool:
+        return self.atomic and self.store.transactional
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
             return super().exclusively(plan)

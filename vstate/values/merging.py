@@ -272,7 +272,8 @@ def append_in_order(
     The steps are the (time, value) of the sequence along a side's commits, oldest first; a side without
     any left it as it was. What was appended at one time stays in one piece, each side stays in its own
     order, and ours comes first at equal times. If a step does not begin with the one before it, all of
-    its side is one piece at its last time. Raises Unmergeable where the policy "append" does. The result
+    its side is one piece at its last time; lists that earlier merges added to in the middle are ours, then
+    what is new in theirs. Raises Unmergeable where the policy "append" does. The result
     may share parts with the steps.
     """
     if not steps_theirs:
@@ -285,7 +286,14 @@ def append_in_order(
         kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
         start = kind() if base is ABSENT else base
         tokens = Tokens()
-        pieces = [_pieces(tokens, start, steps) for steps in (steps_ours, steps_theirs)]
+        try:
+            pieces = [_pieces(tokens, start, steps) for steps in (steps_ours, steps_theirs)]
+        except Unmergeable:
+            if kind not in _ITEMS:
+                raise
+            # Earlier merges, each in the order of its own two sides, wove items in between: then ours first.
+            _without(tokens, start, ours)
+            return _joined(kind, [ours, _without(tokens, start, theirs)])
         # Merging, unlike sorting, keeps the order of each side also where its times do not ascend.
         return _joined(kind, [start, *(piece for _, piece in heapq.merge(*pieces, key=itemgetter(0)))])
 
@@ -319,6 +327,20 @@ def _appended(tokens: Tokens, start: Any, value: Any) -> Any:
     if at < len(start):
         raise Unmergeable("a side did not only append: it changed or removed what was there before", where)
     return value[at:]
+
+
+def _without(tokens: Tokens, start: Sequence[Any], value: Sequence[Any]) -> list[Any]:
+    """The items of `value` less those of `start`; Unmergeable unless all of these are there, in any order."""
+    left, added = Counter(map(tokens.of, start)), []
+    for item in value:
+        token = tokens.of(item)
+        if left[token]:
+            left[token] -= 1
+        else:
+            added.append(item)
+    if left.total():
+        raise Unmergeable("a side did not only append: it changed or removed what was there before")
+    return added
 
 
 def _joined(kind: Callable[..., Any], parts: Sequence[Any]) -> Any:

@@ -1,0 +1,515 @@
+"""Interleavings that once lost something: each is forced, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from vstate import (
+    CannotLoad,
+    Conflict,
+    InvalidInput,
+    KVStore,
+    Memory,
+    NotFound,
+    UncommittedChanges,
+    UntrustedCommit,
+    Versioned,
+)
+from vstate.objects.canonical import encode
+from vstate.repo.repository import Repository
+from vstate.repo.signing import SigningKey
+from vstate.testing import Faulty
+
+
+def history(count: int, store: KVStore | None = None) -> Versioned:
+    """A state with this many commits of its own values."""
+    state = Versioned(store or Memory())
+    for i in range(count):
+        state["k"] = [i, "x" * 200]
+        state.commit(f"c{i}")
+    return state
+
+
+def once(store: KVStore, work: Callable[[], object]) -> Callable[[str, int], None]:
+    """A progress callback that does the work at the first call while garbage is looked for; there is some."""
+    store.set("o/" + "ab" * 32, b"bgarbage")
+    todo = [work]
+
+    def progress(what: str, count: int) -> None:
+        if what == "finding garbage" and todo:
+            todo.pop()()
+
+    return progress
+
+
+def intact(store: KVStore) -> bool:
+    return bool(Repository(store).fsck().ok)
+
+
+# gc beside others
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_branch_that_went_and_came_back_keeps_its_reflog(atomic: bool) -> None:
+    """A commit that was made and taken back while gc was marking is in the reflog, and stays."""
+    store = Faulty(Memory(), atomic=atomic)
+    state = history(3, store)
+    made: list[str] = []
+
+    def there_and_back() -> None:
+        other = Versioned(store)
+        other["k"] = "for a moment"
+        commit = other.commit("brief")
+        assert commit is not None
+        made.append(commit.id)
+        other.reset("HEAD~1")
+        gone = other.fork("brief-branch")
+        gone["z"] = "w" * 500
+        last = gone.commit("on a branch that goes")
+        assert last is not None
+        made.append(last.id)
+        other.delete_branch("brief-branch")
+
+    Repository(store).gc(keep_reflog="30d", progress=once(store, there_and_back))
+    fresh = Versioned(store)
+    assert fresh.checkout(made[0])["k"] == "for a moment"
+    assert fresh.checkout(made[1])["z"] == "w" * 500
+    fresh.create_branch("again", made[1])
+    assert intact(store)
+    assert Repository(store).gc(grace="0").live > 0
+
+
+def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
+    """Its base is gone: the commit raises NotFound, the store stays whole, and the handle can go on."""
+    store = Memory()
+    stale = history(2, store)
+    writer = Versioned(store)
+    for i in range(4):
+        writer["w"] = i
+        writer.commit()
+    Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
+    stale["mine"] = 1
+    with pytest.raises(NotFound, match="gc"):
+        stale.commit()
+    assert stale["mine"] == 1
+    assert intact(store)
+    stale.refresh()
+    assert (stale["w"], stale["mine"]) == (3, 1)
+    assert stale.commit() is not None
+    assert intact(store)
+
+
+def test_a_handle_that_cannot_read_its_base_any_more_is_told_the_way_out() -> None:
+    """With changes, refresh says what to do, and discard does it; nothing is dropped before."""
+    store = Memory()
+    history(2, store)
+    stale = Versioned(store)
+    writer = Versioned(store)
+    for i in range(4):
+        writer["w"] = i
+        writer.commit()
+    Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
+    stale["mine"] = 1
+    with pytest.raises(NotFound, match="discard"):
+        stale.refresh()
+    assert stale["mine"] == 1
+    stale.discard()
+    stale.refresh()
+    assert dict(stale).keys() == {"k", "w"}
+
+
+def test_a_clean_stale_handle_simply_refreshes() -> None:
+    store = Memory()
+    stale = history(2, store)
+    assert stale["k"][0] == 1
+    writer = Versioned(store)
+    for i in range(3):
+        writer["k"] = [i]
+        writer.commit()
+    writer.repo.gc(branch="main", keep_last=1, keep_reflog="0")
+    stale.refresh()
+    assert stale["k"] == [2]
+    assert stale.repo.gc().removed == 0
+
+
+def test_a_gc_keeps_the_shallow_rows_that_another_makes() -> None:
+    """A run that began before a cut does not drop the notes of it."""
+    store = Memory()
+    state = history(6, store)
+
+    def cut() -> None:
+        state["k"] = "new"
+        state.commit()
+        Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
+
+    Repository(store).gc(progress=once(store, cut))
+    assert len(list(Versioned(store).log())) == 1
+    assert intact(store)
+
+
+def test_a_cut_leaves_other_branches_whole() -> None:
+    """What a branch that was not named shares is not cut; named together, both are."""
+    store = Memory()
+    state = history(8, store)
+    state.fork("dev")
+    report = state.repo.gc(branch="main", keep_last=2, keep_reflog="0")
+    assert report.kept_by == ("dev",)
+    assert "dev" in str(report)
+    assert len(list(Versioned(store, branch="dev").log())) == 8
+    assert len(list(Versioned(store).log())) == 8
+    report = state.repo.gc(branch=["main", "dev"], keep_last=2, keep_reflog="0")
+    assert (report.kept_by, report.shallow) == ((), 1)
+    assert len(list(Versioned(store, branch="dev").log())) == 2
+    assert intact(store)
+
+
+def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
+    store = Memory()
+    state = history(2, store)
+    lone = state.fork("lone")
+    lone["only"] = 1
+    commit = lone.commit()
+    assert commit is not None
+    state.repo.checkout(commit.id)
+    state.delete_branch("lone")
+    state.repo.checkout("main")
+    for i in range(5):
+        state["k"] = i
+        state.commit()
+    state.repo.gc(branch="main", keep_last=1)
+    assert Versioned(store).checkout(commit.id)["only"] == 1
+
+
+def test_a_failed_gc_has_cut_nothing() -> None:
+    """The history is as it was when gc stops at damage."""
+    store = Memory()
+    state = history(5, store)
+    head = state.head
+    assert head is not None
+    assert head.tree is not None
+    store.set(f"o/{head.tree}", b"tdamaged")
+    with pytest.raises(Exception, match="does not match"):
+        Repository(store).gc(branch="main", keep_last=1)
+    assert not list(store.keys("shallow/"))
+
+
+def test_an_interrupted_publish_leaves_no_commit_without_its_tree() -> None:
+    """Also a store whose `set_many` may set any part of what it was given."""
+    inner = Memory()
+
+    class LastFirst(Faulty):
+        def set_many(self, items: Any) -> None:
+            for key, value in reversed(list(items.items())):
+                self.set(key, value)
+
+    for fail_at in range(1, 20):
+        store = LastFirst(inner, fail_at=fail_at, atomic=False)
+        try:
+            state = Versioned(store)
+            state["k"] = {"n": fail_at, "text": "x" * 300}
+            state.commit()
+        except Exception:
+            pass
+        repo = Repository(inner)
+        for oid in repo.objects.commit_ids(""):
+            assert repo.entry(repo.objects.commit(oid).tree, "k") is not None
+
+
+# Trust
+
+
+def test_a_shallow_row_cannot_give_a_commit_parents() -> None:
+    """A row that names a stranger's commit as a parent does not make that trusted."""
+    store = Memory()
+    key = SigningKey.generate()
+    state = Versioned(store, sign=key)
+    state["k"] = 1
+    good = state.commit()
+    assert good is not None
+    evil = Versioned(store, branch="evil")
+    evil["k"] = print
+    bad = evil.commit()
+    assert bad is not None
+    store.set(f"shallow/{good.id}", encode([bytes(bad.oid)]))
+    store.set("r/heads/copy", good.id.encode())
+    store.set("r/heads/main", bad.id.encode())
+    with pytest.raises(UntrustedCommit):
+        Versioned(store, trust=[key.public])
+
+
+@pytest.mark.parametrize("operation", ["merge", "cherry_pick", "revert"])
+def test_a_handle_from_before_the_first_commit_builds_on_no_stranger(operation: str) -> None:
+    """The branch that it is on was made meanwhile by another."""
+    store, key = Memory(), SigningKey.generate()
+    state = Versioned(store, sign=key, trust=[key.public], branch="main")
+    other = Versioned(store, sign=key, branch="other")
+    other["k"] = 1
+    other.commit()
+    evil = Versioned(store, branch="main")
+    evil["e"] = 1
+    evil.commit()
+    with pytest.raises(UntrustedCommit):
+        getattr(state, operation)("other")
+
+
+def test_allow_holds_for_policies_by_name() -> None:
+    """A name that walks out of the allowed module, or runs one that is none, is refused."""
+    store = Memory()
+    state = Versioned(store)
+    state["k"] = 1
+    state.commit()
+    side = state.fork("side")
+    for each, value in ((state, 2), (side, 3)):
+        each["k"] = value
+        each.commit()
+    for name in ("threading:_os.getpid", "threading:local", "os:getpid"):
+        store.set("policy/heads/main", encode({"k": name}))
+        narrow = Versioned(store, branch="main", allow=["threading"])
+        with pytest.raises((CannotLoad, Conflict)):
+            narrow.merge("side")
+        assert narrow["k"] == 2
+
+
+# Edits in hand
+
+
+def test_an_edit_during_a_merge_is_not_lost() -> None:
+    """Another thread edits a value that the merge is about to replace: the merge stops, the edit stays."""
+    state = history(1)
+    state["log"] = ["base"]
+    state["n"] = 0
+    state.commit()
+    side = state.fork("side")
+    side["log"].append("side")
+    side["n"] = 1
+    side.commit()
+    state["n"] = 2
+    state.commit()
+    log = state["log"]
+
+    def edit(base: Any, ours: Any, theirs: Any) -> Any:
+        log.append("edited meanwhile")
+        return theirs
+
+    with pytest.raises(UncommittedChanges):
+        state.merge("side", policy={"n": edit})
+    assert state["log"] is log
+    assert log == ["base", "edited meanwhile"]
+    state.commit()
+    assert Versioned(state.store)["log"] == log
+
+
+def test_a_rerun_leaves_other_threads_edits_alone() -> None:
+    """What the function of an update did not touch is not taken back with it."""
+    state = history(1)
+    state["mine"], state["n"] = [1], 0
+    state.commit()
+    mine = state["mine"]
+    other = Versioned(state.store)
+    runs = []
+
+    def function(now: Versioned) -> None:
+        runs.append(1)
+        now["n"] += 1
+        if len(runs) == 1:
+            mine.append(2)
+            other["n"] = 10
+            other.commit()
+
+    state.update(function)
+    assert len(runs) == 2
+    assert state["mine"] is mine
+    state.commit()
+    fresh = Versioned(state.store)
+    assert (fresh["mine"], fresh["n"]) == ([1, 2], 11)
+
+
+# Which commit, which branch
+
+
+def test_head_is_looked_up_once() -> None:
+    """revert("HEAD") reverts what was HEAD here, not what another committed meanwhile."""
+    state = history(1)
+    state["mine"] = 1
+    state.commit("mine")
+    other = Versioned(state.store)
+    other["others"] = 1
+    other.commit("others")
+    state.revert("HEAD")
+    assert "mine" not in state
+    assert state["others"] == 1
+
+
+def test_a_merge_stays_on_its_branch() -> None:
+    """HEAD was moved to another branch meanwhile: neither merge nor update follows it."""
+    store = Memory()
+    state = history(1, store)
+    side = state.fork("feature")
+    side["f"] = 1
+    side.commit()
+    state.create_branch("dev")
+    moved = Versioned(store)
+    moved["m"] = 1
+    moved.commit()
+    moved.repo.checkout("dev")
+    state.merge("feature")
+    state.update(lambda now: now.__setitem__("u", 1))
+    assert state.branch == "main"
+    assert dict(Versioned(store, branch="main")).keys() == {"f", "k", "m", "u"}
+    assert dict(Versioned(store, branch="dev")).keys() == {"k"}
+
+
+def test_a_merge_without_the_history_in_between_is_refused() -> None:
+    """Where gc cut off the commit at which two branches parted, a merge would count things twice."""
+    store = Memory()
+    state = history(1, store)
+    state.set_policy("n", "counter")
+    state["n"] = 5
+    state.commit()
+    side = state.fork("side")
+    side["n"] = 7
+    side.commit()
+    for _ in range(3):
+        state["n"] += 0
+        state["x"] = state.get("x", 0) + 1
+        state.commit()
+    state.repo.gc(branch="main", keep_last=1, keep_reflog="0")
+    fresh = Versioned(store, branch="main")
+    with pytest.raises(InvalidInput, match="cherry_pick"):
+        fresh.merge("side")
+    assert fresh["n"] == 5
+
+
+# update
+
+
+def test_a_commit_inside_an_update_is_refused() -> None:
+    state = history(1)
+    with pytest.raises(InvalidInput, match="commits by itself"):
+        state.update(lambda now: now.commit())
+    assert state.update(lambda now: now.__setitem__("a", 1)) is not None
+
+
+def test_a_coroutine_function_is_refused() -> None:
+    state = history(1)
+
+    async def function(now: Versioned) -> None:
+        now["a"] = 1
+
+    with pytest.raises(TypeError, match="plain def"):
+        state.update(function)
+
+
+def test_events_of_a_failed_update_are_gone() -> None:
+    state = history(1)
+
+    def function(now: Versioned) -> None:
+        now.record("tried")
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        state.update(function)
+    assert not state.has_uncommitted()
+
+
+def test_an_update_may_wait_for_its_own_threads() -> None:
+    """Workers that it starts read and write the state while it runs."""
+    state = history(1)
+
+    def function(now: Versioned) -> None:
+        thread = threading.Thread(target=lambda: now.__setitem__("from thread", now["k"]))
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    state.update(function)
+    assert state["from thread"] == state["k"]
+
+    async def main() -> None:
+        await asyncio.to_thread(state.update, lambda now: now.__setitem__("async", 1))
+
+    asyncio.run(main())
+    assert Versioned(state.store)["async"] == 1
+
+
+def test_a_conflict_of_another_state_is_not_retried() -> None:
+    """It comes out of the function as it is."""
+    state = history(1)
+    runs = []
+
+    def function(now: Versioned) -> None:
+        runs.append(1)
+        raise Conflict("elsewhere")
+
+    with pytest.raises(Conflict, match="elsewhere"):
+        state.update(function)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_interrupted_commit_counts_once(after: bool) -> None:
+    """Ctrl-C when the branch had just moved, or had not: committed again, a counter is not counted twice."""
+    inner = Memory()
+    start = history(1, inner)
+    start.set_policy("n", "counter")
+    start["n"] = 0
+    start.commit()
+    store = Faulty(inner, error=KeyboardInterrupt, after=after)
+    state = Versioned(store)
+    state["n"] += 6
+    state.record("counted")
+    store.calls.clear()
+    dry = Faulty(inner)
+    probe = Versioned(dry, branch="probe")
+    assert probe.head is None
+    store.fail_at = 1 + next_transact(store, state)
+    with pytest.raises(KeyboardInterrupt):
+        state.commit()
+    store.fail_at = None
+    state["more"] = 1
+    state.commit()
+    fresh = Versioned(inner)
+    assert (fresh["n"], fresh["more"]) == (6, 1)
+    assert sum(event.kind == "counted" for commit in fresh.log() for event in commit.events) == 1
+
+
+def next_transact(store: Faulty, state: Versioned) -> int:
+    """How many calls a commit makes before the transaction."""
+    twin = Versioned(Faulty(Memory()))
+    twin["k"] = 1
+    twin.commit()
+    twin["n"] = 1
+    calls = twin.store.calls  # type: ignore[attr-defined]
+    calls.clear()
+    twin.commit()
+    return int(calls.index("transact"))
+
+
+# Lists that were merged crosswise
+
+
+def test_append_goes_on_after_cross_merges() -> None:
+    """However often branches merge each other, every item is there, once."""
+    state = history(1)
+    state.set_policy("log", "append")
+    state["log"] = []
+    state.commit()
+    states = [state, state.fork("one"), state.fork("two")]
+    number = 0
+    for turn in range(12):
+        for i, each in enumerate(states):
+            each["log"].append(number)
+            number += 1
+            each.commit()
+            each.merge(states[(i + 1 + turn % 2) % 3].branch or "")
+    for each in states:
+        for other in states:
+            each.merge(other.branch or "")
+    for each in states:
+        each.merge("two")
+        assert sorted(each["log"]) == list(range(number))
