@@ -22,6 +22,7 @@ from vstate import (
     UncommittedChanges,
     Versioned,
 )
+from vstate.repo.policies import _as_row
 
 
 def pair(
@@ -347,8 +348,7 @@ def test_a_function_is_imported_by_name_in_another_handle() -> None:
     fresh = Versioned(main.store, branch="main")
     fresh.merge("side")
     assert fresh["k"] == "bbb"
-    row = main.repo.policies
-    row._store.set("policy/heads/main", main.store.get("policy/heads/main").replace(b"longest", b"longast"))  # type: ignore[union-attr]
+    main.store.set("policy/heads/main", _as_row({"k": f"{__name__}:longast"}) or b"")
     commit(fresh, k="cccc")
     commit(side, k="dd")
     with pytest.raises(MergeConflict, match="longast"):

@@ -21,6 +21,7 @@ from vstate import (
     Versioned,
 )
 from vstate.objects.canonical import encode
+from vstate.repo.policies import _as_row
 from vstate.repo.repository import Repository
 from vstate.repo.signing import SigningKey
 from vstate.testing import Faulty
@@ -58,7 +59,7 @@ def intact(store: KVStore) -> bool:
 def test_a_branch_that_went_and_came_back_keeps_its_reflog(atomic: bool) -> None:
     """A commit that was made and taken back while gc was marking is in the reflog, and stays."""
     store = Faulty(Memory(), atomic=atomic)
-    state = history(3, store)
+    history(3, store)
     made: list[str] = []
 
     def there_and_back() -> None:
@@ -268,7 +269,7 @@ def test_allow_holds_for_policies_by_name() -> None:
         each["k"] = value
         each.commit()
     for name in ("threading:_os.getpid", "threading:local", "os:getpid"):
-        store.set("policy/heads/main", encode({"k": name}))
+        store.set("policy/heads/main", _as_row({"k": name}) or b"")
         narrow = Versioned(store, branch="main", allow=["threading"])
         with pytest.raises((CannotLoad, Conflict)):
             narrow.merge("side")
