@@ -46,7 +46,8 @@ class MergeResult:
     def __str__(self) -> str:
         at = "" if self.commit is None else f" at {self.commit.short}"
         by = ", ".join(f"{key!r} by {policy}" for key, policy in self.conflicts.items())
-        return f"{self.strategy}{at}: {len(self.merged_keys)} keys" + (f"; resolved {by}" if by else "")
+        keys = "1 key" if len(self.merged_keys) == 1 else f"{len(self.merged_keys)} keys"
+        return f"{self.strategy}{at}: {keys}" + (f"; resolved {by}" if by else "")
 
 
 class KeyConflict:
