@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pytest
 
 from vstate import Memory, Versioned
-from vstate.repo import repository
+from vstate.repo import commits
 from vstate.testing import Faulty
 
 
@@ -51,7 +51,7 @@ class Backwards(datetime):
 
 def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are dated after their parents whatever the clock says, and the log keeps its order."""
-    monkeypatch.setattr(repository, "datetime", Backwards)
+    monkeypatch.setattr(commits, "datetime", Backwards)
     store = Memory()
     a, b = Versioned(store), Versioned(store)
     for i in range(3):

@@ -25,10 +25,10 @@ from vstate.repo.bundle import (
     Progress,
     Writer,
 )
+from vstate.repo.commits import SIGNED_COMMITS
 from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.reach import BATCH, IdSet
 from vstate.repo.refs import HEAD, HEADS, TAGS, check_ref_name
-from vstate.repo.repository import SIGNED_COMMITS
 from vstate.values.entry import Entry
 
 if TYPE_CHECKING:

@@ -1,0 +1,222 @@
+"""Rows: what a store holds besides objects: refs, HEAD, the reflog, where histories end, policies, the format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from vstate.errors import CorruptStore, InvalidInput
+from vstate.kv.encrypted import MARK as ENCRYPTION
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo.commits import FORMAT, FORMAT_KEY, SIGNED_COMMITS
+from vstate.repo.damage import Damage
+from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
+from vstate.repo.objects import DAMAGED, PREFIX, TRASH
+from vstate.repo.policies import PREFIX as POLICY
+from vstate.repo.policies import parse_row
+from vstate.repo.refs import (
+    CHECK_DIGITS,
+    HEAD,
+    HEADS,
+    REFLOG,
+    SWEEP,
+    TAGS,
+    Refs,
+    check_ref_name,
+    line_check,
+)
+from vstate.repo.refs import PREFIX as REF
+from vstate.repo.salvage import Row, Salvage
+
+_READ = 256
+
+_ID = re.compile("[0-9a-f]{64}")
+_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
+_SYMBOLIC = b"ref: heads/"
+_KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
+_PREFIXES = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
+
+
+def object_id(key: str) -> ObjectId | None:
+    """The id of the object that is kept under this key; None if it is no object's."""
+    digits = key.removeprefix(PREFIX)
+    return ObjectId.parse(digits) if digits != key and _ID.fullmatch(digits) else None
+
+
+def is_foreign(key: str) -> bool:
+    """Whether a row that is no object's is none of vstate's at all."""
+    return not key.startswith(_PREFIXES) and key not in _KEYS
+
+
+class Rows:
+    """Reads and checks the rows; what is wrong goes to `found`.
+
+    `refs` are the commits that branches, a detached HEAD and tags name, in this order; `raw_refs` their values as
+    they stand there; `broken` those that name none. `bad` are the keys of other rows that make no sense.
+    """
+
+    def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
+        self._salvage = salvage
+        self._store = salvage.store
+        self._found = found
+        self._parse_line = Refs(self._store).parse_line
+        self.raw_refs: dict[str, bytes] = {}
+        self.refs: dict[str, ObjectId] = {}
+        self.broken: list[str] = []
+        self.bad: list[str] = []
+        self.stamp: bytes | None = None
+        self.needed_format = 0
+        """What the stamp has to say, 0 when it says so."""
+        self.lost: set[str] = set()
+        """The ids of objects that an earlier repair noted as lost, and which still are."""
+        self.healed: list[str] = []
+        """The keys of such notes on objects that are there again."""
+        self.reflog_lines = 0
+        self._shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
+
+    def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
+        """The parents that a commit has in this store."""
+        return self._shallow.get(commit.oid, commit.parents)
+
+    def is_shallow(self, oid: ObjectId) -> bool:
+        """Whether there is a note on which parents the commit has left."""
+        return oid in self._shallow
+
+    def read(self) -> None:
+        """Read and check all but the reflog and the format."""
+        self._read_lost()
+        for key, row in self._salvage.items(REF):
+            name = key.removeprefix(REF)
+            if name == HEAD or name.startswith((HEADS, TAGS)):
+                if isinstance(row, bytes):
+                    self.raw_refs[name] = row
+                else:
+                    self._break(name, row.reason)
+        for name in sorted(self.raw_refs, key=_by_weight):
+            self._read_ref(name, self.raw_refs[name])
+        for key, row in self._salvage.items(SHALLOW):
+            try:
+                commit, kept = parse_shallow_row(key, _readable(row))
+                self._shallow[commit] = kept
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "shallow", f"{key} names no parents: {error}", readable=False)
+        for key, row in self._salvage.items(POLICY):
+            try:
+                parse_row(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "policy", f"{key}: {error}")
+
+    def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
+        if key not in self.bad:
+            self.bad.append(key)
+            self._found(Damage(key, kind, reason, readable))
+
+    def _read_lost(self) -> None:
+        notes = [key for key in self._store.keys(DAMAGED) if _ID.fullmatch(key.removeprefix(DAMAGED))]
+        for start in range(0, len(notes), _READ):
+            batch = {PREFIX + key.removeprefix(DAMAGED): key for key in notes[start : start + _READ]}
+            there = self._store.present(batch)
+            for key, note in batch.items():
+                if key in there:
+                    self.healed.append(note)
+                else:
+                    self.lost.add(note.removeprefix(DAMAGED))
+
+    # Refs
+
+    def _break(self, name: str, reason: str) -> None:
+        self.broken.append(name)
+        self._found(Damage(REF + name, "ref", reason))
+
+    def _read_ref(self, name: str, value: bytes) -> None:
+        if name != HEAD and (fault := _name_fault(name.partition("/")[2])):
+            self._found(Damage(REF + name, "ref", fault, readable=True))
+        if name == HEAD and value.startswith(_SYMBOLIC):
+            self._read_branch_of_head(value.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
+            return
+        text = value.decode("ascii", "replace")
+        if _ID.fullmatch(text):
+            self.refs[name] = ObjectId.parse(text)
+        else:
+            self._break(name, f"{text[:80]!r} is no id of a commit")
+
+    def _read_branch_of_head(self, branch: str) -> None:
+        """HEAD may be on a branch that has no commit yet, but not if that had one when HEAD was put there."""
+        if fault := _name_fault(branch):
+            self._break(HEAD, fault)
+            return
+        if HEADS + branch in self.raw_refs or HEADS + branch in self.broken:
+            return
+        newest = max(self._store.keys(f"{REFLOG}{HEAD}:"), default=None)
+        line = None if newest is None else self._line(newest, self._salvage.row(newest))
+        if isinstance(line, list) and line:
+            self._break(HEAD, f"it is on branch {branch!r}, which is not there")
+
+    # The reflog
+
+    def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
+        """The lines that make sense, of all refs or of one: the ref, and the commits named, where it went to first."""
+        for key, row in self._salvage.items(f"{REFLOG}{ref}:" if ref else REFLOG):
+            found = self._line(key, row)
+            if isinstance(found, list):
+                yield key.removeprefix(REFLOG).rpartition(":")[0], found
+            elif not ref:
+                self._refuse(key, "reflog", found)
+
+    def check_lines(self) -> Iterator[tuple[str, list[ObjectId]]]:
+        """All the lines that make sense, counted."""
+        for line in self.lines():
+            self.reflog_lines += 1
+            yield line
+
+    def _line(self, key: str, row: Row) -> list[ObjectId] | str:
+        """The commits that a line names, or what is wrong with it."""
+        match = _LINE.fullmatch(key)
+        if match is None:
+            return f"{key} has no time"
+        try:
+            value = _readable(row)
+            # Six digits are from before there was a checksum.
+            if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
+                return f"{key} does not say what was written"
+            line = self._parse_line(key, value)
+        except CorruptStore as error:
+            return error.reason
+        return [oid for oid in (line.new, line.old) if oid is not None]
+
+    # The format
+
+    def check_stamp(self, *, signed: bool) -> None:
+        """Check that older programs are told if they would misread the store."""
+        self.stamp = self._store.get(FORMAT_KEY)
+        needed = 1 if self.raw_refs else 0
+        if self._shallow:
+            needed = max(needed, SHALLOW_FORMAT)
+        if signed:
+            needed = max(needed, SIGNED_COMMITS)
+        found = int(self.stamp or b"0")
+        if found < needed or found > FORMAT or (self.stamp is not None and not found):
+            self.needed_format = needed or 1
+            says = f"says that it has format {found}" if self.stamp else "does not say which format it has"
+            reason = f"the store {says}, and not {self.needed_format}"
+            self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
+
+
+def _readable(row: Row) -> bytes:
+    if isinstance(row, bytes):
+        return row
+    raise CorruptStore("", "it is gone" if row is None else row.reason)
+
+
+def _by_weight(name: str) -> tuple[int, str]:
+    """Branches first, then HEAD, then tags: what several lead to is reported with the first."""
+    return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
+
+
+def _name_fault(name: str) -> str | None:
+    try:
+        check_ref_name(name)
+    except InvalidInput as error:
+        return str(error)
+    return None
