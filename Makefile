@@ -1,7 +1,7 @@
 # The commands people type. Everything happens in .venv, which is made on first use.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench format docs clean
+.PHONY: help demo test soak reliability bench format docs clean
 
 # The first interpreter on the path that is new enough; `make PYTHON=/path/to/python3.12 test` names another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -18,7 +18,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at what it left"
 	@echo "make test     lint, check types and layers, run the tests"
-	@echo "make soak     the tests with their long variants (a value of 1 GB)"
+	@echo "make soak     the tests with their long variants: a value of 1 GB, thousands of kills and power cuts; hours"
+	@echo "make reliability   kills, power cuts, faults, damage, many writers: run those tests, print their figures"
 	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
 	@echo "make format   rewrite the sources in the house style"
 	@echo "make docs     write docs/cli.md anew from the commands"
@@ -72,6 +73,10 @@ test: .venv/installed-dev
 
 soak: .venv/installed-dev
 	@VSTATE_SOAK=1 $(BIN)/pytest -n $(WORKERS)
+
+# VSTATE_SOAK=1 make reliability: their long variants.
+reliability: .venv/installed-dev
+	@$(BIN)/python tests/reliability/report.py -n $(WORKERS)
 
 bench: .venv/installed-bench
 	@$(BIN)/python -m benchmarks

@@ -26,7 +26,8 @@ GENERAL = """\
 ## What holds for every command
 
 - **Which store.** `-s`/`--store PATH|URL`, before or behind the command's name, else the environment variable
-  `VSTATE_STORE`, else a directory `.vstate` here or in a parent. No command creates a store.
+  `VSTATE_STORE`, else a directory `.vstate` here or in a parent. Only
+  `vstate import --create` creates a store.
 - **Safety.** Nothing that is stored is run, whatever it says: a pickle is read as data, an object is shown as a
   record of its class and fields (`app.Plan(goal='x')`), a call that loading it would make in angle brackets
   (`<os.system('…')>`). Control characters are escaped.

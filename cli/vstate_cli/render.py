@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from vstate.errors import InvalidInput, StorageError
 from vstate.objects.commit import Commit, Event
-from vstate.repo.details import Detail
+from vstate.repo.details import Detail, common_prefix
 from vstate.repo.diff import Change, Diff
 from vstate.repo.refs import HEADS, Head
 from vstate.values.entry import Entry
@@ -31,7 +31,11 @@ _LONGEST_NAME: Final = 60
 _NARROW: Final = 100  # columns of a line that shows both sides of a change, where there is no terminal
 _SAME_BEFORE: Final = 20  # characters shown of what two long texts begin with in common
 _LONG_TEXT: Final = 400  # characters from which two texts are shown from where they differ
-_MOST_LINES: Final = 2000  # of each text, to be compared line by line
+_MOST_LINES: Final = 4000  # of all texts inside one key, to be compared line by line
+_LONGEST_COMPARED: Final = 4_000_000  # characters of two texts, for the same
+_LONGEST_LINE: Final = 1000
+_DETAIL_NODES: Final = 40_000  # parts of all values that are shown inside one key
+_FEWEST_NODES: Final = 40  # of each of them
 _VALUE_ITEMS: Final = 100
 _FEW: Final = 6  # items of a list that are a line each all the same
 _SHORT_ITEM: Final = re.compile(r" +(-?[0-9][0-9.e+-]*|nan|-?inf|True|False|None|'[^']{,30}'),")
@@ -51,7 +55,7 @@ def moment(time: datetime) -> str:
 
 def subject(commit: Commit) -> str:
     """The first line of the message."""
-    return safe(commit.message.strip().split("\n", 1)[0])
+    return safe(commit.message.strip().split("\n", 1)[0], _LONGEST_LINE)
 
 
 def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
@@ -201,15 +205,20 @@ def change_details(diff: Diff, change: Change, out: Output, limit: int) -> Itera
         out.damage = out.damage or error
         yield [(f"({safe(str(error))})", "bold red")]
         return
+    nodes = max(_DETAIL_NODES // max(len(found), 1), _FEWEST_NODES)
+    lines_left = _MOST_LINES
     for detail in found[:limit]:
-        yield from _detail(detail, out)
+        lines = _lines_of(detail)
+        by_line = 0 < lines <= lines_left
+        lines_left -= lines if by_line else 0
+        yield from _detail(detail, out, nodes, by_line=by_line)
     if len(found) > limit:
         yield [(f"… more than {limit} changes", "dim")]
     elif not found:
         yield [("(the same value, stored in another way)", "dim")]
 
 
-def _detail(detail: Detail, out: Output) -> Iterator[Line]:
+def _detail(detail: Detail, out: Output, nodes: int, *, by_line: bool) -> Iterator[Line]:
     path, style = safe(detail.path), STYLES[detail.kind]
     mark = f"{SIGNS[detail.kind]} "
     note = f"  ({safe(detail.note)})" if detail.note else ""
@@ -218,10 +227,10 @@ def _detail(detail: Detail, out: Output) -> Iterator[Line]:
     if detail.kind != "modified":
         value = detail.new if detail.kind == "added" else detail.old
         start: Line = [(f"{mark}{path}", style), colon] if path else []
-        yield [*start, out.fit(_one_line(value), used), (note, "dim")]
+        yield [*start, out.fit(_one_line(value, nodes), used), (note, "dim")]
         return
     old, new = detail.old, detail.new
-    if isinstance(old, str) and isinstance(new, str) and _many_lines(old, new):
+    if by_line and isinstance(old, str) and isinstance(new, str):
         yield [(f"{mark}{path or 'text'}", style), ":", (note, "dim")]
         yield from _text_diff(old, new)
         return
@@ -229,7 +238,7 @@ def _detail(detail: Detail, out: Output) -> Iterator[Line]:
         # Their first elements, which is what could be shown, need not be those that differ.
         yield [(f"{mark}{path}", style), colon, detail.note]
         return
-    before, after = _both(old, new, out.width)
+    before, after = _both(old, new, out.width, nodes)
     start = [(mark, style), (path, style), colon]
     if used + cell_len(before) + cell_len(after) + 4 <= (out.width or _NARROW):
         yield [*start, (before, "red"), " -> ", (after, "green"), (note, "dim")]
@@ -240,23 +249,32 @@ def _detail(detail: Detail, out: Output) -> Iterator[Line]:
     yield [("  + ", "green"), (out.fit(after, 8), "green")]
 
 
-def _one_line(value: object) -> str:
-    return preview(value, width=None)
+def _one_line(value: object, nodes: int) -> str:
+    return preview(value, width=None, max_nodes=nodes)
 
 
-def _both(old: object, new: object, width: int | None) -> tuple[str, str]:
+def _both(old: object, new: object, width: int | None, nodes: int) -> tuple[str, str]:
     """Both sides on a line each, long texts from shortly before they begin to differ."""
     if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > (width or _LONG_TEXT) // 2:
-        differ = (at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
-        start = next(differ, min(len(old), len(new))) - _SAME_BEFORE
+        start = common_prefix(old, new) - _SAME_BEFORE
         if start > 0:
-            return f"…{_one_line(old[start:])}", f"…{_one_line(new[start:])}"
-    return _one_line(old), _one_line(new)
+            return _from(old, start), _from(new, start)
+    return _one_line(old, nodes), _one_line(new, nodes)
 
 
-def _many_lines(old: str, new: str) -> bool:
-    counts = old.count("\n"), new.count("\n")
-    return 0 < max(counts) <= _MOST_LINES
+def _from(text: str, start: int) -> str:
+    piece = text[start : start + _LONG_TEXT]
+    rest = len(text) - start - len(piece)
+    return f"…{piece!r}… {rest} more" if rest else f"…{piece!r}"
+
+
+def _lines_of(detail: Detail) -> int:
+    """How many lines there are to compare in a detail; 0 if it is no change of a text of several lines."""
+    old, new = detail.old, detail.new
+    if not isinstance(old, str) or not isinstance(new, str) or len(old) + len(new) > _LONGEST_COMPARED:
+        return 0
+    ends = old.count("\n") + new.count("\n")
+    return ends + 2 if ends else 0
 
 
 def _text_diff(old: str, new: str) -> Iterator[Line]:
@@ -264,24 +282,23 @@ def _text_diff(old: str, new: str) -> Iterator[Line]:
     styles = {"+": "green", "-": "red", "@": "cyan", " ": ""}
     hunks = difflib.unified_diff(old.split("\n"), new.split("\n"), n=1, lineterm="")
     for text in islice(hunks, 2, None):
-        yield ["  ", (safe(text), styles[text[0]])]
+        yield ["  ", (safe(text, _LONGEST_LINE), styles[text[0]])]
 
 
 # --- values
 
 
-def value_lines(value: object, out: Output) -> Iterator[Line]:
-    """A value for reading: a text of several lines, or a long one, as it is; else pretty-printed."""
+def write_value(value: object, out: Output) -> None:
+    """Write a value for reading: a text of several lines, or a long one, as it is; else pretty-printed."""
     if isinstance(value, str) and ("\n" in value or len(value) > _LONG_TEXT):
-        for text in value.removesuffix("\n").split("\n"):
-            yield ["\t".join(safe(piece) for piece in text.split("\t"))]
+        out.text(value)
         return
     width = out.width or _NARROW
     lines = preview(value, width=width, max_depth=10, max_items=_VALUE_ITEMS).split("\n")
     for short, group in groupby(lines, key=lambda text: bool(_SHORT_ITEM.fullmatch(text))):
         run = [*group]
         for text in _filled(run, width) if short and len(run) > _FEW else run:
-            yield [text]
+            out.line(text)
 
 
 def _filled(lines: list[str], width: int) -> Iterator[str]:

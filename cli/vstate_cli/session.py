@@ -29,13 +29,18 @@ class Session:
 
     def __init__(self, store: str | None, *, json: bool) -> None:
         self._store = store
+        self._create = False
         self.json = json
         self.out = Output()
 
     @functools.cached_property
     def repo(self) -> Repository:
         """The repository of the store, opened now."""
-        return open_repository(self._store)
+        return open_repository(self._store, create=self._create)
+
+    def create_store(self) -> None:
+        """Make the store if it turns out, when it is opened, that there is none."""
+        self._create = True
 
     def close(self) -> None:
         """Close the store if it was opened."""

@@ -14,8 +14,11 @@ VARIABLE = "VSTATE_STORE"
 _HOW = f"point at one with --store PATH, or set {VARIABLE}"
 
 
-def find(given: str | None) -> str:
-    """The path or URL given, else the `.vstate` directory here or in a parent; NotFound if there is none."""
+def find(given: str | None, *, create: bool = False) -> str:
+    """The path or URL given, else the `.vstate` directory here or in a parent; NotFound if there is none.
+
+    With `create` it is then the one that is to be made here.
+    """
     if given:
         if given.partition(":")[0] == "memory":
             raise InvalidInput(f"{given} is gone with the process that made it; {_HOW}")
@@ -27,14 +30,16 @@ def find(given: str | None) -> str:
     for directory in (here, *here.parents):
         if (directory / DIRECTORY).is_dir():
             return str(directory / DIRECTORY)
+    if create:
+        return str(here / DIRECTORY)
     raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_HOW}")
 
 
-def open_repository(given: str | None) -> Repository:
-    """The repository in the store that is there; a command never creates one."""
-    place = find(given)
+def open_repository(given: str | None, *, create: bool = False) -> Repository:
+    """The repository in the store that is there; only a command that was told to create one does."""
+    place = find(given, create=create)
     try:
-        store = open_store(place, create=False)
+        store = open_store(place, create=create)
     except NotFound as error:
         inside = Path(place) / DIRECTORY
         hint = f"did you mean {inside}?" if inside.is_dir() else _HOW

@@ -134,6 +134,61 @@ def test_arrays_say_how_many_elements_differ() -> None:
     assert [found.path for found in changes] == ["dtype", "shape[0]", "data[3]"]
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["u1", "<i2", ">f4", "f8", "c16", "S3", "V17", "S100"]),
+    st.binary(min_size=1, max_size=400),
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 255)), max_size=6),
+)
+def test_elements_that_differ_are_counted(code: str, raw: bytes, edits: list[tuple[int, int]]) -> None:
+    """As many as differ in their bytes, whatever their size."""
+    size = np.dtype(code).itemsize
+    old = bytearray(raw * (300 * size))
+    new = old.copy()
+    for at, more in edits:
+        new[at % len(new)] ^= more
+    count = sum(old[at : at + size] != new[at : at + size] for at in range(0, len(old), size))
+    arrays = [read(pickle.dumps(np.frombuffer(data, code))) for data in (old, new)]
+    notes = [found.note for found in details(*arrays)]
+    assert notes == ([f"{count} of {len(old) // size} elements differ"] if count else [])
+
+
+def test_a_long_path_is_cut_at_its_beginning() -> None:
+    """Its last steps are what tells one change from the others."""
+    old: Any = 1
+    new: Any = 2
+    for n in range(1000):
+        old, new = {f"step{n}": old}, {f"step{n}": new}
+    (found,) = details(old, new)
+    assert found.path.startswith("…")
+    assert found.path.endswith(".step2.step1.step0")
+    assert len(found.path) <= 501
+    (found,) = details({"k" * 600 + "é": 1}, {"k" * 600 + "é": 2})
+    assert found.path.startswith('["kkk')
+
+
+def test_what_is_too_large_to_compare_is_one_change() -> None:
+    """With the work used up, the rest is said to be too large, and not to be equal."""
+    part = [b"x" * 1_000_000]
+    old, new = part * 10_000, [bytes(bytearray(part[0]))] * 10_000
+    (found,) = details(old, new)
+    assert found.note == "too large to compare further"
+    keys = [{(n, n, "x"): n for n in range(200_000)} for _ in range(2)]
+    (found,) = details(*keys)
+    assert (found.path, found.note) == ("", "too large to compare further")
+
+
+def test_records_that_share_a_part_show_its_change_once() -> None:
+    """Arguments, items and entries that several records have in common are compared at the first of them."""
+    old, new = [1, 2], [1, 3]
+    pairs = [[Record("a.A", items=shared), Record("a.A", items=shared)] for shared in (old, new)]
+    assert _lines(*pairs) == ["~ [0][1]: 2 -> 3"]
+    pairs = [[Record("a.A", args=(shared, 1)), Record("a.A", args=(shared, 1))] for shared in (old, new)]
+    assert _lines(*pairs) == ["~ [0].args[0][1]: 2 -> 3"]
+    assert _lines(Record("a.A", items=None), Record("a.A", items=[1])) == ["+ [0]: 1"]
+    assert _lines(Record("a.A", entries={1: 2}), Record("a.A")) == ["- [1]: 2"]
+
+
 def test_times_in_two_zones_differ() -> None:
     """The same moment with another offset is a change."""
     utc = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)

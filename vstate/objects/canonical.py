@@ -14,6 +14,9 @@ import msgpack
 from vstate.errors import InvalidInput
 
 MAX_DEPTH = 100
+_ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
+_SHORT = 2048  # bytes, up to which arrays cannot say to have items of more than some megabytes
+_MOST_DECLARED = 1_000_000  # items that longer data may say to have without being looked through first
 _ATOMS = frozenset({type(None), bool, float, bytes})
 
 
@@ -23,11 +26,20 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` encoded; ValueError when `data` is not one whole msgpack value."""
+    """What `encode` encoded; ValueError when `data` is not one whole value of plain data."""
     try:
-        return msgpack.unpackb(data, strict_map_key=False)
+        if len(data) > _SHORT and (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED:
+            # Memory for an array is taken before its items are read: for those inside each other it adds up.
+            unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+            unpacker.feed(data)
+            unpacker.skip()
+        return msgpack.unpackb(data, ext_hook=_refuse)
     except (msgpack.UnpackException, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise ValueError(f"not msgpack: {error}") from error
+
+
+def _refuse(code: int, data: bytes) -> Any:
+    raise ValueError("an extension type")
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -115,6 +115,7 @@ class Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
             tree, parents, time, message, info, events, *signature = decode(body)
+            own_id = str(oid)
             commit = cls(
                 tree=None if tree is None else _id(tree),
                 parents=tuple(_id(parent) for parent in parents),
@@ -122,7 +123,7 @@ class Commit:
                 message=_str(message),
                 info=_dict(info),
                 events=tuple(
-                    Event(_str(kind), moment(at), _dict(data), _str(namespace), str(oid))
+                    Event(_str(kind), moment(at), _dict(data), _str(namespace), own_id)
                     for kind, at, data, namespace in events
                 ),
                 signature=_signature(signature, body) if signature else None,

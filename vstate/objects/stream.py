@@ -40,7 +40,11 @@ LARGEST = 4
 INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
+MAX_HEIGHT = 64
+"""Since a node has two items or more, no index of a stream is higher."""
+
 ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
+ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +194,11 @@ def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
         raise ValueError(f"not an index node: {error}") from error
     shapes = (
         type(height) is int
-        and height > 0
+        and 0 < height <= MAX_HEIGHT
         and type(joined) is bytes
         and type(lengths) is list
         and len(joined) == ID_BYTES * len(lengths) > 0
+        and len(lengths) <= INDEX_LIMIT
         and all(type(size) is int and size > 0 for size in lengths)
     )
     if not shapes:
@@ -206,6 +211,8 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
     """The chunks of a stored stream; one batch of reads a level. ValueError if lengths do not add up."""
     if is_single(link):
         return Chunks((link.id,), (link.length,))
+    # Nodes that lead to one another twice over would name more chunks than there can be.
+    most = link.length * SMALLEST // chunk_size(link.length) + 2
     items = [(link.id, link.length)]
     indexes: set[ObjectId] = set()
     height: int | None = None
@@ -221,12 +228,14 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
                 raise ValueError(f"the parts of index node {oid} do not add up to {length} bytes")
             below += parts
             height_below = found
+            if len(below) > most:
+                raise ValueError(f"the index {link.id} has more than {most} items")
         height = height_below
         items = below
     return Chunks(tuple(oid for oid, _ in items), tuple(size for _, size in items), frozenset(indexes))
 
 
-def join(read_blobs: ReadMany, chunks: Chunks, *, batch: int = 1024) -> bytearray:
+def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = 1024) -> bytearray:
     """The bytes of a stored stream, read `batch` chunks at a time. ValueError if a length is wrong.
 
     A bytearray, because an array loaded over it must be writable again.
@@ -235,7 +244,7 @@ def join(read_blobs: ReadMany, chunks: Chunks, *, batch: int = 1024) -> bytearra
     position = 0
     pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
     while part := list(islice(pairs, batch)):
-        bodies = read_blobs([oid for oid, _ in part])
+        bodies = read_blobs(dict(part))
         for oid, size in part:
             if len(bodies[oid]) != size:
                 raise ValueError(f"blob {oid} has {len(bodies[oid])} bytes, not {size}")

@@ -23,6 +23,9 @@ from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 
 LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
 
+MAX_HEIGHT = 64
+"""No tree is higher: no key's level is above 12."""
+
 
 class Node:
     """One node, never changed once built.
@@ -64,6 +67,7 @@ class Node:
             raise ValueError(f"not a tree node: {error}") from error
         shapes = (
             type(height) is int
+            and 0 <= height <= MAX_HEIGHT
             and type(keys) is type(items) is type(counts) is list
             and len(keys) == len(items) > 0
             and len(counts) == (len(keys) if height else 0)

@@ -25,9 +25,9 @@ class Damage:
     """Something that is not as it should be, and why.
 
     `kind` is `blob`, `index`, `tree` or `commit`, `id` the object's id in hex, that of the object which says
-    something wrong about another if it is that; or `kind` is `ref`, `reflog`, `shallow`, `format`, `row` or
-    `file` and `id` the key of the row, empty for the store's own file. `readable`: values can be read all the
-    same. `known`: an earlier repair has seen to it.
+    something wrong about another if it is that; or `kind` is `ref`, `reflog`, `shallow`, `policy`, `format`,
+    `row` or `file` and `id` the key of the row, empty for the store's own file. `readable`: values can be read
+    all the same. `known`: an earlier repair has seen to it.
     """
 
     id: str
@@ -56,9 +56,9 @@ class Lost:
         return f"{self.ref} {self.commit[:10]}: {self.what if self.key is None else repr(self.key)}"
 
 
-def short_link(oid: bytes, length: int) -> bytes:
-    """A link to a blob or a stream as an IdSet takes it, in 16 bytes: 12 of the id, and the length."""
-    return oid[:12] + min(length, 2**32 - 1).to_bytes(4, "big")
+def link_key(oid: bytes, length: int) -> bytes:
+    """A link to a blob or a stream as an IdSet takes it: the id, and the length."""
+    return oid + length.to_bytes(8, "big")
 
 
 class _Range(NamedTuple):
@@ -112,7 +112,7 @@ class Loss:
     def commit(self, oid: ObjectId) -> Commit | None:
         """The commit, if it can be read; nothing is said about its state."""
         try:
-            return None if oid in self.bad else self._objects.find_commit(oid)
+            return None if oid in self.bad else self._objects.commit(oid)
         except (CorruptObject, CorruptStore):
             return None
 
@@ -241,7 +241,7 @@ class Loss:
             return True
 
     def _is_link_lost(self, oid: ObjectId, length: int, *, single: bool) -> bool:
-        if oid in self.bad or short_link(oid, length) in self._bad_links:
+        if oid in self.bad or link_key(oid, length) in self._bad_links:
             return True
         return not single and self._is_index_lost(oid)
 

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vstate.errors import CorruptObject, CorruptStore, InvalidInput
-from vstate.kv.encrypted import MARK as ENCRYPTION
-from vstate.objects.commit import Commit
+from vstate.errors import CorruptObject, CorruptStore
 from vstate.objects.ids import COMMIT, KINDS, ObjectId
 from vstate.repo.damage import Damage, Loss, Lost
 from vstate.repo.gc import Progress
-from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
-from vstate.repo.objects import DAMAGED, PREFIX, TRASH, kind_of
-from vstate.repo.policies import PREFIX as POLICY
-from vstate.repo.refs import (
-    CHECK_DIGITS,
-    HEAD,
-    HEADS,
-    REFLOG,
-    SWEEP,
-    TAGS,
-    Refs,
-    check_ref_name,
-    line_check,
-)
+from vstate.repo.objects import PREFIX, kind_of
 from vstate.repo.refs import PREFIX as REF
-from vstate.repo.repository import FORMAT, FORMAT_KEY, SIGNED_COMMITS
+from vstate.repo.refs import REFLOG
+from vstate.repo.rows import Rows, is_foreign, object_id
 from vstate.repo.salvage import Salvage
 from vstate.repo.verifier import READ_BYTES, Verifier
 
@@ -43,12 +28,6 @@ LISTED = 1000
 _ATTEMPTS = 3
 _ORPHANS_READ = 16
 _REFLOG_READ = 256
-
-_ID = re.compile("[0-9a-f]{64}")
-_LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
-_SYMBOLIC = b"ref: heads/"
-_OTHER_KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_OTHER_ROWS = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +102,7 @@ def check(
     first = last = _inspected(repo, full, progress)
     repaired: list[str] = []
     left: list[str] = []
-    if repair and (not first.ok or first.healed):
+    if repair and (not first.ok or first.rows.healed):
         work = Repair(repo, first)
         work.run()
         repaired, left = work.done, work.left
@@ -135,8 +114,8 @@ def check(
         full=full,
         objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
         bytes=verifier.bytes,
-        refs=len(first.raw_refs),
-        reflog_lines=first.reflog_lines,
+        refs=len(first.rows.raw_refs),
+        reflog_lines=first.rows.reflog_lines,
         orphans=first.orphans,
         foreign=first.foreign,
         damage=tuple(first.damage),
@@ -168,27 +147,21 @@ class Inspection:
         self._progress = progress
         self.salvage = Salvage(repo.store)
         self._store = self.salvage.store
-        self._line = Refs(self._store).parse_line
+        self.rows = Rows(self.salvage, self._found)
         self.damage: list[Damage] = []
         self.damaged = 0
         self._unknown = 0  # damage that no earlier repair has seen to
-        self.raw_refs: dict[str, bytes] = {}
-        self.refs: dict[str, ObjectId] = {}  # without HEAD when it is on a branch
-        self.shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
-        self.bad_rows: list[str] = []  # of the reflog, and of where histories end
-        self.stamp: bytes | None = None
-        self.needed_format = 0  # what the stamp has to say; 0 when it says so
-        self.reflog_lines = self.orphans = self.foreign = 0
+        self.orphans = self.foreign = 0
         self.lost: list[Lost] = []
         self.lost_in_all = 0
         self.broken: list[str] = []
-        self._known: set[str] = set()
-        self.healed: list[str] = []  # rows of objects that were moved aside, and are there again
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged but what is known to be lost, and every ref leads to a whole state."""
-        return not self._unknown and not self.broken
+        """Whether nothing is damaged but what is known to be lost, every ref leads to a whole state, and every
+        history can be walked.
+        """
+        return not (self._unknown or self.broken or self.verifier.cut)
 
     def run(self) -> None:
         """Look at everything, once."""
@@ -201,33 +174,30 @@ class Inspection:
             files = threads.submit(lambda: list(self._store.check())) if self._full else None
             self.verifier = Verifier(
                 self.salvage,
-                self.parents,
+                self.rows.parents,
                 self._found,
                 whole_blobs=self._full,
                 reader=threads,
                 progress=lambda count: self._progress("checking", count),
             )
-            self._read_rows()
-            self.verifier.extend((REF + name, oid) for name, oid in self.refs.items())
+            self.rows.read()
+            self.verifier.extend((REF + name, oid) for name, oid in self.rows.refs.items())
             self._check_reflog()
             if self._full:
                 self._catch_up()
                 self._look_at_all_keys()
-            self._check_stamp()
+            self.rows.check_stamp(signed=self.verifier.signed)
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
-        self.loss = Loss(self._store, self.parents, self.verifier.bad, self.verifier.bad_links)
+        self.loss = Loss(self._store, self.rows.parents, self.verifier.bad, self.verifier.bad_links)
+        self.broken = list(self.rows.broken)
         if self.damaged:
-            self.broken += [name for name, oid in self.refs.items() if not self.loss.is_whole(oid)]
-            starts = [*self.refs.items(), *self._logged_commits()]
-            self.lost, self.lost_in_all = self.loss.below(starts, LISTED)
-
-    def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The parents that a commit has here."""
-        return self.shallow.get(commit.oid, commit.parents)
+            refs = self.rows.refs
+            self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
+            self.lost, self.lost_in_all = self.loss.below([*refs.items(), *self._logged_commits()], LISTED)
 
     def _found(self, damage: Damage) -> None:
-        if damage.id in self._known:
+        if damage.id in self.rows.lost:
             damage = replace(damage, known=True)
         else:
             self._unknown += 1
@@ -235,99 +205,10 @@ class Inspection:
         if len(self.damage) < LISTED:
             self.damage.append(damage)
 
-    # Rows
-
-    def _read_rows(self) -> None:
-        self._read_known()
-        for key, value in self._store.items(REF):
-            name = key.removeprefix(REF)
-            if name == HEAD or name.startswith((HEADS, TAGS)):
-                self.raw_refs[name] = value
-        for name in sorted(self.raw_refs, key=_by_weight):
-            self._read_ref(name, self.raw_refs[name])
-        for key, value in self._store.items(SHALLOW):
-            try:
-                commit, kept = parse_shallow_row(key, value)
-            except ValueError as error:
-                self.bad_rows.append(key)
-                self._found(Damage(key, "shallow", f"{key} names no parents: {error}"))
-            else:
-                self.shallow[commit] = kept
-
-    def _read_known(self) -> None:
-        """Which objects are known to be lost, and which of those are there again."""
-        aside = [key for key in self._store.keys(DAMAGED) if _ID.fullmatch(key.removeprefix(DAMAGED))]
-        for start in range(0, len(aside), _REFLOG_READ):
-            digits = [key.removeprefix(DAMAGED) for key in aside[start : start + _REFLOG_READ]]
-            there = self._store.present([PREFIX + name for name in digits])
-            for name in digits:
-                if PREFIX + name in there:
-                    self.healed.append(DAMAGED + name)
-                else:
-                    self._known.add(name)
-
-    def _read_ref(self, name: str, value: bytes) -> None:
-        key = REF + name
-        if name != HEAD and (fault := _name_fault(name.partition("/")[2])):
-            self._found(Damage(key, "ref", fault, readable=True))
-        if name == HEAD and value.startswith(_SYMBOLIC):
-            branch = value.removeprefix(_SYMBOLIC).decode("utf-8", "replace")
-            if fault := _name_fault(branch):
-                self.broken.append(name)
-                self._found(Damage(key, "ref", fault))
-            return
-        text = value.decode("ascii", "replace")
-        if _ID.fullmatch(text):
-            self.refs[name] = ObjectId.parse(text)
-            return
-        self.broken.append(name)
-        self._found(Damage(key, "ref", f"{text[:80]!r} is no id of a commit"))
-
-    def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The lines of the reflog that make sense, all or those of a ref: the ref, and the commits named."""
-        for key, value in self._store.items(f"{REFLOG}{ref}:" if ref else REFLOG):
-            try:
-                match = _LINE.fullmatch(key)
-                if match is None:
-                    raise CorruptStore("", f"{key} has no time")
-                # Six digits are from before there was a checksum.
-                if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
-                    raise CorruptStore("", f"{key} does not say what was written")
-                line = self._line(key, value)
-                if not isinstance(line.action, str):
-                    raise CorruptStore("", f"{key} says no action")
-            except CorruptStore as error:
-                if not ref:
-                    self._bad_line(key, error.reason)
-            else:
-                yield match[2], [oid for oid in (line.new, line.old) if oid is not None]
-
-    def _bad_line(self, key: str, reason: str) -> None:
-        if key not in self.bad_rows:
-            self.bad_rows.append(key)
-            self._found(Damage(key, "reflog", reason, readable=True))
-
-    def _check_stamp(self) -> None:
-        """Check that older programs are told if they would misread the store."""
-        self.stamp = self._store.get(FORMAT_KEY)
-        needed = 0
-        if self.raw_refs:
-            needed = max(
-                1, SHALLOW_FORMAT if self.shallow else 0, SIGNED_COMMITS if self.verifier.signed else 0
-            )
-        found = int(self.stamp or b"0")
-        if found < needed or found > FORMAT or (self.stamp is not None and not found):
-            says = f"says that it has format {found}" if self.stamp else "does not say which format it has"
-            self.needed_format = needed or 1
-            self._found(Damage(FORMAT_KEY, "format", f"the store {says}, and not {needed}", readable=True))
-
-    # Objects
-
     def _check_reflog(self) -> None:
         """Check the commits that the reflog names; those that gc has removed are none that are missing."""
         batch: dict[ObjectId, str] = {}
-        for ref, ids in self.lines():
-            self.reflog_lines += 1
+        for ref, ids in self.rows.check_lines():
             batch.update({oid: REFLOG + ref for oid in ids if oid not in self.verifier.reached})
             if len(batch) >= _REFLOG_READ:
                 self.verifier.extend(self._present_commits(batch))
@@ -343,28 +224,29 @@ class Inspection:
                 found.append((ref, oid))
         return found
 
+    def _logged_commits(self) -> Iterator[tuple[str, ObjectId]]:
+        for ref, ids in self.rows.lines():
+            for oid in ids:
+                if oid in self.verifier.reached:
+                    yield REFLOG + ref, oid
+
     def _catch_up(self) -> None:
         """Check what was committed meanwhile too, so that it is not taken for orphans."""
-        try:
-            now = Refs(self._store).all()
-        except CorruptStore:
-            return  # a ref that makes no sense, which has been reported
-        self.verifier.extend(
-            (REF + name, oid) for name, oid in now.items() if oid not in self.verifier.reached
-        )
+        now = Rows(self.salvage, lambda damage: None)
+        now.read()
+        new = [(REF + name, oid) for name, oid in now.refs.items() if oid not in self.verifier.reached]
+        self.verifier.extend(new)
 
     def _look_at_all_keys(self) -> None:
         """Check the objects that nothing leads to, and count the rows that are not vstate's."""
         orphans: list[ObjectId] = []
         try:
             for key in self._store.keys(""):
-                name = key.removeprefix(PREFIX)
-                if name != key and _ID.fullmatch(name):
-                    oid = ObjectId.parse(name)
-                    if oid not in self.verifier.reached:
-                        orphans.append(oid)
-                elif not key.startswith(_OTHER_ROWS) and key not in _OTHER_KEYS:
-                    self.foreign += 1
+                oid = object_id(key)
+                if oid is None:
+                    self.foreign += is_foreign(key)
+                elif oid not in self.verifier.reached:
+                    orphans.append(oid)
                 if len(orphans) == _ORPHANS_READ:
                     self._check_orphans(orphans)
                     orphans.clear()
@@ -387,25 +269,6 @@ class Inspection:
                 )
         self._progress("checking", len(self.verifier.reached) + self.orphans)
 
-    def _logged_commits(self) -> Iterator[tuple[str, ObjectId]]:
-        for ref, ids in self.lines():
-            for oid in ids:
-                if oid in self.verifier.reached:
-                    yield REFLOG + ref, oid
-
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('x') else 's'}"
-
-
-def _by_weight(name: str) -> tuple[int, str]:
-    """Branches first, then HEAD, then tags: what several lead to is reported with the first."""
-    return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
-
-
-def _name_fault(name: str) -> str | None:
-    try:
-        check_ref_name(name)
-    except InvalidInput as error:
-        return str(error)
-    return None

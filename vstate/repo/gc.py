@@ -127,6 +127,7 @@ class _Collector:
         self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that were read
+        self._ends: set[str] = set()  # the rows that say where histories end
         self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
         self._cut_off = IdSet()
         self.kept_by: list[str] = []
@@ -184,6 +185,7 @@ class _Collector:
 
     def mark(self) -> None:
         """Walk from everything that is to stay."""
+        self._ends = set(self._store.keys(SHALLOW))
         logged: list[ObjectId] = []
         for key, value in self._store.items(REFLOG):
             self._lines.add(_line_id(key))
@@ -226,6 +228,7 @@ class _Collector:
 
         All new lines are read, also of refs that are where they were: one may have gone and come back.
         """
+        self._follow_histories()
         refs = self._repo.refs.all()
         self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
@@ -234,6 +237,17 @@ class _Collector:
             if value is not None:
                 line = self._repo.refs.parse_line(key, value)
                 self._extend_where_present([oid for oid in (line.old, line.new) if oid is not None])
+
+    def _follow_histories(self) -> None:
+        """Walk on where a history ended at the last look and does so no more: an import has brought the rest back."""
+        ends = set(self._store.keys(SHALLOW))
+        gone, self._ends = self._ends - ends, ends
+        if gone:
+            self._history.reload()
+        for key in gone:
+            oid = ObjectId.parse(key.removeprefix(SHALLOW))
+            if oid in self.reach:
+                self._extend_where_present(self._repo.objects.commit(oid).parents)
 
     # Sweeping
 

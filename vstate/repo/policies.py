@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from blake3 import blake3
+
 from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.repo.refs import HEADS
 
 PREFIX = "policy/"
+_CHECK_BYTES = 4
 
 OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
 NAMES = (OURS, THEIRS, NEWEST, APPEND, "counter", "union", "deep", "text")
@@ -81,7 +84,7 @@ class Policies:
             policies.pop(prefix, None)
             if name is not None:
                 policies[prefix] = name
-            if self._store.compare_and_swap(_row(branch), before, encode(policies) if policies else None):
+            if self._store.compare_and_swap(_row(branch), before, _as_row(policies)):
                 return
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
@@ -125,12 +128,27 @@ class Policies:
         if row is None:
             return {}
         try:
-            policies = decode(row)
+            return parse_row(row)
         except ValueError as error:
-            raise CorruptStore(self._store.location, f"the policies of branch {branch!r}: {error}") from error
-        if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
-            raise CorruptStore(self._store.location, f"the policies of branch {branch!r} are no names")
-        return dict(sorted(policies.items()))
+            reason = f"the policies of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
+            raise CorruptStore(self._store.location, reason) from error
+
+
+def parse_row(row: bytes) -> dict[str, str]:
+    """The policies that a row of a store holds, sorted; ValueError if it is damaged."""
+    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
+    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
+        raise ValueError("they are not what was written")
+    policies = decode(encoded)
+    if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
+        raise ValueError("they are no names")
+    return dict(sorted(policies.items()))
+
+
+def _as_row(policies: Mapping[str, str]) -> bytes | None:
+    """With a checksum, since nothing else would tell that a prefix is damaged; None for no row at all."""
+    encoded = encode(dict(policies))
+    return encoded + blake3(encoded).digest(length=_CHECK_BYTES) if policies else None
 
 
 def _row(branch: str) -> str:

@@ -17,7 +17,7 @@ BATCH = 256
 """How many objects are read at once: of the largest, tree nodes of some 4 KB, that is 1 MB."""
 
 _BUCKETS = 1 << 16
-_REST = 14  # bytes of an id that are kept; the two before them are the number of its bucket
+_REST = 14  # bytes that are kept of an id, besides the two that are the number of its bucket
 _REMEMBERED_ENTRIES = 100_000
 _ATOM = b"\x92\x00"  # how the entry of an atom begins
 
@@ -25,7 +25,9 @@ _ATOM = b"\x92\x00"  # how the entry of an atom begins
 class IdSet:
     """A set of ids in some 15 bytes each: 10 million take 140 MB, where a Python set takes 1.3 GB.
 
-    An id stands for its first 16 bytes. That two of n ids agree in them has a probability of n**2 / 2**129.
+    An id is kept as its first 8 bytes and Python's hash of all of it: that two of n ids agree in these has a
+    probability of n**2 / 2**129. The hash is keyed with what only this process knows. So nobody can name
+    an object that is not there by an id that passes for one that is.
     """
 
     def __init__(self) -> None:
@@ -36,7 +38,7 @@ class IdSet:
     def add(self, oid: bytes) -> bool:
         """Put the id in; whether it was not there."""
         number = oid[0] << 8 | oid[1]
-        bucket, rest = self._buckets[number], oid[2 : 2 + _REST]
+        bucket, rest = self._buckets[number], _rest(oid)
         if bucket and _stands_in(bucket, rest):
             return False
         self._buckets[number] = bucket + rest
@@ -44,10 +46,15 @@ class IdSet:
         return True
 
     def __contains__(self, oid: bytes) -> bool:
-        return _stands_in(self._buckets[oid[0] << 8 | oid[1]], oid[2 : 2 + _REST])
+        bucket = self._buckets[oid[0] << 8 | oid[1]]
+        return bool(bucket) and _stands_in(bucket, _rest(oid))
 
     def __len__(self) -> int:
         return self._count
+
+
+def _rest(oid: bytes) -> bytes:
+    return oid[2:8] + hash(oid).to_bytes(8, "big", signed=True)
 
 
 def _stands_in(bucket: bytes, rest: bytes) -> bool:

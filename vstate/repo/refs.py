@@ -228,6 +228,8 @@ class Refs:
         """What a line of a reflog says; CorruptStore if it makes no sense."""
         try:
             old, new, action = decode(value)
+            if not isinstance(action, str):
+                raise ValueError("it says no action")
             at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
             return ReflogEntry(_oid(old), _oid(new), at, action)
         except (ValueError, TypeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
@@ -16,6 +16,9 @@ Unreadable = CorruptObject | CorruptStore
 
 Row = bytes | Unreadable | None
 """A stored value, what keeps the store from reading it, or None: it is absent."""
+
+
+_READ = 256
 
 
 class Salvage:
@@ -38,6 +41,16 @@ class Salvage:
             return self.store.get_many(keys)
         except (CorruptObject, CorruptStore):
             return {key: self.row(key) for key in keys}
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes | Unreadable]]:
+        """The rows whose keys begin so. CorruptStore if the keys themselves cannot be listed."""
+        keys = self.store.keys(prefix)
+        while batch := list(islice(keys, _READ)):
+            rows = self.rows(batch)
+            for key in batch:
+                row = rows.get(key)
+                if row is not None:
+                    yield key, row
 
     def rows_ahead(self, batches: Sequence[Sequence[str]], reader: Executor) -> Iterator[Mapping[str, Row]]:
         """The rows of each batch of keys; the next batch is read while one is worked on."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo.bundle import Bundle, BundleRef, BundleReport, File, Outcome, Progress
-from vstate.repo.history import History, shallow_row
+from vstate.repo.commits import FORMAT
+from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.objects import PREFIX, Objects
 from vstate.repo.reach import Reach
-from vstate.repo.refs import HEADS, TAGS, Sweep, check_ref_name
-from vstate.repo.repository import FORMAT
+from vstate.repo.refs import HEADS, SWEEP, TAGS, Sweep, check_ref_name
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -32,7 +32,7 @@ def load(repo: Repository, file: File, *, prefix: str = "", progress: Progress |
         work = _Import(repo, bundle, name, prefix, progress)
         work.run()
     return BundleReport(
-        refs=work.refs,
+        refs=list(work.refs.values()),
         objects=bundle.header.objects,
         written=work.written,
         bytes=bundle.header.size,
@@ -70,8 +70,10 @@ class _Import:
         self._prefix = prefix
         self._progress = progress
         self._action = f"import: {os.path.basename(name)}"
+        self._ends = {key.removeprefix(SHALLOW) for key in repo.store.keys(SHALLOW)}
+        self._brought: set[ObjectId] = set()  # commits of the bundle where a history of ours ends
         self.written = 0
-        self.refs: list[BundleRef] = []
+        self.refs: dict[str, BundleRef] = {}
 
     def run(self) -> None:
         """Import everything."""
@@ -79,20 +81,33 @@ class _Import:
             raise UnsupportedFormat(str(self._header.format), FORMAT)
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
         self._check_prerequisites()
-        while True:
-            # Until refs lead to what is written, gc may take it away; but not without leaving a mark.
-            sweep = self._repo.refs.sweep()
-            self._write_objects()
-            # Not the repository's own, which remember commits that gc may just have removed.
-            objects = Objects(self._repo.store.uncached())
-            history = History(objects)
-            rows = self._shallow_rows(objects, history)
-            self._check_connected(objects, history, wanted)
-            self._repo.require_format(max(1, self._header.format))
-            self.refs = []
-            if all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
-                break
+        while not self._try(wanted, self._repo.refs.sweep()):
+            pass  # gc has taken away some of what no ref led to yet, and left its mark
         self._repo.history.reload()
+
+    def _try(self, wanted: Mapping[str, ObjectId], sweep: Sweep) -> bool:
+        """Write what is missing and move the refs; False if gc has swept since."""
+        self._write_objects()
+        # Not the repository's own, which remember commits that gc may just have removed.
+        objects = Objects(self._repo.store.uncached())
+        history = History(objects)
+        try:
+            ends = self._ends_of_histories(objects, history)
+            self._check_connected(objects, history, wanted, ends)
+        except (InvalidInput, CorruptObject):
+            if self._repo.refs.sweep() != sweep:
+                return False
+            raise
+        rows: dict[str, bytes | None] = {}
+        for oid, left in ends.items():
+            key, row = shallow_row(oid, left)
+            rows[key] = None if left == objects.commit(oid).parents else row
+        self._repo.require_format(max(1, self._header.format))
+        if not all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
+            return False
+        if rows and not any(ref.outcome in ("created", "moved") for ref in self.refs.values()):
+            return self._repo.store.transact(rows, {SWEEP: sweep.mark})  # no ref took them along
+        return True
 
     def _renamed(self, name: str) -> str:
         kind, slash, rest = name.partition("/")
@@ -118,6 +133,8 @@ class _Import:
     def _write_objects(self) -> None:
         for frame in self._bundle.frames():
             keys = {PREFIX + item.oid.hex(): item.oid for item in frame.items}
+            if self._ends:
+                self._brought.update(oid for oid in keys.values() if str(oid) in self._ends)
             there = self._repo.store.present(keys)
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
@@ -126,29 +143,46 @@ class _Import:
                 self.written += len(objects)
             self._progress("importing", frame.end, self._bundle.bytes)
 
-    def _shallow_rows(self, objects: Objects, history: History) -> dict[str, bytes]:
-        """What to note of where the bundle's history ends, where ours does not go further."""
-        cuts: dict[ObjectId, Sequence[ObjectId]] = {}
+    def _ends_of_histories(self, objects: Objects, history: History) -> dict[ObjectId, tuple[ObjectId, ...]]:
+        """The commits whose parents change in this store, with those that they have then.
+
+        Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the bundle
+        brings the rest, it goes on.
+        """
+        ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid)
             if commit is None or not set(left) <= set(commit.parents):
                 self._bundle.refuse("it says of a commit that it does not hold where its history ends")
-            before = history.parents(commit)
-            keys = [PREFIX + parent.hex() for parent in before]
-            if len(self._repo.store.present(keys)) < len(keys):
-                cuts[oid] = left
-        history.cut_off({oid: tuple(left) for oid, left in cuts.items()})
-        return dict(shallow_row(oid, left) for oid, left in cuts.items())
+            if not self._are_here(history.parents(commit)):
+                ends[oid] = tuple(left)
+        for oid in self._brought:
+            commit = objects.commit(oid)
+            if oid not in ends and history.is_shallow(commit) and self._are_here(commit.parents):
+                ends[oid] = commit.parents
+        return ends
 
-    def _check_connected(self, objects: Objects, history: History, wanted: Mapping[str, ObjectId]) -> None:
-        """Make sure that all is here that the refs are going to lead to."""
+    def _are_here(self, ids: Sequence[ObjectId]) -> bool:
+        keys = [PREFIX + oid.hex() for oid in ids]
+        return len(self._repo.store.present(keys)) == len(set(keys))
+
+    def _check_connected(
+        self,
+        objects: Objects,
+        history: History,
+        wanted: Mapping[str, ObjectId],
+        ends: Mapping[ObjectId, tuple[ObjectId, ...]],
+    ) -> None:
+        """Make sure that all is here that the refs, and histories that go on, are going to lead to."""
         try:
             reach = Reach(objects, history)
             reach.leave_out(self._repo.refs.all().values())
         except CorruptObject:
             reach = Reach(objects, history)  # what we have is damaged, so nothing of it is relied on
+        history.cut_off(ends)
+        starts = [*wanted.values(), *(parent for left in ends.values() for parent in left)]
         try:
-            for kind, ids in reach.extend(wanted.values()):
+            for kind, ids in reach.extend(starts):
                 if kind is BLOB:
                     keys = {PREFIX + oid.hex(): oid for oid in ids}
                     for key in keys.keys() - self._repo.store.present(keys):
@@ -160,7 +194,7 @@ class _Import:
             ) from error
 
     def _move(
-        self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes], sweep: Sweep
+        self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
     ) -> bool:
         """Put a ref where the bundle has it, if that loses nothing; False if gc has swept meanwhile."""
         refs = self._repo.refs
@@ -174,7 +208,8 @@ class _Import:
                 if refs.sweep() != sweep:
                     return False
                 continue
-            self.refs.append(BundleRef(name, str(oid), outcome, None if old is None else str(old)))
+            if outcome != "unchanged" or name not in self.refs:  # it may have been moved at the last try
+                self.refs[name] = BundleRef(name, str(oid), outcome, None if old is None else str(old))
             return True
 
     def _outcome(self, history: History, name: str, old: ObjectId | None, new: ObjectId) -> Outcome:

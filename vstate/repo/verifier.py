@@ -16,8 +16,8 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node
-from vstate.repo.damage import Damage, short_link
-from vstate.repo.forms import entry_fault, index_faults, is_canonical, may_end, node_faults
+from vstate.repo.damage import Damage, link_key
+from vstate.repo.forms import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.objects import PREFIX
 from vstate.repo.reach import BATCH, IdSet
 from vstate.repo.salvage import Row, Salvage
@@ -107,6 +107,7 @@ class Verifier:
         self._links = IdSet()
         self._recent: set[tuple[Any, ...]] = set()
         self._entries: set[bytes] = set()
+        self._key_lists: set[int] = set()
         self._times: dict[ObjectId, datetime] = {}
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
@@ -140,7 +141,7 @@ class Verifier:
             stack += steps[kind](links)
             self._progress(len(self.reached))
 
-    def _is_new(self, *link: Any) -> bool:
+    def _is_new(self, link: tuple[Any, ...]) -> bool:
         """Whether this link has not been checked yet."""
         if link in self._recent:
             return False
@@ -188,7 +189,7 @@ class Verifier:
             if commit is not None:
                 above = _Above(COMMIT.name, oid)
                 parents += [_Parent(parent, above, commit) for parent in self._parents(commit)]
-                if commit.tree is not None and self._is_new(commit.tree):
+                if commit.tree is not None and self._is_new((commit.tree,)):
                     roots.append(_Child(commit.tree, above, None, None, None, None))
         for link in links:
             if link.child is not None:
@@ -252,14 +253,25 @@ class Verifier:
             return None
         if not check:
             return node
+        if encode([node.height, node.keys, node.items, node.counts]) != body:
+            self._malformed(TREE, oid, "it is not encoded canonically")
+        # Most versions of a node differ in values only. As in an IdSet, the hash is keyed.
+        keys = hash((node.height, *node.keys))
+        if keys in self._key_lists:
+            return node
         if any(a >= b for a, b in pairwise(node.keys)):
             self._distrust(TREE, oid, "its keys do not ascend")
             return None
         if not 0 <= node.height <= _HIGHEST_NODE:
             self._distrust(TREE, oid, f"no node is at height {node.height}")
             return None
-        for fault in node_faults(node, body):
+        faults = list(key_faults(node))
+        for fault in faults:
             self._malformed(TREE, oid, fault)
+        if len(self._key_lists) > _REMEMBERED:
+            self._key_lists.clear()
+        if not faults:
+            self._key_lists.add(keys)
         return node
 
     def _fits(self, link: _Child, node: Node) -> bool:
@@ -286,11 +298,13 @@ class Verifier:
         if not node.height:
             return
         above = _Above(TREE.name, oid)
-        below = node.height - 1
+        recent = self._recent
         ends = [*node.keys[1:], before]
-        for item, first, end, count in zip(node.items, node.keys, ends, node.counts, strict=True):
-            if self._is_new(item, below, first, end, count):
-                yield _Child(ObjectId(item), above, below, first, end, count)  # type: ignore[arg-type]
+        below = (node.height - 1,) * len(ends)
+        for link in zip(node.items, below, node.keys, ends, node.counts, strict=True):
+            if link not in recent and self._is_new(link):
+                item, *says = link
+                yield _Child(ObjectId(item), above, *says)  # type: ignore[arg-type]
 
     def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_Part]:
         above = _Above(TREE.name, oid)
@@ -320,9 +334,9 @@ class Verifier:
         end = len(links) - 1
         for i, (oid, length) in enumerate(links):
             if height == 0:
-                if self._links.add(short_link(oid, length)):
+                if self._links.add(link_key(oid, length)):
                     yield _Part(oid, BLOB, above, length, 0, False)
-            elif self._is_new(oid, length, height, last and i == end):
+            elif self._is_new((oid, length, height, last and i == end)):
                 yield _Part(oid, INDEX, above, length, height, last and i == end)
 
     def _indexes(self, links: list[_Part]) -> list[tuple[Kind, list[Any]]]:
@@ -367,7 +381,7 @@ class Verifier:
     def _wrong_length(self, link: _Part, actual: int) -> None:
         """An object is whole, but what links to it says another length: that cannot be read."""
         reason = f"its {link.kind.name} {link.oid} has {actual} bytes, not {link.length}"
-        self.bad_links.add(short_link(link.oid, link.length))
+        self.bad_links.add(link_key(link.oid, link.length))
         self._found(Damage(str(link.above.name), link.above.kind, reason))
 
     # Blobs
@@ -386,7 +400,7 @@ class Verifier:
                     continue
                 body = self._body(BLOB, oid, rows.get(PREFIX + oid.hex()), link.above)
                 if body is None:
-                    self.bad_links.add(short_link(oid, link.length))
+                    self.bad_links.add(link_key(oid, link.length))
                 elif len(body) != link.length:
                     self._wrong_length(link, len(body))
             self._progress(len(self.reached))

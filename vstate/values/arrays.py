@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import math
 import struct
@@ -93,8 +94,8 @@ class Layout:
         if self.code == "V":
             return list(pieces)
         if self.code == "U":
-            encoding = "utf-32-le" if self.order == "<" else "utf-32-be"
-            return [piece.decode(encoding, "replace").rstrip("\0") for piece in pieces]
+            decode = codecs.utf_32_le_decode if self.order == "<" else codecs.utf_32_be_decode
+            return [decode(piece, "replace", True)[0].rstrip("\0") for piece in pieces]
         if self.code in ("c8", "c16"):
             part = "f" if self.code == "c8" else "d"
             numbers = struct.unpack_from(f"{self.order}{2 * count}{part}", raw)

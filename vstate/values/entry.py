@@ -20,6 +20,7 @@ from vstate.values.pickling import dumps, loads
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _SET_OPCODES = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET; other bytes may look like them
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
+_ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 ATOM_BYTES = 100
 """A str or bytes up to this long is an atom; a longer one is stored by itself, without pickle."""
@@ -36,8 +37,8 @@ class Reader(Protocol):
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
 
-    def blobs(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
-        """The bodies of these blobs."""
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+        """The bodies of these blobs, whose lengths in bytes have to be these."""
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these index nodes."""
@@ -78,14 +79,18 @@ class Entry(NamedTuple):
         """The entry that `data` encodes; ValueError when it encodes none."""
         try:
             fields = decode(data)
-            if len(fields) == 2 and fields[0] == ATOM:
+            if type(fields) is not list:
+                raise ValueError("an entry is a list")
+            if len(fields) == 2 and fields[0] == ATOM and type(fields[1]) in _ATOMS:
                 return cls(ATOM, (), len(data), type(fields[1]).__name__, fields[1])
             codec, payload, size, name = fields
             parts = tuple(map(_part, payload)) if codec == PICKLE else (_part(payload),)
         except TypeError as error:
             raise ValueError(f"not an entry: {error}") from error
-        if codec not in _WITH_PARTS or not parts or type(name) is not str or size != sum(map(_length, parts)):
+        if codec not in _WITH_PARTS or not parts or type(name) is not str:
             raise ValueError("a malformed entry")
+        if type(size) is not int or size != sum(map(_length, parts)):
+            raise ValueError("the sizes of an entry's parts do not add up")
         return cls(codec, parts, size, name)
 
     @property

@@ -7,6 +7,7 @@ round that. Whatever the data, reading it ends within `Limits`, with a value or 
 
 from __future__ import annotations
 
+import codecs
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +53,9 @@ _ESCAPES: Final = {
 }
 
 
-def read(data: bytes, buffers: Sequence[bytes | memoryview] = (), *, limits: Limits | None = None) -> object:
+def read(
+    data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
+) -> object:
     """The value in the pickle `data`, protocols 0 to 5, with nothing of it run.
 
     None, bool, numbers, str, bytes, bytearray, list, tuple, dict, set, frozenset and the values of datetime
@@ -76,7 +79,9 @@ def read(data: bytes, buffers: Sequence[bytes | memoryview] = (), *, limits: Lim
 class _Machine:
     """Pickle's virtual machine: a stack with marks, a memo, and a position in the data."""
 
-    def __init__(self, data: bytes, buffers: Sequence[bytes | memoryview], limits: Limits) -> None:
+    def __init__(
+        self, data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
+    ) -> None:
         self.data = data
         self.at = 0
         self.stack: list[object] = []
@@ -327,12 +332,17 @@ class _Machine:
         self.stack.append(False)
 
     def op_int(self) -> None:
-        line = self.line()
+        line = self.digits()
         # How protocols 0 and 1 write bools.
         self.stack.append(line == b"01" if line in (b"00", b"01") else _decimal(line))
 
     def op_long(self) -> None:
-        self.stack.append(_decimal(self.line().removesuffix(b"L")))
+        self.stack.append(_decimal(self.digits().removesuffix(b"L")))
+
+    def digits(self) -> bytes:
+        line = self.line()
+        self.budget.take_nodes(len(line) >> 4)
+        return line
 
     def op_binint(self) -> None:
         self.stack.append(_INT.unpack_from(self.data, self.at)[0])
@@ -393,7 +403,8 @@ class _Machine:
         line = self.line()
         self.budget.take_bytes(4 * len(line))
         try:
-            self.stack.append(line.decode("raw-unicode-escape"))
+            # Not by the codec's name: finding it would import a module.
+            self.stack.append(codecs.raw_unicode_escape_decode(line, "strict")[0])
         except UnicodeDecodeError:
             raise InertError("a text has a malformed escape") from None
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from vstate.errors import InvalidInput
 from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
 
+_WIDEST_TEXT = 80 * 1024 * 1024
+_NARROW = bytes(range(0xC4))  # bytes of UTF-8 that only stand in characters below U+0100
+_NOT_WIDEST = bytes(range(0xF0))  # the same for U+10000
+_CONTINUATION = bytes(range(0x80, 0xC0))
+
 INSPECT_BYTES = 64 * 1024 * 1024
 """Values up to this long are read for display; a longer one is only described."""
 
@@ -12,7 +17,8 @@ INSPECT_BYTES = 64 * 1024 * 1024
 def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> object:
     """The entry's value as plain data and records. Imports nothing and calls nothing that it names.
 
-    Raises InvalidInput over `limit` bytes, InertError for a pickle that makes no sense.
+    Raises InvalidInput over `limit` bytes and for a text that is none, InertError for a pickle that makes
+    no sense.
     """
     if entry.codec == ATOM:
         value: object = entry.value
@@ -23,10 +29,27 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
     if entry.codec == PICKLE:
         from vstate.values import inert  # late, for a quick `import vstate`
 
-        return inert.read(bytes(parts[0]), parts[1:])  # type: ignore[arg-type]
+        data = bytes(parts.pop(0))
+        # Two values have to fit beside each other, to be compared, and arrays stay on their buffers.
+        left = inert.Limits().bytes - sum(map(len, parts))
+        return inert.read(data, parts, limits=inert.Limits(bytes=left))
     if entry.codec == TEXT:
-        return str(parts[0], "utf-8", "backslashreplace")
+        return _text(parts[0])
     return bytes(parts[0])
+
+
+def _text(data: bytes | bytearray) -> str:
+    if not data.isascii():
+        # One wide character makes all the others as wide.
+        wide = data.translate(None, _NARROW)
+        width = 4 if wide.translate(None, _NOT_WIDEST) else 2 if wide else 1
+        size = width * len(data.translate(None, _CONTINUATION))
+        if size > _WIDEST_TEXT:
+            raise InvalidInput(f"a text of {size} bytes in memory is too long to show")
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"this text is no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def describe(entry: Entry) -> str:

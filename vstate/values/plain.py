@@ -32,7 +32,7 @@ def plain(value: object, *, max_nodes: int = 100_000) -> object:
     (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone",
     "$timedelta" (seconds). A tuple is a list.
 
-    The result is bounded: `max_nodes` parts, and 1 KiB of text for each, 64 MiB at the most, counted as
+    The result is bounded: `max_nodes` parts, of which deep ones count more, and 1 KiB of text for each, 64 MiB at the most, counted as
     JSON writes it. What is left out is {"$more": count}, {"$cycle": true}, {"$deep": true}, or a "$size" in
     characters or bytes beside the beginning of a string.
     """
@@ -46,7 +46,8 @@ class _Plain:
         self.inside: set[int] = set()
 
     def convert(self, value: object, depth: int) -> object:
-        self.left -= 1
+        # json writes what is deep through as many functions inside each other.
+        self.left -= 1 + (depth >> 3)
         if not isinstance(value, list | tuple | dict | set | frozenset | Record | Global):
             return self._atom(value)
         if id(value) in self.inside:
@@ -147,7 +148,7 @@ class _Plain:
             return value
         if isinstance(value, int):
             if value.bit_length() <= _WIDEST_INT:
-                self.text_left -= value.bit_length() >> 2
+                self.text_left -= value.bit_length()  # more than its digits, which take long to find
                 return value
             if value.bit_length() > min(_WIDEST_HEX, max(self.text_left, 0) << 2):
                 return {"$int": None, "$size": value.bit_length() // 8 + 1}

@@ -46,6 +46,11 @@ class Table:
         """Where the key goes that was searched for last."""
         self._fill(self._size_now())
 
+    @property
+    def size(self) -> int:
+        """The number of places."""
+        return len(self._taken)
+
     def expect(self, key: object) -> None:
         """Pay for putting `key` into the container, which has to come next."""
         count = len(self._container)
@@ -77,12 +82,14 @@ class Table:
     def _size_now(self) -> int:
         """The places in the container's table now, or with the next key if that makes it another kind."""
         container = self._container
+        # There is room for all at any rate: without a free place a search would not end.
+        least = _power_above(3 * len(container) // 2)
         if isinstance(container, set):
-            return max((container.__sizeof__() - _SET_BYTES) // _SET_ENTRY, _SMALLEST)
+            return max(_power_above((container.__sizeof__() - _SET_BYTES) // _SET_ENTRY) // 2, least)
         if all(type(key) is str for key in container):
             # The first key that is no text makes a table of texts one of anything.
             return self._size_after(len(container))
-        return _power_above(container.__sizeof__() // _DICT_ENTRY) // 2
+        return max(_power_above(container.__sizeof__() // _DICT_ENTRY) // 2, least)
 
     def _fill(self, size: int) -> None:
         """Put all the keys into an empty table of so many places, as CPython does when a table grows."""

@@ -54,7 +54,7 @@ def _wanted(session: Session, a: str | None, b: str | None) -> tuple[Commit | No
         a, b = a or "HEAD", b or "HEAD"
     if a is None:
         new = repo.resolve("HEAD")
-        old = repo.resolve(new.parents[0]) if new.parents else None
+        old = next(iter(repo.history.before(new)), None)
         return old, new, repo.changes(new)
     old, new = repo.resolve(a), repo.resolve("HEAD" if b is None else b)
     return old, new, repo.diff(old.tree, new.tree)

@@ -6,11 +6,13 @@ import dataclasses
 
 import click
 
-from vstate.repo.gc import GRACE, KEEP_REFLOG
 from vstate.values.inspection import size_text
 from vstate_cli import documents
-from vstate_cli.output import Bar
+from vstate_cli.output import Bar, safe
 from vstate_cli.session import Session, command, complete_branch
+
+KEEP_REFLOG = "30d"
+GRACE = "1h"
 
 
 @command(
@@ -22,9 +24,9 @@ from vstate_cli.session import Session, command, complete_branch
         "vstate gc --keep-last 1000 main",
         "vstate gc --keep-since 30d main",
     ],
-    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, dry_run, seconds}: numbers of objects "
-    "in use, removed and waiting for the grace period to end, of reflog lines removed, of commits where a "
-    "history was cut off.",
+    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds}: numbers of "
+    "objects in use, removed and waiting for the grace period to end, of reflog lines removed, of commits where "
+    "a history was cut off; kept_by are branches that share commits with it, which were not cut off.",
 )
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
 @click.option(
@@ -61,8 +63,7 @@ def gc(
 
     With --keep-last or --keep-since, the history of each BRANCH is cut off first: older commits go, unless
     something else leads to them, and `vstate log` says where it ends. What it shares with a branch that is not
-    named stays. Other programs may work with the store
-    meanwhile.
+    named stays. Other programs may work with the store meanwhile.
     """
     if keep_last is not None and keep_since is not None:
         raise click.UsageError("--keep-last and --keep-since do not go together.")
@@ -92,6 +93,8 @@ def gc(
     if report.shallow:
         cut = "would end" if dry_run else "ends"
         out.line(f"the history {cut} at {report.shallow:,} commit{'' if report.shallow == 1 else 's'}")
+    if report.kept_by:
+        out.line(f"not cut off is what {safe(', '.join(report.kept_by))} leads to as well; name that too")
     if report.waiting:
         out.line(f"{report.waiting:,} objects wait for the grace period to end; run vstate gc again then")
     out.line((f"{report.live:,} objects are in use", "dim"))

@@ -20,7 +20,8 @@ from vstate_cli.session import Session, command, complete_key, complete_revision
     "log",
     examples=["vstate log -n 5", "vstate log --oneline --graph", "vstate log what-if --key plan"],
     json="one line for each commit, an object with id, parents, tree, time, message, info, refs, events "
-    "(their number) and changes ({added, modified, removed}: lists of keys).",
+    "(their number) and changes ({added, modified, removed}: lists of keys); shallow: true where the history "
+    "behind a commit was cut off.",
 )
 @click.argument("rev", default="HEAD", shell_complete=complete_revision)
 @click.option("--key", metavar="KEY", shell_complete=complete_key, help="Only commits that changed this key.")
@@ -40,7 +41,8 @@ def log(session: Session, rev: str, key: str | None, limit: int | None, oneline:
     for count, commit in enumerate(commits, 1):
         names = refs.get(commit.id, [])
         if session.json:
-            document = documents.commit(commit, names) | {
+            shallow = session.repo.history.is_shallow(commit)
+            document = documents.commit(commit, names, shallow=shallow) | {
                 "events": len(commit.events),
                 "changes": documents.keys(session.repo.changes(commit)),
             }
@@ -49,7 +51,7 @@ def log(session: Session, rev: str, key: str | None, limit: int | None, oneline:
         lines = [*_lines(session, commit, names, head, key, oneline)]
         if lanes is not None:
             # With --key the commits in between are missing, and so is what a line would be drawn along.
-            parents = commit.parents if key is None else ()
+            parents = session.repo.history.parents(commit) if key is None else ()
             lines = [*_beside(lanes, commit, parents, lines, gap=count > 1 and not oneline)]
         elif count > 1 and not oneline:
             lines.insert(0, [])
@@ -63,7 +65,10 @@ def _lines(
 ) -> Iterator[Line]:
     changes = session.repo.changes(commit)
     first: Line = [(commit.short, "yellow"), *render.decoration(names, commit.id, head)]
+    shallow = session.repo.history.is_shallow(commit)
     last = [" ", *render.change_counts(changes)] if oneline and changes else []
+    if oneline and shallow:
+        last = [*last, ("  (history cut off)", "yellow")]
     message = session.out.fit(render.subject(commit), columns([*first, *last]) + 6)
     first += [f" {message}"] if message else [(" (no message)", "dim")]
     if oneline:
@@ -75,6 +80,8 @@ def _lines(
     yield ["    ", (render.moment(commit.time), "dim"), *render.info_parts(commit), (events, "dim")]
     if changes:
         yield ["    ", *render.changed_keys(changes, key)]
+    if shallow:
+        yield ["    ", ("the history behind it was cut off", "yellow")]
 
 
 def _beside(

@@ -86,7 +86,7 @@ def _reachable(repo: Repository, starts: set[ObjectId]) -> Iterator[ObjectId]:
     while waiting:
         oid = waiting.pop()
         yield oid
-        for parent in repo.objects.commit(oid).parents:
+        for parent in repo.history.parents(repo.objects.commit(oid)):
             if parent not in seen:
                 seen.add(parent)
                 waiting.append(parent)

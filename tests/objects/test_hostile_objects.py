@@ -1,0 +1,279 @@
+"""Decoding what others wrote: ValueError or an object, never another error, never much memory."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate.objects.canonical import decode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.objects.stream import read_index
+from vstate.objects.tree import Node
+from vstate.values.entry import Entry
+
+SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
+
+
+def commit(body: bytes) -> Commit:
+    return Commit.decode(ObjectId.of(COMMIT, body), body)
+
+
+DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "canonical": decode,
+    "node": Node.decode,
+    "commit": commit,
+    "entry": Entry.decode,
+    "index": read_index,
+}
+
+# --- what is nearly right
+
+_ids = st.binary(min_size=ID_BYTES - 1, max_size=ID_BYTES) | st.just(bytes(ID_BYTES))
+_odd = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=4),
+    st.binary(max_size=4),
+    _ids,
+    st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=16)),
+    st.builds(msgpack.Timestamp, st.integers(0, 2**34 - 1), st.integers(0, 10**9 - 1)),
+)
+_anything = st.recursive(
+    _odd,
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(_odd, inner, max_size=7),
+    max_leaves=20,
+)
+
+
+@st.composite
+def _nearly(draw: st.DrawFn, *fields: st.SearchStrategy[Any]) -> list[Any]:
+    """A structure of these fields, some of which may be anything else; rarely one is missing, or too many."""
+    value = [draw(_anything if draw(st.integers(0, 15)) == 0 else field) for field in fields]
+    change = draw(st.integers(0, 15))
+    if change == 0:
+        value.append(draw(_anything))
+    elif change == 1:
+        value.pop(draw(st.integers(0, len(value) - 1)))
+    return value
+
+
+_count = st.integers(-1, 2**64 - 1)
+_names = st.lists(st.text(max_size=5), max_size=4)
+_link = st.tuples(_ids, st.integers(0, 2**63))
+_structures = st.one_of(
+    _nearly(
+        st.integers(-1, 70), _names, st.lists(_ids | st.binary(), max_size=4), st.lists(_count, max_size=4)
+    ),
+    _nearly(
+        st.none() | _ids,
+        st.lists(_ids, max_size=3),
+        st.integers(-(2**63), 2**63) | st.integers(0, 2**52),
+        st.text(),
+        st.dictionaries(st.text(max_size=3), _anything, max_size=3),
+        st.lists(
+            _nearly(
+                st.text(max_size=3),
+                st.integers(0, 2**52) | _count,
+                st.dictionaries(st.text(max_size=3), _anything, max_size=2),
+                st.text(max_size=3),
+            ),
+            max_size=2,
+        ),
+    ),
+    _nearly(
+        st.integers(0, 5), st.binary() | _link | st.lists(st.binary() | _link, max_size=3), _count, st.text()
+    ),
+    _nearly(st.integers(0, 3), _anything),
+    _nearly(st.integers(-1, 70), st.binary() | st.just(bytes(64)), st.lists(st.integers(0, 99), max_size=3)),
+    _anything,
+)
+
+
+def _packed(value: Any) -> bytes:
+    try:
+        return msgpack.packb(value)  # type: ignore[no-any-return]
+    except (OverflowError, UnicodeEncodeError):
+        return b"\xc0"
+
+
+def _edited(data: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    for at, count, piece in edits:
+        at %= len(data) + 1
+        data = data[:at] + piece + data[at + count :]
+    return data
+
+
+_edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(max_size=5)), max_size=3)
+
+
+@settings(max_examples=400 * SOAK)
+@given(data=st.builds(_edited, _structures.map(_packed), _edits))
+def test_only_value_errors_come_out(data: bytes) -> None:
+    """Of whatever is nearly an object, each decoder makes one, or raises ValueError."""
+    for decoder in DECODERS.values():
+        try:
+            decoder(data)
+        except ValueError:
+            pass
+
+
+@settings(max_examples=200 * SOAK)
+@given(data=st.binary(max_size=100))
+def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
+    """The same for any bytes at all."""
+    test_only_value_errors_come_out.hypothesis.inner_test(data)  # type: ignore[attr-defined]
+
+
+@settings(max_examples=200 * SOAK)
+@given(data=_structures.map(_packed))
+def test_what_was_decoded_can_be_used(data: bytes) -> None:
+    """The fields of a decoded object have the types that it promises."""
+    for name, decoder in DECODERS.items():
+        try:
+            found = decoder(data)
+        except ValueError:
+            continue
+        if name == "node":
+            assert found.height >= 0
+            assert found.count == (sum(found.counts) if found.height else len(found.keys))
+            assert len(found.children()) == (len(found.items) if found.height else 0)
+        elif name == "entry":
+            assert type(found.size) is int
+            assert isinstance(found.value, None | bool | int | float | str | bytes)
+            assert sum(link.length for link in found.links) <= found.size
+        elif name == "commit":
+            assert str(found)
+            assert repr(found)
+            assert all(event.time.tzinfo for event in found.events)
+        elif name == "index":
+            assert 0 < found[0] <= 64
+            assert all(len(oid) == ID_BYTES and length > 0 for oid, length in found[1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {1: 2, 3: 4},
+        {"a": 1, "b": 2},
+        [0, [1]],
+        [0, {}],
+        [2, b"abc", 3.0, "bytes"],
+        [2, b"abc", True, "bytes"],
+        [1, {}, 0, "x"],
+        "ab",
+        b"ab",
+    ],
+)
+def test_what_only_looks_like_an_entry_is_none(data: object) -> None:
+    """Maps of two fields, atoms that are none, sizes that are no integers."""
+    with pytest.raises(ValueError):
+        Entry.decode(msgpack.packb(data))
+
+
+@pytest.mark.parametrize("value", [msgpack.ExtType(5, b"x"), {1: 2}, {None: 1}, [{2.5: 1}]])
+def test_only_plain_data_is_decoded(value: object) -> None:
+    """Extension types, and keys that are no text, are refused."""
+    with pytest.raises(ValueError):
+        decode(msgpack.packb(value))
+
+
+# --- bombs
+
+_MEASURE = """
+import json, os, resource, sys, time
+from vstate.objects.canonical import decode
+from vstate.objects.commit import Commit
+from vstate.objects.stream import read_index
+from vstate.objects.tree import Node
+from vstate.values.entry import Entry
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+def measure(data):
+    found = []
+    for decoder in (decode, Node.decode, lambda body: Commit.decode(bytes(32), body), Entry.decode, read_index):
+        with open("/proc/self/clear_refs", "w") as clear:
+            clear.write("5")
+        before, start = peak(), time.process_time()
+        try:
+            decoder(data)
+        except ValueError:
+            pass
+        found.append([time.process_time() - start, (peak() - before) * 1024])
+    return [len(data), found]
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+for name, bomb in json.load(sys.stdin).items():
+    # Each in a process of its own: memory that another has left behind would hide what it takes.
+    if not os.fork():
+        print(json.dumps([name, *measure(eval(bomb))]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+_BOMBS = {
+    "nested arrays": r"b'\x91' * 400_000",
+    "nested maps": r"b'\x81\xa0' * 400_000",
+    "arrays that say to be long": r"(b'\xdd' + (900_000).to_bytes(4, 'big')) * 1000 + bytes(1_000_000)",
+    "short arrays that say to be long": r"(b'\xdd' + (9_000).to_bytes(4, 'big')) * 1000 + bytes(5000)",
+    "arrays that say to be longest": r"b'\xdd\xff\xff\xff\xff' * 200_000",
+    "maps that say to be long": r"(b'\xdf' + (400_000).to_bytes(4, 'big')) * 1000 + bytes(1_000_000)",
+    "a text that says to be long": r"b'\xdb\xff\xff\xff\xff' + bytes(1_000_000)",
+    "bytes that say to be long": r"b'\xc6\xff\xff\xff\xff' + bytes(1_000_000)",
+    "an extension that says to be long": r"b'\xc9\xff\xff\xff\xff\x05' + bytes(1_000_000)",
+    "a huge extension": r"b'\xc9' + (10**6).to_bytes(4, 'big') + b'\x05' + bytes(10**6)",
+    "extensions": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xd4\x05a' * 100_000",
+    "times": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xd6\xff\0\0\0\0' * 100_000",
+    "empty arrays": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x90' * 100_000",
+    "empty maps": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x80' * 100_000",
+    "maps of one": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x81\xa0\xc0' * 100_000",
+    "numbers": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xcf\x7f\0\0\0\0\0\0\0' * 100_000",
+    "keys that are numbers": r"b'\xdf' + (100_000).to_bytes(4, 'big') + b''.join(b'\xcf' + (n << 40).to_bytes(8, 'big') + b'\xc0' for n in range(100_000))",
+    "events": r"b'\x96\xc0\x90\x00\xa0\x80\xdd' + (100_000).to_bytes(4, 'big') + b'\x94\xa0\x00\x80\xa0' * 100_000",
+    "parents": r"b'\x96\xc0\xdd' + (10**5).to_bytes(4, 'big') + (b'\xc4\x20' + bytes(32)) * 10**5 + b'\x00\xa0\x80\x90'",
+    "a node of short keys": r"b'\x94\x00\xdd' + (100_000).to_bytes(4, 'big') + b'\xa0' * 100_000 + b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xc4\0' * 100_000 + b'\x90'",
+    "an index": r"b'\x93\x01\xc6' + (3_200_000).to_bytes(4, 'big') + bytes(3_200_000) + b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x01' * 100_000",
+}
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, tuple[int, list[tuple[float, int]]]]:
+    """Of each bomb, its length, and seconds and bytes of memory for each decoder."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("needs /proc to measure memory")
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE],
+        input=json.dumps(_BOMBS),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = map(json.loads, done.stdout.splitlines())
+    return {name: (length, decoders) for name, length, decoders in found}
+
+
+@pytest.mark.parametrize("name", _BOMBS)
+def test_memory_and_time_follow_from_the_length(
+    name: str, costs: dict[str, tuple[int, list[tuple[float, int]]]]
+) -> None:
+    """What says to be long, or nested, costs no more than what is: 100 bytes and 2 microseconds a byte."""
+    length, found = costs[name]
+    for decoder, (seconds, memory) in zip(DECODERS, found, strict=True):
+        print(f"{name}, {decoder}: {length / 1e6:.2f} MB, {seconds:.3f} s, {memory / 1e6:.0f} MB")
+        assert memory < 100 * length + 12_000_000
+        assert seconds < 2e-6 * length + 0.2

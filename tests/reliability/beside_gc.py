@@ -1,0 +1,220 @@
+"""Writers beside a process that collects garbage all the time: `python beside_gc.py WRITERS SECONDS DIRECTORY`.
+
+Each writer has a branch of its own, of which it knows what it has to hold, and makes garbage on it; all of them
+count in main. With the directory "-" they are threads over a store without transactions. At the end all that the
+refs lead to is read and fsck is asked. Prints as JSON what was done.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from soundness import check_sound
+
+from vstate import Disk, KVStore, Memory, Versioned
+from vstate.errors import InvalidInput, NotFound
+from vstate.repo import Repository
+from vstate.testing import Faulty
+
+Values = dict[str, Any]
+
+
+GRACE = "2s"
+"""Of a store without transactions: longer than any of these writers takes for a commit."""
+
+
+class Writer:
+    """One of the writers, with a model of its branch."""
+
+    def __init__(self, store: KVStore, number: int) -> None:
+        self.store = store
+        self.number = number
+        self.chance = random.Random(number)
+        self.state = Versioned(store, branch=f"own-{number}")
+        self.main = Versioned(store, branch="main")
+        self.states: list[Values] = []  # of the branch, one for each commit
+        self.done: Counter[str] = Counter()
+        self.commit()
+
+    def run(self, end: float) -> Counter[str]:
+        actions = [self.commit] * 4 + [self.count] * 2 + [self.reset, self.rollback, self.undo]
+        actions += [self.what_if, self.tag, self.look]
+        while time.monotonic() < end:
+            action = self.chance.choice(actions)
+            action()
+            self.done[action.__name__] += 1
+        self.look()
+        return self.done
+
+    def commit(self) -> None:
+        values = copy.deepcopy(self.states[-1]) if self.states else {}
+        for _ in range(self.chance.randrange(1, 4)):
+            key = f"key-{self.chance.randrange(8)}"
+            # Few different values, so that what is written again may just be being removed.
+            values[key] = random.Random(self.chance.randrange(6)).randbytes(
+                self.chance.choice((40, 900, 20_000))
+            )
+            self.state[key] = values[key]
+        if self.state.commit("commit") is not None:
+            self.states.append(values)
+
+    def count(self) -> None:
+        self.main.update(increment, attempts=1000)
+
+    def reset(self) -> None:
+        if len(self.states) > 1:
+            self.state.reset("HEAD~1")
+            del self.states[-1]
+
+    def rollback(self) -> None:
+        if len(self.states) > 1:
+            self.state.rollback()
+            self.states.append(self.states[-2])
+
+    def undo(self) -> None:
+        """Where the branch was before is known to its reflog only, whose lines gc takes away."""
+        before = self.state.head
+        with suppress(NotFound, InvalidInput):
+            self.state.undo()
+            try:
+                self.state.reset(before)
+            except NotFound:  # which may be gone by now
+                self.states = [dict(self.state)]
+
+    def what_if(self) -> None:
+        name = f"what-if-{self.number}"
+        other = self.state.fork(name)
+        noise = random.Random(self.chance.randrange(6)).randbytes(20_000)
+        other["what-if"] = noise
+        other.commit("what if")
+        if self.chance.random() < 0.5:
+            before = self.state.head
+            self.state.merge(name)
+            if self.state.head != before:
+                self.states.append({**self.states[-1], "what-if": noise})
+        self.state.delete_branch(name)
+
+    def tag(self) -> None:
+        name = f"tag-{self.number}"
+        with suppress(NotFound):
+            self.state.delete_tag(name)
+        self.state.tag(name)
+
+    def look(self) -> None:
+        """Read it all anew, past everything that this handle has in memory."""
+        found = dict(Versioned(self.store, branch=f"own-{self.number}"))
+        assert found == self.states[-1], f"{self.number}: other values than were written, after {self.done}"
+
+
+def increment(state: Versioned) -> None:
+    state["counter"] += 1
+
+
+def collect(store: KVStore, end: float) -> Counter[str]:
+    """Collect garbage until then, and now and then cut the history of main short."""
+    done: Counter[str] = Counter()
+    repo = Repository(store)
+    while time.monotonic() < end:
+        done["gc"] += 1
+        if done["gc"] % 5:
+            report = repo.gc(keep_reflog="0s", grace=GRACE)
+        else:
+            report = repo.gc(keep_reflog="0s", grace=GRACE, branch="main", keep_last=20)
+        done["objects removed"] += report.removed
+    return done
+
+
+def run(
+    writers: int,
+    seconds: float,
+    start: Callable[[list[Callable[[KVStore], Counter[str]]]], None],
+    store: KVStore,
+) -> dict[str, int]:
+    """What was done, in all; AssertionError if something is not there afterwards."""
+    state = Versioned(store, branch="main")
+    state["counter"] = 0
+    state.commit("zero")
+    end = time.monotonic() + seconds
+    work: list[Callable[[KVStore], Counter[str]]] = [
+        lambda opened, number=number: Writer(opened, number).run(end) for number in range(writers)
+    ]
+    done = sum(start([*work, lambda opened: collect(opened, end)]), Counter())
+    repo = Repository(store)
+    check_sound(store)
+    assert Versioned(store, branch="main")["counter"] == done["count"]
+    repo.gc(keep_reflog="0s", grace="0s")
+    live = check_sound(store)
+    assert len(list(store.keys("o/"))) == live
+    return dict(done)
+
+
+def in_threads(store: KVStore) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
+    def start(work: list[Callable[[KVStore], Counter[str]]]) -> list[Counter[str]]:
+        results: list[Counter[str]] = []
+        errors: list[BaseException] = []
+
+        def one(task: Callable[[KVStore], Counter[str]]) -> None:
+            try:
+                results.append(task(store))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=one, args=(task,)) for task in work]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+    return start
+
+
+def in_processes(directory: Path) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
+    def start(work: list[Callable[[KVStore], Counter[str]]]) -> list[Counter[str]]:
+        pipes, children = [], []
+        for task in work:
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    with Disk(directory) as disk:
+                        os.write(writing, json.dumps(task(disk)).encode())
+                    status = 0
+                except BaseException as error:
+                    print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                    raise
+                finally:
+                    os._exit(status)
+            os.close(writing)
+            pipes.append(os.fdopen(reading, "rb"))
+            children.append(child)
+        answers = [pipe.read() for pipe in pipes]
+        for child in children:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a process failed"
+        return [Counter(json.loads(answer)) for answer in answers]
+
+    return start
+
+
+if __name__ == "__main__":
+    count, length, place = sys.argv[1:]
+    if place == "-":
+        memory = Faulty(Memory(), atomic=False)
+        print(json.dumps(run(int(count), float(length), in_threads(memory), memory)))
+    else:
+        with Disk(place) as disk:
+            print(json.dumps(run(int(count), float(length), in_processes(Path(place)), disk)))

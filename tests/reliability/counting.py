@@ -1,0 +1,84 @@
+"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW DIRECTORY`.
+
+Prints as JSON what the counter came to, and the smallest share that a process had of WINDOW commits in a row,
+while all of them were counting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from soundness import check_sound
+
+from vstate import Disk, Versioned
+from vstate.repo import Repository
+
+
+def increment(state: Versioned) -> None:
+    state["counter"] += 1
+
+
+def count(directory: Path, name: int, commits: int) -> None:
+    """Increment so often, each time in a commit of its own."""
+    with Versioned(Disk(directory), branch="main") as state:
+        for _ in range(commits):
+            state.update(increment, attempts=1000, writer=name)
+
+
+def smallest_share(writers: list[int], processes: int, window: int) -> float:
+    """Of any `window` commits in a row, the smallest part that came from one process."""
+    there = Counter(writers[:window])
+    least = min(there[name] for name in range(processes))
+    for place in range(window, len(writers)):
+        there[writers[place]] += 1
+        there[writers[place - window]] -= 1
+        least = min(least, there[writers[place - window]])
+    return least / window
+
+
+def run(processes: int, commits: int, window: int, directory: Path) -> dict[str, object]:
+    with Disk(directory) as disk:
+        state = Versioned(disk)
+        state["counter"] = 0
+        state.commit("zero")
+    began = time.monotonic()
+    children = []
+    for name in range(processes):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                count(directory, name, commits)
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(child)
+    for child in children:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status == 0, f"a process ended with {status}"
+    seconds = time.monotonic() - began
+    with Disk(directory) as disk:
+        repo = Repository(disk)
+        state = Versioned(disk)
+        log = [commit for commit in state.log() if "writer" in commit.info]
+        writers = [int(commit.info["writer"]) for commit in reversed(log)]
+        first = max(writers.index(name) for name in range(processes))
+        last = min(len(writers) - writers[::-1].index(name) for name in range(processes))
+        check_sound(repo.store, fsck=len(log) < 10_000)
+        return {
+            "counter": state["counter"],
+            "commits": len(log),
+            "together": last - first,
+            "share": smallest_share(writers[first:last], processes, window),
+            "seconds": seconds,
+        }
+
+
+if __name__ == "__main__":
+    processes, commits, window, place = sys.argv[1:]
+    print(json.dumps(run(int(processes), int(commits), int(window), Path(place))))

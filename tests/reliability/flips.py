@@ -1,0 +1,173 @@
+"""Damage one byte of a store's file after the other: `python flips.py FILE FIRST STEP MASK DIRECTORY`.
+
+FILE is vstate.db or vstate.db-wal. In every STEP-th byte from the FIRST on the bits of MASK are inverted, in this
+byte alone, in a copy of a small store; all that the store holds is read, and fsck is asked. Prints as JSON how many of the bytes came out how:
+
+- read: reading raised an error of vstate;
+- fsck: what was read was not all there, or not the same, or something beside it is wrong, and fsck says so;
+- harmless: all that was there is there, and right: the byte is of a part that SQLite does not use;
+- older: what is there is right, and the newest commits are not there, which nothing says;
+- unnoticed: something else than before is there, which nothing says;
+- wrong: a commit has another value than it had; crashed: the process died, or raised another error; hung.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vstate import Disk, Versioned
+from vstate.errors import VStateError
+from vstate.repo import Repository
+
+SECONDS = 20
+BATCH = 500
+
+Contents = dict[str, Any]
+
+
+def fill(directory: Path) -> None:
+    """A few commits on two branches, and a tag, with every kind of object among what they hold."""
+    with Disk(directory, durability="process") as disk:
+        state = Versioned(disk)
+        state["list"], state["bytes"], state["text"] = [0], bytes(range(200)), "text " * 50
+        state["noise"] = bytes(i * i % 251 for i in range(17_000))
+        state.commit("zero", author="a")
+        state.tag("v0")
+        state["list"].append(1)
+        state["more"] = {"a": (1, 2.5, None)}
+        state.commit("one")
+        side = state.fork("side")
+        side["list"].append(2)
+        side.commit("two")
+        state.switch("side")
+        state.switch("main")
+        state.set_policy("list", "append")
+        state.repo.gc(branch="side", keep_last=2)
+
+
+def contents(disk: Disk) -> Contents:
+    """Everything that can be read: values by commit, refs with their histories, reflogs and policies."""
+    repo = Repository(disk)
+    values: dict[str, Any] = {}
+    refs: dict[str, Any] = {"HEAD": repo.refs.head().branch}
+    for ref, oid in repo.refs.all().items():
+        refs[ref] = [str(commit.oid) for commit in repo.history.ancestors(oid)]
+        for commit in repo.history.ancestors(oid):
+            if str(commit.oid) not in values:
+                snapshot = Versioned(disk, branch="main").checkout(commit)
+                values[str(commit.oid)] = (dict(snapshot), commit.message, commit.info, commit.time)
+    logs = {
+        ref: [(line.old, line.new, line.time, line.action) for line in repo.refs.reflog(ref)]
+        for ref in ("heads/main", "heads/side", "tags/v0", "HEAD")
+    }
+    policies = {branch: repo.policies.read(branch) for branch in ("main", "side")}
+    return {"values": values, "refs": refs, "logs": logs, "policies": policies}
+
+
+def outcome(directory: Path, expected: Contents) -> str:
+    """What comes of the store in this directory."""
+    try:
+        with Disk(directory, create=False, timeout=2) as disk:
+            found = contents(disk)
+            if found == expected:
+                return "harmless"
+            if any(value != expected["values"].get(commit) for commit, value in found["values"].items()):
+                return "wrong"
+            if not Repository(disk).fsck().ok:
+                return "fsck"
+    except VStateError:
+        return "read"
+    history, left = expected["refs"]["heads/main"], found["refs"].get("heads/main", [])
+    return "older" if left == history[len(history) - len(left) :] else "unnoticed"
+
+
+def batch(offsets: Iterable[int], original: Path, file: str, mask: int, directory: Path, pipe: int) -> None:
+    """Damage these bytes in turn; a line into the pipe for each."""
+    stored = {path.name: path.read_bytes() for path in original.iterdir() if path.suffix != ".lock"}
+    stored.pop("vstate.db-shm", None)
+    lay_out(stored, directory)
+    with Disk(directory, create=False) as disk:
+        expected = contents(disk)
+    for offset in offsets:
+        whole = stored[file]
+        flipped = whole[:offset] + bytes([whole[offset] ^ mask]) + whole[offset + 1 :]
+        lay_out({**stored, file: flipped}, directory)
+        signal.alarm(SECONDS)
+        try:
+            found = outcome(directory, expected)
+        except Exception as error:
+            found = f"crashed: {type(error).__name__}: {error}"
+        signal.alarm(0)
+        os.write(pipe, f"{offset} {found}\n".encode())
+
+
+def lay_out(files: Mapping[str, bytes], directory: Path) -> None:
+    for path in directory.iterdir():
+        path.unlink()
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+
+
+def run(file: str, first: int, step: int, mask: int, directory: Path) -> dict[str, object]:
+    original, damaged = directory / "original", directory / "damaged"
+    damaged.mkdir()
+    prepare(original, with_log=file.endswith("-wal"))
+    size = (original / file).stat().st_size
+    todo = list(range(first, size, step))
+    outcomes: dict[str, list[int]] = defaultdict(list)
+    while todo:
+        part, todo = todo[:BATCH], todo[BATCH:]
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            batch(part, original, file, mask, damaged, writing)
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            for line in lines:
+                offset, found = line.rstrip("\n").split(" ", 1)
+                outcomes[found].append(int(offset))
+                part.remove(int(offset))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            name = "hung" if status == -signal.SIGALRM else f"crashed: status {status}"
+            outcomes[name].append(part[0])
+            todo = part[1:] + todo
+    return {
+        "bytes": size,
+        "flipped": sum(map(len, outcomes.values())),
+        "outcomes": {name: len(offsets) for name, offsets in outcomes.items()},
+        "first": {name: offsets[:20] for name, offsets in outcomes.items()},
+    }
+
+
+def prepare(directory: Path, *, with_log: bool) -> None:
+    """The store, in one file; or with all of it in the log, as a killed process leaves it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            fill(directory)
+            if with_log:
+                disk = Disk(directory, durability="process")
+                state = Versioned(disk)
+                for number in range(3):
+                    state["list"].append(number)
+                    state.commit(f"in the log {number}")
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+if __name__ == "__main__":
+    name, start, stride, bits, place = sys.argv[1:]
+    print(json.dumps(run(name, int(start), int(stride), int(bits), Path(place))))

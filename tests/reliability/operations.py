@@ -1,0 +1,252 @@
+"""Operations: everything that vstate does to a store, each ready to be interrupted.
+
+`prepared` is the store that all of them begin with. An operation is run on a new handle, which follows HEAD.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+from vstate import KVStore, Memory, Versioned
+from vstate.repo import Repository
+from vstate.repo.refs import HEAD, HEADS, TAGS
+
+Picture = dict[str, Any]
+"""What a program can see of a store: each ref with its history and the values at its end."""
+
+BLOB = bytes(range(256)) * 2
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`run` it; `steps` is how many different pictures a program may see while it goes on, after the first.
+
+    `keeps` says that no object and no line of a reflog goes: True for all but `gc`. `cleans` says that
+    nothing is left but what a ref leads to.
+    """
+
+    run: Callable[[Versioned], object]
+    steps: int = 1
+    prepare: Callable[[Versioned], object] | None = None
+    keeps: bool = True
+    cleans: bool = False
+
+
+def edit(state: Versioned) -> None:
+    """Once only: after a failure the changes are still staged."""
+    if 2 not in state["list"]:
+        state["list"].append(2)
+
+
+def commit(state: Versioned) -> None:
+    edit(state)
+    state["new"] = BLOB + b"new"
+    state.pop("gone", None)
+    state.commit("two")
+
+
+def first_commit(state: Versioned) -> None:
+    """Into an empty store: that of `prepared` is emptied first."""
+    state["list"] = [0]
+    state["blob"] = BLOB
+    state.commit("zero")
+
+
+def commit_beside_another(state: Versioned) -> None:
+    other = Versioned(state.store, branch="main")
+    if "theirs" not in other:
+        other["theirs"] = BLOB + b"theirs"
+        other.commit("theirs")
+    commit(state)
+
+
+def rollback(state: Versioned) -> None:
+    state.rollback("v0")
+
+
+def rollback_with_changes(state: Versioned) -> None:
+    edit(state)
+    state.rollback("v0")
+
+
+def merge(state: Versioned) -> None:
+    state.merge("side")
+
+
+def merge_by_policies(state: Versioned) -> None:
+    state.merge("diverged", policy={"": "newest", "count": "counter"})
+
+
+def diverge(state: Versioned) -> None:
+    """A branch that changes what main changes too."""
+    state["count"] = 1
+    state.commit("two")
+    other = state.fork("diverged")
+    for handle, step in ((state, 10), (other, 100)):
+        handle["count"] += step
+        handle["list"].append(step)
+        handle.commit(f"step {step}")
+
+
+def fast_forward(state: Versioned) -> None:
+    state.merge("ahead")
+
+
+def go_ahead(state: Versioned) -> None:
+    ahead = state.fork("ahead")
+    ahead["list"].append(2)
+    ahead.commit("ahead")
+
+
+def update(state: Versioned) -> None:
+    def change(fresh: Versioned) -> None:
+        if 2 not in fresh["list"]:
+            fresh["list"].append(2)
+
+    state.update(change, message="two")
+
+
+def undo(state: Versioned) -> None:
+    state.undo()
+
+
+def redo(state: Versioned) -> None:
+    state.redo()
+
+
+def fsck(state: Versioned) -> None:
+    assert state.repo.fsck().ok
+
+
+def export(state: Versioned) -> None:
+    state.repo.export(BytesIO(), ["main", "side", "v0"])
+
+
+def import_bundle(state: Versioned) -> None:
+    state.repo.import_bundle(BytesIO(_bundle[0]))
+
+
+_bundle: list[bytes] = []
+
+
+def make_a_bundle(state: Versioned) -> None:
+    """Of a copy of the store that has gone on: a branch that is ahead, a branch and a tag that are new."""
+    copy = Memory()
+    copy.set_many(dict(state.store.items()))
+    ahead = Versioned(copy)
+    ahead["new"] = BLOB + b"new"
+    ahead.commit("two")
+    ahead.tag("v2")
+    ahead.create_branch("other", "v0")
+    file = BytesIO()
+    ahead.repo.export(file, ["main", "other", "v2"])
+    _bundle[:] = [file.getvalue()]
+
+
+def gc(state: Versioned) -> None:
+    state.repo.gc(keep_reflog="0s", grace="0s")
+
+
+def gc_that_keeps_garbage(state: Versioned) -> None:
+    state.repo.gc(keep_reflog="0s", grace="1h")
+
+
+def shallow_gc(state: Versioned) -> None:
+    state.repo.gc(keep_reflog="0s", grace="0s", branch="main", keep_last=1)
+
+
+def make_garbage(state: Versioned) -> None:
+    junk = state.fork("junk")
+    junk["junk"] = BLOB + b"junk"
+    junk.commit("junk")
+    state.delete_branch("junk")
+
+
+OPERATIONS: dict[str, Operation] = {
+    "commit": Operation(commit),
+    "first commit": Operation(first_commit),
+    "commit beside another": Operation(commit_beside_another, steps=2),
+    "rollback": Operation(rollback),
+    "rollback with changes": Operation(rollback_with_changes, steps=2),
+    "reset": Operation(lambda state: state.reset("HEAD~1")),
+    "merge": Operation(merge),
+    "merge by policies": Operation(merge_by_policies, prepare=diverge),
+    "fast forward": Operation(fast_forward, prepare=go_ahead),
+    "cherry-pick": Operation(lambda state: state.cherry_pick("side")),
+    "revert": Operation(lambda state: state.revert("HEAD")),
+    "update": Operation(update),
+    "undo": Operation(undo),
+    "redo": Operation(redo, prepare=undo),
+    "set a policy": Operation(lambda state: state.set_policy("list", "append"), steps=0),
+    "fsck": Operation(fsck, steps=0),
+    "fsck that repairs": Operation(lambda state: state.repo.fsck(repair=True), steps=0),
+    "create a branch": Operation(lambda state: state.create_branch("made", "v0")),
+    "delete a branch": Operation(lambda state: state.delete_branch("side")),
+    "rename a branch": Operation(lambda state: state.repo.rename_branch("side", "renamed"), steps=2),
+    "rename the branch of HEAD": Operation(lambda state: state.repo.rename_branch("main", "master"), steps=3),
+    "fork": Operation(lambda state: state.fork("forked")),
+    "switch": Operation(lambda state: state.switch("side")),
+    "switch to a new branch": Operation(lambda state: state.switch("made", create=True), steps=2),
+    "create a tag": Operation(lambda state: state.tag("v1")),
+    "delete a tag": Operation(lambda state: state.delete_tag("v0")),
+    "checkout a branch": Operation(lambda state: state.repo.checkout("side")),
+    "checkout a commit": Operation(lambda state: state.repo.checkout("v0")),
+    "export": Operation(export, steps=0),
+    "import": Operation(import_bundle, steps=3, prepare=make_a_bundle),
+    "gc": Operation(gc, steps=0, prepare=make_garbage, keeps=False, cleans=True),
+    "gc with grace": Operation(gc_that_keeps_garbage, steps=0, prepare=make_garbage, keeps=False),
+    "shallow gc": Operation(shallow_gc, prepare=make_garbage, keeps=False, cleans=True),
+}
+
+
+def _fill(state: Versioned) -> None:
+    state["list"], state["gone"], state["blob"] = [0], [1], BLOB
+    state.commit("zero")
+    state.tag("v0")
+    side = state.fork("side")
+    side["side"] = {"of": "side"}
+    side.commit("side")
+    state["list"].append(1)
+    state.commit("one")
+
+
+@cache
+def _prepared(name: str) -> Mapping[str, bytes]:
+    store = Memory()
+    if name != "first commit":
+        state = Versioned(store)
+        _fill(state)
+        prepare = OPERATIONS[name].prepare
+        if prepare is not None:
+            prepare(state)
+    return dict(store.items())
+
+
+def prepared(name: str) -> Memory:
+    """A new store as the operation of this name finds it."""
+    store = Memory()
+    store.set_many(_prepared(name))
+    return store
+
+
+def picture(store: KVStore) -> Picture:
+    """What a program can see of the store; equal for stores that hold the same histories."""
+    repo = Repository(store)
+    head = repo.refs.head()
+    refs = repo.refs.all()
+    seen: Picture = {HEAD: head.branch}
+    for ref, oid in refs.items():
+        log = [(_without_ids(commit.message), commit.tree) for commit in repo.history.ancestors(oid)]
+        seen[ref] = (log, dict(Versioned(store).checkout(repo.objects.commit(oid))))
+    assert all(ref == HEAD or ref.startswith((HEADS, TAGS)) for ref in refs)
+    return seen
+
+
+def _without_ids(message: str) -> str:
+    # The ids of commits depend on when they are made.
+    return re.sub(r"\b[0-9a-f]{10}\b", "ID", message)

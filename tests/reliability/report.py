@@ -1,0 +1,263 @@
+"""Run the reliability tests and print their figures: `make reliability`, or `python tests/reliability/report.py`.
+
+With VSTATE_SOAK set, the long variants. `--page docs/reliability.md` also puts the table into that page; further
+arguments go to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from soak import HERE, SOAK
+
+MARKS = ("<!-- soak -->", "<!-- /soak -->") if SOAK else ("<!-- figures -->", "<!-- /figures -->")
+
+
+@dataclass
+class Outcome:
+    """What came of a test function: of all its variants together."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def sum(self, *names: str) -> str:
+        """A figure of all the variants together, with commas."""
+        return f"{round(sum(sum(self.figures[name]) for name in names)):,}"
+
+    def each(self, name: str) -> str:
+        return f"{round(self.figures[name][0]):,}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: what is done, by which test, and what to say of the figures."""
+
+    what: str
+    test: str
+    say: Callable[[Outcome], str]
+
+
+ROWS = [
+    Row(
+        "SIGKILL at a random moment of commit, of commits that lose a race, merge, update, import, gc, gc that cuts "
+        "histories off, and of opening and closing",
+        "test_kills.py::test_kills",
+        lambda o: (
+            f"{o.sum('kills')} kills ({o.sum('in its COMMIT')} in an SQLite COMMIT, {o.sum('inside one')} elsewhere "
+            f"in a transaction, {o.sum('before a transaction')} before, "
+            f"{o.sum('after it, not acknowledged yet')} after one): 0 of {o.sum('acknowledged')} acknowledged "
+            "commits lost or damaged"
+        ),
+    ),
+    Row(
+        "Power cut: ext4 on a loop device, copied right after an acknowledgement, and mounted anew",
+        "test_power_loss.py::test_images_at_acknowledgements",
+        lambda o: f"{o.sum('images')} images: 0 with something lost, 0 damaged",
+    ),
+    Row(
+        "The same without syncs, which has to find losses",
+        "test_power_loss.py::test_images_without_syncs_lose_commits",
+        lambda o: (
+            f"`fsync` that does nothing: {o.each('lossy of 5, no fsync')} of 5 images lost commits; "
+            f'`durability="process"`: {o.each("lossy of 5, process")} of 5'
+        ),
+    ),
+    Row(
+        "Power cut under a running writer: ext4 shut down without its journal being written, and mounted anew",
+        "test_power_loss.py::test_a_file_system_that_is_shut_down",
+        lambda o: (
+            f"{o.sum('shutdowns')} shutdowns: 0 of {o.sum('acknowledged')} acknowledged commits lost; the writer "
+            f"got an error of vstate {o.sum('a vstate error')} times, SIGBUS {o.sum('SIGBUS')} times"
+        ),
+    ),
+    Row(
+        "Power cut on a simulated disk: any sectors of what was written and not synced are lost, at any moment",
+        "test_power_loss.py::test_any_part_of_what_was_not_synced",
+        lambda o: (
+            f"{o.sum('cuts')} cuts among {o.sum('writes')} writes of {o.sum('commits')} commits: 0 commits lost, "
+            "0 stores damaged"
+        ),
+    ),
+    Row(
+        'The same with `durability="process"`, which has to find losses',
+        "test_power_loss.py::test_a_simulated_disk_without_syncs_loses_commits",
+        lambda o: f"{o.sum('missing')} acknowledged commits and tags missing",
+    ),
+    Row(
+        "Each `fsync` and `fdatasync` of 50 commits fails, once, or ever after, or the process dies of it; then the "
+        "power is cut, and what the failed sync was to write is gone",
+        "test_failing_syncs.py::test_each_sync_fails",
+        lambda o: (
+            f"{o.sum('syncs')} failing syncs, {o.sum('StoreUnavailable')} errors of vstate, {o.sum('cuts')} power "
+            "cuts: 0 acknowledged commits lost"
+        ),
+    ),
+    Row(
+        "Each call that an operation makes of its store fails, before or after it did its work; the program goes on",
+        "test_interruptions.py::test_a_failure_at_each_call",
+        lambda o: (
+            f"{o.sum('faults')} faults in {o.passed // 2} operations, with and without transactions: all right"
+        ),
+    ),
+    Row(
+        "The process dies in each call that writes, with every subset of that call's writes done",
+        "test_interruptions.py::test_a_crash_in_each_call",
+        lambda o: (
+            f"{o.sum('crashes')} crashes in {o.passed // 2} operations, with and without transactions: all right"
+        ),
+    ),
+    Row(
+        "A full ext4, a full tmpfs, a limit on the size of files, a file system that became read-only, a directory "
+        "that was removed, during commit, merge and gc, at every amount of room",
+        "test_no_room.py::test_a_store_that_cannot_write",
+        lambda o: (
+            f"{o.sum('StoreFull')} StoreFull and {o.sum('StoreUnavailable')} StoreUnavailable raised; nothing lost, "
+            "all done once there was room"
+        ),
+    ),
+    Row(
+        "A quota (`size_limit`) at every number of pages, during commit, merge and gc",
+        "test_no_room.py::test_a_quota",
+        lambda o: f"{o.sum('StoreFull')} StoreFull raised; nothing lost; gc never refused",
+    ),
+    Row(
+        "Every byte of a store's file damaged, one at a time",
+        "test_flips.py::test_every_byte_of_the_file",
+        lambda o: (
+            f"{o.sum('read', 'fsck', 'harmless')} damaged: {o.sum('read')} found by reading, {o.sum('fsck')} by "
+            f"fsck, {o.sum('harmless')} harmless (SQLite does not use the byte); 0 wrong values, 0 crashes"
+        ),
+    ),
+    Row(
+        "Bytes of SQLite's log damaged, as a killed process left it",
+        "test_flips.py::test_bytes_of_the_log",
+        lambda o: (
+            f"{o.sum('read', 'fsck', 'harmless', 'older')} damaged: 0 wrong values, 0 crashes; in "
+            f"{o.sum('older')} cases the store is that of an earlier commit (see below)"
+        ),
+    ),
+    Row(
+        "Processes that count in one key with `update`",
+        "test_many_writers.py::test_processes_that_count",
+        lambda o: (
+            f"{o.sum('counter')} increments, 0 lost, in {o.sum('seconds')} s; the least that a process had of any "
+            f"{o.each('window')} commits in a row: {o.figures['share'][0]:.1%}"
+        ),
+    ),
+    Row(
+        "Writers beside a process that runs gc all the time; then fsck",
+        "test_many_writers.py::test_writers_beside_gc",
+        lambda o: (
+            f"{o.sum('seconds')} s, {o.sum('gc')} runs of gc, {o.sum('objects removed')} objects removed beside "
+            f"{o.sum('commit', 'count', 'what_if', 'rollback')} commits: 0 missing, 0 dangling"
+        ),
+    ),
+    Row(
+        "The same with threads on a store without transactions",
+        "test_many_writers.py::test_writers_beside_gc_without_transactions",
+        lambda o: (
+            f"{o.sum('seconds')} s, {o.sum('gc')} runs of gc, {o.sum('objects removed')} objects removed: "
+            "0 missing, 0 dangling"
+        ),
+    ),
+    Row(
+        "Random branches, tags, commits, merges with policies, update, rollback, reset, undo, redo, gc, shallow gc "
+        "and reopening, compared with a model after each step; in memory, on Disk, and without transactions",
+        "test_history_machine.py::test_histories",
+        lambda o: f"{o.sum('steps')} steps, no difference",
+    ),
+]
+
+
+def outcomes(file: Path) -> dict[str, Outcome]:
+    """What pytest reported, by `module.py::function`."""
+    found: dict[str, Outcome] = defaultdict(Outcome)
+    for case in ElementTree.parse(file).iter("testcase"):
+        module = case.get("classname", "").rpartition(".")[2]
+        outcome = found[f"{module}.py::{case.get('name', '').partition('[')[0]}"]
+        outcome.seconds += float(case.get("time", 0))
+        if (skipped := case.find("skipped")) is not None:
+            outcome.skipped.append(skipped.get("message", ""))
+        elif case.find("failure") is not None or case.find("error") is not None:
+            outcome.failed += 1
+        else:
+            outcome.passed += 1
+        for figure in case.iter("property"):
+            outcome.figures[figure.get("name", "")].append(float(figure.get("value", "0")))
+    return found
+
+
+def table(found: dict[str, Outcome]) -> str:
+    """The figures in Markdown."""
+    lines = ["| what is done | test | measured |", "|---|---|---|"]
+    for row in ROWS:
+        module, _, function = row.test.partition("::")
+        lines.append(f"| {row.what} | `{module}`: `{function}` | {_said(row, found.get(row.test))} |")
+    return "\n".join(lines)
+
+
+def _said(row: Row, outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "not run"
+    if outcome.failed:
+        return f"**failed**: {outcome.failed} of {outcome.failed + outcome.passed}"
+    skipped = f"skipped: {'; '.join(sorted(set(outcome.skipped)))}" if outcome.skipped else ""
+    if not outcome.passed:
+        return skipped
+    return row.say(outcome) + (f" ({skipped})" if skipped else "")
+
+
+def put_into(page: Path, text: str) -> None:
+    """Replace what stands between the two marks of the page."""
+    before, mark, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not mark or not end:
+        raise ValueError(f"{page} has no {MARKS[0]} … {MARKS[1]}")
+    page.write_text(f"{before}{mark}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Run the reliability tests and print their figures.")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE", help="also put the table into this Markdown page"
+    )
+    options, others = parser.parse_known_args(arguments)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "results.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(HERE),
+            f"--junitxml={file}",
+            "-o",
+            "junit_family=xunit1",
+        ]
+        status = subprocess.run([*command, "-q", *others], cwd=HERE.parent.parent).returncode
+        if not file.exists():
+            return status
+        found = outcomes(file)
+    text = table(found)
+    seconds = time.monotonic() - began
+    print(f"\n{text}\n\n{'Soak' if SOAK else 'Test command'}: {seconds:.0f} s on {os.cpu_count()} cores")
+    if options.page is not None:
+        put_into(options.page, text)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Soundness: what must hold of every store, whatever happened to it."""
+
+from __future__ import annotations
+
+from vstate import KVStore
+from vstate.objects.ids import COMMIT, Kind
+from vstate.repo import Repository
+from vstate.repo.reach import Reach
+
+
+def check_sound(store: KVStore, *, fsck: bool = True) -> int:
+    """Read and verify every object that a ref leads to, and all reflog lines; the number of objects.
+
+    What is read is what the refs need, not what the store happens to hold; so nothing missing is missed. Then
+    `fsck`, which goes its own way through the store, has to find nothing either.
+    """
+    repo = Repository(store)
+    repo.refs.head()
+    reach = Reach(repo.objects, repo.history)
+    for kind, ids in reach.extend(repo.refs.all().values()):
+        _read(repo, kind, ids)
+    for key, value in store.items("reflog/"):
+        repo.refs.parse_line(key, value)
+    if fsck:
+        report = repo.fsck()
+        assert report.ok, str(report)
+    return len(reach)
+
+
+def _read(repo: Repository, kind: Kind, ids: list) -> None:
+    if kind is COMMIT:
+        repo.objects.commits(ids)
+    else:
+        repo.objects.read_many(kind, ids)

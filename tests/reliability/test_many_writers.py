@@ -1,0 +1,57 @@
+"""Many processes on one store: no increment is lost, nobody starves, and gc takes nothing that is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from soak import LONGEST, run_script, sized
+
+PROCESSES = sized(4, 8)
+COMMITS = sized(500, 20_000)
+WINDOW = sized(400, 2000)
+LEAST_SHARE = 0.1
+
+SECONDS = sized(30, 1800)
+SECONDS_IN_THREADS = sized(5, 300)
+WRITERS = 3
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = pytest.mark.timeout(LONGEST)
+
+Record = Callable[[str, object], None]
+
+
+@needs_fork
+def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
+    """Processes that `update` one key of one branch lose no increment, and each has its share of any commits in a row."""
+    result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
+    assert result["counter"] == PROCESSES * COMMITS
+    assert result["commits"] == PROCESSES * COMMITS
+    assert result["together"] > WINDOW
+    assert result["share"] >= LEAST_SHARE, result
+    record_property("window", WINDOW)
+    for name, value in result.items():
+        record_property(name, value)
+
+
+@needs_fork
+def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
+    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles."""
+    result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
+    assert result["gc"] > 5
+    assert result["objects removed"] > 100
+    record_property("seconds", SECONDS)
+    for name, value in result.items():
+        record_property(name, value)
+
+
+def test_writers_beside_gc_without_transactions(record_property: Record) -> None:
+    """The same with threads, on a store that cannot keep others out: garbage waits, and what is needed comes back."""
+    result = run_script("beside_gc.py", WRITERS, SECONDS_IN_THREADS, "-")
+    assert result["gc"] > 5
+    record_property("seconds", SECONDS_IN_THREADS)
+    for name, value in result.items():
+        record_property(name, value)

@@ -1,0 +1,234 @@
+"""Power cuts: what was acknowledged is on the disk, and the store is whole whenever the power goes."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from loop_image import loop_image, why_not
+from preload import compiled
+from simulated_disk import Line, SimulatedDisk, read_record
+from soak import HERE, LONGEST, run_script, sized
+from soundness import check_sound
+from story import check_story, tell
+from story_writer import FAILED, is_tagged
+
+from vstate import Disk, Versioned
+from vstate.errors import VStateError
+
+IMAGES = sized(20, 500)
+SHUTDOWNS = sized(20, 500)
+COMMITS = sized(130, 300)
+CUTS = sized(200, 20_000)
+
+pytestmark = pytest.mark.timeout(LONGEST)
+
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture
+def needs_loop_devices(tmp_path: Path) -> None:
+    reason = why_not(tmp_path)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@contextmanager
+def writer(
+    directory: Path, durability: str, how: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that commits; killed at the end."""
+    path = os.pathsep.join(filter(None, [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]))
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "story_writer.py"), str(directory), durability, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def available(pipe: IO[bytes]) -> bytes:
+    """What can be read without waiting."""
+    found = b""
+    while select.select([pipe], [], [], 0)[0]:
+        part = os.read(pipe.fileno(), 65536)
+        if not part:
+            break
+        found += part
+    return found
+
+
+def missing_from(store: Path, acknowledged: Sequence[int], *, fsck: bool = True) -> list[str]:
+    """Open what a power cut left, check it, and go on writing; what acknowledged commits and tags are missing.
+
+    Raises if what is there is damaged.
+    """
+    if not (store / "vstate.db").exists():
+        return [f"commit {n}" for n in acknowledged]
+    with Disk(store) as disk:
+        found = check_story(disk, looked_at=5)
+        check_sound(disk, fsck=fsck)
+        state = Versioned(disk, branch="main")
+        tags = state.tags()
+        missing = [f"commit {n}" for n in acknowledged if n > found]
+        missing += [f"tag {n}" for n in acknowledged if is_tagged(n) and f"t{n}" not in tags]
+        tell(state, found + 1)
+        assert state.commit(str(found + 1)) is not None
+        check_story(disk)
+    return missing
+
+
+def missing_or_damaged(store: Path, acknowledged: Sequence[int]) -> list[str]:
+    """The same for the control, where anything may have happened."""
+    try:
+        return missing_from(store, acknowledged)
+    except (VStateError, AssertionError, ValueError) as error:
+        return [repr(error)]
+
+
+def images_at_acknowledgements(
+    tmp_path: Path,
+    count: int,
+    durability: str,
+    look: Callable[[Path, Sequence[int]], list[str]],
+    **environment: str,
+) -> list[list[str]]:
+    """Copy the image so often while a writer waits after an acknowledgement; what is missing in each."""
+    chance = random.Random(11)
+    lost = []
+    with loop_image(tmp_path / "image", tmp_path / "mounted") as image:
+        image.make()
+        image.mount()
+        with writer(image.place / "new" / "store", durability, "STEP", **environment) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            acknowledged = 0
+            for number in range(count):
+                for _ in range(chance.randrange(1, 12) if number else 1):
+                    if acknowledged:
+                        process.stdin.write(b"go on\n")
+                    acknowledged = int(process.stdout.readline())
+                image.copy_at_one_moment(tmp_path / "copy")
+                with loop_image(tmp_path / "copy", tmp_path / "copied") as copy:
+                    copy.mount()
+                    lost.append(look(copy.place / "new" / "store", range(1, acknowledged + 1)))
+    return lost
+
+
+@pytest.mark.usefixtures("needs_loop_devices")
+def test_images_at_acknowledgements(tmp_path: Path, record_property: Record) -> None:
+    """A disk as it is when a commit has just been acknowledged, mounted anew, holds that commit and all before it."""
+    lost = images_at_acknowledgements(tmp_path, IMAGES, "power", missing_from)
+    assert lost == [[]] * IMAGES
+    record_property("images", IMAGES)
+
+
+@pytest.mark.usefixtures("needs_loop_devices")
+def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Record) -> None:
+    """The control: with an fsync that does nothing, and with durability "process", the same test finds losses."""
+    environment = compiled("faulty_disk.c", tmp_path)
+    environment["FAULTY_DISK_SKIPS_SYNCS"] = "1"
+    for name, durability, variables in (("no fsync", "power", environment), ("process", "process", {})):
+        place = tmp_path / durability
+        place.mkdir()
+        lost = images_at_acknowledgements(place, 5, durability, missing_or_damaged, **variables)
+        assert any(lost), name
+        record_property(f"lossy of 5, {name}", sum(map(bool, lost)))
+
+
+@pytest.mark.usefixtures("needs_loop_devices")
+def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record) -> None:
+    """A file system cut off from its disk under a running writer, and mounted anew, holds all that was acknowledged."""
+    chance = random.Random(13)
+    endings: Counter[str] = Counter()
+    acknowledged = 0
+    with loop_image(tmp_path / "image", tmp_path / "mounted") as image:
+        for number in range(SHUTDOWNS):
+            if number % 25 == 0:
+                image.close()
+                image.make()
+            image.mount()
+            with writer(image.place / "store", "power", "RUN") as process:
+                assert process.stdout is not None
+                heard = process.stdout.readline()
+                time.sleep(chance.uniform(0, 0.05))
+                heard += available(process.stdout)
+                # What is acknowledged from now on does not count: an fsync that the shutdown meets half way has
+                # been seen to succeed, which a power cut leaves no machine to report.
+                image.shut_down()
+                _, error = process.communicate(timeout=60)
+            # The shared memory beside SQLite's log is a file of the same file system, and may be gone too.
+            status = process.returncode
+            assert status in (FAILED, -signal.SIGBUS), f"{status}: {error.decode()[-3000:]}"
+            endings["a vstate error" if status == FAILED else "SIGBUS"] += 1
+            numbers = [int(line) for line in heard[: heard.rfind(b"\n")].split()]
+            image.unmount()
+            image.mount()
+            assert missing_from(image.place / "store", numbers) == []
+            acknowledged += len(numbers)
+            image.unmount()
+    record_property("shutdowns", SHUTDOWNS)
+    record_property("acknowledged", acknowledged)
+    for name, count in endings.items():
+        record_property(name, count)
+
+
+def recorded(durability: str, record: Path, store: Path, environment: dict[str, str]) -> list[Line]:
+    """What a writer of so many commits did to its disk."""
+    run_script("story_writer.py", store, durability, COMMITS, record, **environment)
+    return list(read_record(record))
+
+
+def test_a_simulated_disk_without_syncs_loses_commits(
+    tmp_path: Path, fast_path: Path, record_property: Record
+) -> None:
+    """The control: with durability "process" a simulated power cut takes commits that were acknowledged."""
+    environment = compiled("faulty_disk.c", tmp_path)
+    lines = recorded("process", tmp_path / "record", fast_path / "store", environment)
+    while lines[-1].kind != "a":  # with the last acknowledgement, before the store was closed
+        lines.pop()
+    disk = SimulatedDisk()
+    for line in lines:
+        disk.feed(line)
+    disk.cut(fast_path / "cut", random.Random(19), kept=0.0)
+    missing = missing_or_damaged(fast_path / "cut", range(1, disk.acknowledged + 1))
+    assert missing
+    record_property("missing", len(missing))
+
+
+def test_any_part_of_what_was_not_synced(tmp_path: Path, fast_path: Path, record_property: Record) -> None:
+    """Of what was written and not synced any sectors may be lost, at any moment: all that was acknowledged is there."""
+    environment = compiled("faulty_disk.c", tmp_path)
+    lines = recorded("power", tmp_path / "record", fast_path / "store", environment)
+    chance = random.Random(17)
+    disk = SimulatedDisk()
+    fed = 0
+    for place in sorted(chance.choices(range(1, len(lines) + 1), k=CUTS)):
+        for line in lines[fed:place]:
+            disk.feed(line)
+        fed = place
+        disk.cut(fast_path / "cut", chance, kept=chance.choice((0.0, 0.3, 0.7, 1.0)))
+        acknowledged = range(1, disk.acknowledged + 1)
+        missing = missing_from(fast_path / "cut", acknowledged, fsck=sized(place % 10 == 0, True))
+        assert missing == [], f"cut at line {place} of {len(lines)}"
+    record_property("cuts", CUTS)
+    record_property("writes", sum(line.kind == "w" for line in lines))
+    record_property("commits", COMMITS)

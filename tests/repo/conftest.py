@@ -1,0 +1,18 @@
+"""What several tests of the repository start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from damaged_stores import fill
+
+from vstate import Memory
+
+
+@pytest.fixture(scope="session")
+def filled() -> Mapping[str, bytes]:
+    """The rows of a store of everything."""
+    memory = Memory()
+    fill(memory)
+    return dict(memory.items())

@@ -1,0 +1,423 @@
+"""Bundles: what is exported arrives with the same ids and values."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from bundle_files import (
+    chain,
+    equal,
+    exported,
+    imported,
+    large,
+    links_of,
+    outcomes,
+    parsed,
+    refs_of,
+    values_at,
+    whole,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Cache, Disk, KVStore, Memory, Versioned
+from vstate.errors import (
+    AlreadyExists,
+    CorruptObject,
+    InvalidInput,
+    NotFound,
+)
+from vstate.objects.ids import KINDS, ObjectId
+from vstate.repo import Repository
+from vstate.testing import Faulty
+
+# The file, read by its specification
+
+
+def test_the_layout() -> None:
+    """Header, frames and end stand where the specification puts them; every object comes after what it names."""
+    store = Memory()
+    state = chain(store, 6)
+    state.update({f"many/{i}": f"{i}" * 200 for i in range(300)})
+    state.commit("many")
+    state.tag("v1")
+    side = state.fork("side", "HEAD~2")
+    side["shared"] = large(99)
+    side.commit("side")
+    header, objects, frames = parsed(exported(store, "main", "side", "v1"))
+    assert header[:3] == [1, sorted([name, bytes.fromhex(oid)] for name, oid in refs_of(store).items()), []]
+    counts = Counter(letter for letter, _, _ in objects)
+    assert header[3:] == [
+        [],
+        [counts[letter] for letter in (b"b", b"i", b"t", b"c")],
+        sum(len(o[2]) for o in objects),
+    ]
+    kinds = {kind.code.encode(): kind for kind in KINDS}
+    seen: set[bytes] = set()
+    for letter, oid, body in objects:
+        assert oid not in seen
+        assert ObjectId.of(kinds[letter], body) == oid
+        assert set(links_of(letter, body)) <= seen
+        seen.add(oid)
+    assert {f"o/{oid.hex()}" for oid in seen} == set(store.keys("o/"))
+    assert all(sum(len(body) for _, _, body in frame) <= 4 * 1024 * 1024 for frame in frames)
+
+
+def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame ends at so many bytes or objects; an object that is larger has one to itself."""
+    from vstate.repo import packing
+
+    monkeypatch.setattr(packing, "FRAME_BYTES", 20_000)
+    monkeypatch.setattr(packing, "FRAME_OBJECTS", 10)
+    store = Memory()
+    state = chain(store, 3)
+    state.commit("big", note="x" * 30_000)
+    state.record("k", text="y" * 30_000)
+    state.commit("big")
+    data = exported(store)
+    _, _, frames = parsed(data)
+    sizes = [sum(len(body) for _, _, body in frame) for frame in frames]
+    assert all(size <= 20_000 or len(frame) == 1 for size, frame in zip(sizes, frames, strict=True))
+    assert max(map(len, frames)) == 10
+    assert max(sizes) > 20_000
+    target = Memory()
+    imported(target, data)
+    equal(store, target)
+
+
+def test_the_same_commits_give_the_same_bytes(tmp_path: Path) -> None:
+    """Whoever exports, and from wherever."""
+    store = Memory()
+    chain(store, 5).tag("v1", "HEAD~2")
+    data = exported(store, "main", "v1")
+    assert exported(store, "v1", "main") == data
+    target = Disk(tmp_path / "store")
+    imported(target, data)
+    assert exported(target, "main", "v1") == data
+    path = tmp_path / "a.bundle"
+    report = Repository(target).export(path, ["main", "v1"])
+    assert path.read_bytes() == data
+    assert report.file_bytes == len(data)
+    target.close()
+
+
+# Round trips
+
+
+def random_history(store: KVStore, chance: Random, steps: int) -> None:
+    """Commits, branches, merges, tags, resets, large values and deletions."""
+    state = Versioned(store, branch="main")
+    state["first"] = 1
+    state.commit("first")
+    for number in range(steps):
+        what = chance.randrange(10)
+        if what < 5:
+            key = f"k{chance.randrange(12)}"
+            if chance.random() < 0.2:
+                state.pop(key, None)
+            else:
+                state[key] = chance.choice([number, f"{number}" * 100, large(number), [number] * 50, None])
+        elif what == 5:
+            try:
+                state.create_branch(f"b{chance.randrange(4)}")
+            except AlreadyExists:
+                pass
+        elif what == 6:
+            state.commit(f"{number}")
+            state.switch(chance.choice(sorted(state.branches())))
+        elif what == 7:
+            state.commit(f"{number}")
+            state.merge(chance.choice(sorted(state.branches())), policy="ours")
+        elif what == 8:
+            state.commit(f"{number}", number=number)
+            state.tag(f"t{number}")
+        else:
+            state.record("event", number=number)
+        state.commit(f"{number}")
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 25))
+def test_random_histories_arrive(seed: int, steps: int) -> None:
+    """Every branch and tag with its history: the same ids, the same states, nothing besides."""
+    store, target = Memory(), Memory()
+    random_history(store, Random(seed), steps)
+    Repository(store).gc(keep_reflog="0")
+    names = sorted(refs_of(store))
+    report = imported(target, exported(store, *names))
+    assert set(outcomes(report).values()) == {"created"}
+    assert report.written == report.objects
+    equal(store, target)
+    whole(target)
+    again = imported(target, exported(store, *names))
+    assert (again.written, set(outcomes(again).values())) == (0, {"unchanged"})
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 8), min_size=2, max_size=4))
+def test_incremental_bundles_chain(seed: int, parts: list[int]) -> None:
+    """Each continues from where the one before ended; one left out, the next is refused and says what is missing."""
+    store, target, chance = Memory(), Memory(), Random(seed)
+    since: list[str] = []
+    sizes = 0
+    for number, steps in enumerate(parts):
+        random_history(store, chance, steps) if not number else more(store, chance, steps, number)
+        names = sorted(refs_of(store))
+        data = exported(store, *names, since=since)
+        if number:
+            empty = Memory()
+            with pytest.raises(NotFound, match="continues from commit") as caught:
+                imported(empty, data)
+            assert caught.value.name in set(since)
+            assert not list(empty.keys())
+        report = imported(target, data)
+        sizes += report.objects
+        assert not report.diverged
+        since = [str(oid) for oid in Repository(store).refs.all().values()]
+    assert refs_of(store) == refs_of(target)
+    assert values_at(store) == values_at(target)
+    whole(target)
+    assert sizes >= len(list(target.keys("o/")))
+
+
+def more(store: KVStore, chance: Random, steps: int, number: int) -> None:
+    """Go on with every branch; tags stay."""
+    for branch in Repository(store).branches():
+        state = Versioned(store, branch=branch)
+        for step in range(steps):
+            state[f"k{chance.randrange(12)}"] = chance.choice([step, large(step), f"{number}{step}" * 90])
+            state.commit(f"{branch} {number} {step}")
+
+
+def test_an_incremental_bundle_is_small() -> None:
+    """It holds what came after, not what was there."""
+    store = Memory()
+    state = chain(store, 3)
+    state.update({f"many/{i}": f"{i}" * 200 for i in range(500)})
+    state.commit("many")
+    state.tag("base")
+    state["small"] = "new"
+    state.commit("small")
+    report = Repository(store).export(io.BytesIO(), ["main"], since=["base"])
+    assert report.objects < 8
+    assert report.prerequisites == [Repository(store).resolve("base").id]
+    nothing = Repository(store).export(io.BytesIO(), ["main"], since=["main"])
+    assert nothing.objects == 0
+
+
+def test_an_empty_bundle_still_moves_a_ref() -> None:
+    """When the objects are there and only the branch is not."""
+    store = Memory()
+    state = chain(store, 2)
+    state.tag("v1")
+    data = exported(store, "v1", since=["main"])
+    target = Memory()
+    imported(target, exported(store, "main"))
+    assert outcomes(imported(target, data)) == {"tags/v1": "created"}
+
+
+@pytest.mark.parametrize("target", ["disk", "plain", "cache"])
+def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
+    """With and without transactions, and behind a cache."""
+    store = Memory()
+    chain(store, 4)
+    made: KVStore = {
+        "disk": lambda: Disk(tmp_path / "store"),
+        "plain": lambda: Faulty(Memory(), atomic=False),
+        "cache": lambda: Cache(Memory()),
+    }[target]()
+    imported(made, exported(store))
+    equal(store, made)
+    whole(made)
+    assert made.get("format") == b"1"
+    made.close()
+
+
+# What becomes of refs
+
+
+def test_refs_move_only_ahead() -> None:
+    """Created, moved ahead, unchanged, ahead here, diverged; tags do not move at all."""
+    store, target = Memory(), Memory()
+    state = chain(store, 3)
+    state.tag("v1")
+    first = exported(store, "main", "v1")
+    assert outcomes(imported(target, first)) == {"heads/main": "created", "tags/v1": "created"}
+    state = chain(store, 2, start=3)
+    second = exported(store, "main", "v1")
+    assert outcomes(imported(target, second)) == {"heads/main": "moved", "tags/v1": "unchanged"}
+    assert outcomes(imported(target, first)) == {"heads/main": "ahead", "tags/v1": "unchanged"}
+    mine = chain(target, 1, start=50)
+    report = imported(target, second)
+    assert outcomes(report) == {"heads/main": "ahead", "tags/v1": "unchanged"}
+    state = chain(store, 1, start=60)
+    state.delete_tag("v1")
+    state.tag("v1")
+    report = imported(target, exported(store, "main", "v1"))
+    assert outcomes(report) == {"heads/main": "diverged", "tags/v1": "diverged"}
+    assert [ref.name for ref in report.diverged] == ["heads/main", "tags/v1"]
+    assert mine.head is not None
+    assert refs_of(target)["heads/main"] == mine.head.id
+    beside = imported(target, exported(store, "main", "v1"), prefix="theirs/")
+    assert outcomes(beside) == {"heads/theirs/main": "created", "tags/theirs/v1": "created"}
+    mine.merge("theirs/main", policy="ours")
+    whole(target)
+    line = next(Repository(target).refs.reflog("heads/theirs/main"))
+    assert line.action.startswith("import: ")
+
+
+def test_one_diverged_ref_does_not_keep_the_others() -> None:
+    """What can be moved is."""
+    store, target = Memory(), Memory()
+    chain(store, 2)
+    chain(target, 2)
+    chain(store, 2, "other")
+    report = imported(target, exported(store, "main", "other"))
+    assert outcomes(report) == {"heads/main": "diverged", "heads/other": "created"}
+
+
+def test_head_stays() -> None:
+    """An import moves branches, and HEAD not at all."""
+    store, target = Memory(), Memory()
+    chain(store, 2)
+    chain(target, 1, "mine")
+    Repository(target).checkout("mine")
+    imported(target, exported(store))
+    assert Repository(target).refs.head().branch == "mine"
+    assert Versioned(target)["small"] == 0
+
+
+@pytest.mark.parametrize("prefix", ["../", " ", "a..", "-", "x" * 200])
+def test_a_prefix_has_to_make_names(prefix: str) -> None:
+    """Else nothing is imported."""
+    store, target = Memory(), Memory()
+    chain(store, 1)
+    with pytest.raises(InvalidInput, match="is not a branch name"):
+        imported(target, exported(store), prefix=prefix)
+    assert not list(target.keys())
+
+
+def test_what_may_be_exported() -> None:
+    """Branches, tags, HEAD for its branch; anything else by another name only."""
+    store = Memory()
+    state = chain(store, 3)
+    state.tag("v1")
+    state.create_branch("v2")
+    repo = Repository(store)
+
+    def names(*revs: object, **options: object) -> list[str]:
+        return [ref.name for ref in repo.export(io.BytesIO(), revs, **options).refs]  # type: ignore[arg-type]
+
+    assert names("HEAD") == ["heads/main"]
+    assert names("main", "v1", "v2", "main") == ["heads/main", "heads/v2", "tags/v1"]
+    assert names("tags/v1", "heads/v2") == ["heads/v2", "tags/v1"]
+    assert names("main~1", as_branch="before") == ["heads/before"]
+    assert names(repo.resolve("main~1"), as_branch="before") == ["heads/before"]
+    for rev in ("main~1", repo.resolve("main").id, repo.resolve("main"), "main@{0}"):
+        with pytest.raises(InvalidInput, match="no branch and no tag"):
+            names(rev)
+    with pytest.raises(NotFound, match="no revision 'nowhere'"):
+        names("nowhere")
+    with pytest.raises(InvalidInput, match="name what to export"):
+        names()
+    with pytest.raises(InvalidInput, match="names one revision"):
+        names("main", "v1", as_branch="x")
+    with pytest.raises(InvalidInput, match="is not a branch name"):
+        names("main", as_branch="a b")
+    repo.checkout(repo.resolve("main~1").id)
+    with pytest.raises(InvalidInput, match="'HEAD' is no branch"):
+        names("HEAD")
+    state.tag("main", "HEAD~1")
+    with pytest.raises(InvalidInput, match="both a branch and a tag"):
+        names("main")
+    assert names("heads/main", "tags/main") == ["heads/main", "tags/main"]
+    with pytest.raises(NotFound, match="no commit yet"):
+        Repository(Memory()).export(io.BytesIO(), ["HEAD"])
+
+
+# Shallow histories
+
+
+def test_a_history_that_was_cut_off_arrives_so() -> None:
+    """Where it ends here it ends there; with what is before it there already, it does not."""
+    store = Memory()
+    chain(store, 6)
+    full = exported(store)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    data = exported(store)
+    assert parsed(data)[0][0] == 2
+    target = Memory()
+    report = imported(target, data)
+    assert report.objects == report.written
+    assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
+    assert target.get("format") == b"2"
+    equal(store, target)
+    whole(target)
+    assert exported(target) == data
+    complete = Memory()
+    imported(complete, full)
+    assert outcomes(imported(complete, data)) == {"heads/main": "unchanged"}
+    assert len(list(Versioned(complete).log())) == 6
+    assert not list(complete.keys("shallow/"))
+    state = chain(store, 1, start=6)
+    assert state.head is not None
+    assert outcomes(imported(complete, exported(store))) == {"heads/main": "moved"}
+    assert len(list(Versioned(complete).log())) == 7
+    whole(complete)
+
+
+# Files
+
+
+def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
+    """An export that fails keeps the file that was there, and leaves nothing beside it."""
+    store = Memory()
+    state = chain(store, 3)
+    path = tmp_path / "a.bundle"
+    Repository(store).export(path, ["main"])
+    before = path.read_bytes()
+    assert state.head is not None
+    blobs = [key for key, value in store.items("o/") if value[:1] in b"bB"]
+    store.set(blobs[0], b"b?")
+    with pytest.raises(CorruptObject):
+        Repository(store).export(path, ["main"])
+    assert path.read_bytes() == before
+    store.delete(f"o/{state.head.tree}")
+    with pytest.raises(CorruptObject):
+        Repository(store).export(path, ["main"])
+    assert os.listdir(tmp_path) == ["a.bundle"]
+    other = Memory()
+    chain(other, 1)
+    with pytest.raises(OSError, match="No such file or directory"):
+        Repository(other).export(tmp_path / "nowhere" / "a.bundle", ["main"])
+    with pytest.raises(NotFound, match="no file"):
+        Repository(Memory()).import_bundle(tmp_path / "nowhere")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_through_a_pipe() -> None:
+    """A file that cannot be read twice is kept aside while it is imported."""
+    store, target = Memory(), Memory()
+    chain(store, 3)
+    data = exported(store)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            with open(writing, "wb") as file:
+                file.write(data)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        Repository(target).import_bundle(file)
+    os.waitpid(child, 0)
+    equal(store, target)

@@ -1,0 +1,422 @@
+"""fsck and objects whose content matches their id and makes no sense, or is not written as the format asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import KVStore, Memory, Versioned
+from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit, microseconds
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
+from vstate.objects.stream import BLOB_BYTES
+from vstate.repo import Repository
+
+
+def plant(store: KVStore, kind: Kind, body: bytes) -> ObjectId:
+    oid = ObjectId.of(kind, body)
+    store.set(f"o/{oid}", kind.code.encode() + body)
+    return oid
+
+
+def node(
+    store: KVStore, height: int, keys: list[str], items: list[bytes], counts: Iterable[int] = ()
+) -> ObjectId:
+    return plant(store, TREE, encode([height, keys, items, list(counts)]))
+
+
+def put_on_main(store: KVStore, root: ObjectId | None, **fields: object) -> ObjectId:
+    commit = Commit(tree=root, parents=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
+    oid = plant(store, COMMIT, commit.body)
+    store.set_many({"r/heads/main": str(oid).encode(), "format": b"2"})
+    return oid
+
+
+def keys_at(height: int, count: int, start: str = "k") -> list[str]:
+    """Keys that begin a node at every height below this one and at none from it on."""
+    found = [f"{start}{i:06}" for i in range(60_000) if tree.level(f"{start}{i:06}") == height]
+    return found[:count]
+
+
+ATOM = encode([0, 1])
+LOW = keys_at(0, 40)
+HIGH = keys_at(1, 40)
+HIGHER = keys_at(2, 5)
+
+
+def built(store: KVStore, keys: Iterable[str]) -> ObjectId:
+    root, objects, _ = tree.update(lambda oid: None, None, dict.fromkeys(keys, ATOM))  # type: ignore[arg-type, return-value]
+    for kind, body in objects.values():
+        plant(store, kind, bytes(body))
+    assert root is not None
+    return root
+
+
+def leaf(store: KVStore, *keys: str) -> ObjectId:
+    return node(store, 0, list(keys), [ATOM] * len(keys))
+
+
+def pair(store: KVStore, left: list[str], right: list[str], **wrong: object) -> ObjectId:
+    """A root over two leaves."""
+    fields = {
+        "height": 1,
+        "keys": [left[0], right[0]],
+        "items": [leaf(store, *left), leaf(store, *right)],
+        "counts": [len(left), len(right)],
+    } | wrong
+    return node(store, *fields.values())  # type: ignore[arg-type]
+
+
+def low_before(key: str, count: int = 3) -> list[str]:
+    return [low for low in LOW if low < key][:count]
+
+
+SPLIT = HIGH[2]
+LEFT, RIGHT = low_before(SPLIT), [SPLIT, SPLIT + "x"]
+assert tree.level(SPLIT + "x") == 0
+
+
+def entry(*fields: object) -> bytes:
+    return encode(list(fields))
+
+
+def with_entry(store: KVStore, data: bytes) -> ObjectId:
+    return node(store, 0, ["k"], [data])
+
+
+def linked(store: KVStore, **wrong: object) -> ObjectId:
+    body = b"blob " * 100
+    fields = {"id": plant(store, BLOB, body), "length": len(body)} | wrong
+    return with_entry(store, entry(2, list(fields.values()), fields["length"], "bytes"))
+
+
+PIECES = [Random(number).randbytes(9000) for number in range(40)]
+GOES_ON = [piece for piece in PIECES if ObjectId.of(BLOB, piece)[-1] % 8]
+ENDS = [piece for piece in PIECES if not ObjectId.of(BLOB, piece)[-1] % 8]
+
+
+def index(store: KVStore, height: int, items: Iterable[tuple[ObjectId, int]]) -> tuple[ObjectId, int]:
+    """An index over these, and its length."""
+    ids, lengths = zip(*items, strict=True)
+    return plant(store, INDEX, encode([height, b"".join(ids), lengths])), sum(lengths)
+
+
+def chunks(store: KVStore, pieces: Iterable[bytes]) -> list[tuple[ObjectId, int]]:
+    return [(plant(store, BLOB, piece), len(piece)) for piece in pieces]
+
+
+def value_of(store: KVStore, oid: ObjectId, length: int) -> ObjectId:
+    return with_entry(store, entry(2, [oid, length], length, "bytes"))
+
+
+def streamed(store: KVStore, *pieces: bytes, height: int = 1, **wrong: object) -> ObjectId:
+    """A value of one index over these chunks."""
+    ids = [oid for oid, _ in chunks(store, pieces)]
+    lengths = wrong.get("lengths", [len(piece) for piece in pieces])
+    oid = plant(store, INDEX, encode([height, b"".join(ids), lengths]))
+    return value_of(store, oid, wrong.get("length", sum(map(len, pieces))))  # type: ignore[arg-type]
+
+
+def levels(store: KVStore, *runs: list[bytes], height: int = 2) -> ObjectId:
+    """A value of an index, at height 2, over an index for each run of chunks."""
+    return value_of(store, *index(store, height, [index(store, 1, chunks(store, run)) for run in runs]))
+
+
+NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
+    "descending keys": (lambda s: leaf(s, "b", "a"), "do not ascend", False),
+    "a key twice": (lambda s: leaf(s, "a", "a"), "do not ascend", False),
+    "a key that should begin a leaf": (lambda s: leaf(s, *LEFT, SPLIT), "where its level puts it", True),
+    "a leaf begun by no such key": (lambda s: pair(s, LOW[:2], LOW[2:4]), "where its level puts it", True),
+    "a key that should begin a higher node": (
+        lambda s: pair(s, low_before(HIGHER[1]), [HIGHER[1]]),
+        "where its level puts it",
+        True,
+    ),
+    "a root over one node": (
+        lambda s: node(s, 1, LOW[:1], [leaf(s, *LOW[:3])], [3]),
+        "it is the root, and has one node below it only",
+        True,
+    ),
+    "a wrong count": (lambda s: pair(s, LEFT, RIGHT, counts=[3, 7]), "has 2 keys, not 7", True),
+    "a wrong height": (
+        lambda s: pair(s, LEFT, RIGHT, height=2),
+        "is at height 0, not 1",
+        False,
+    ),
+    "a negative height": (lambda s: node(s, -1, ["a"], [bytes(32)], [1]), "malformed tree node", False),
+    "a tower": (lambda s: node(s, 13, ["a"], [bytes(32)], [1]), "no node is at height 13", False),
+    "another first key": (
+        lambda s: pair(s, LEFT, RIGHT, keys=[LEFT[0], HIGH[1]]),
+        f"does not begin with {HIGH[1]!r}",
+        False,
+    ),
+    "keys beyond the next node's": (
+        lambda s: pair(s, [*LEFT, RIGHT[1]], RIGHT),
+        f"has keys from {SPLIT!r} on",
+        False,
+    ),
+    "an array of 16 bits": (
+        lambda s: plant(s, TREE, b"\xdc\x00\x04" + encode([0, ["a"], [ATOM], []])[1:]),
+        "not encoded canonically",
+        True,
+    ),
+    "no node": (
+        lambda s: plant(s, TREE, encode([1, 2])),
+        "not a tree node|not enough values|malformed",
+        False,
+    ),
+    "no msgpack": (lambda s: plant(s, TREE, b"\xc1"), "not msgpack", False),
+    "a long key": (lambda s: leaf(s, "k" * 5000), "too long", True),
+    "a tree that is a blob": (lambda s: plant(s, BLOB, b"x"), "is no tree but a blob", False),
+    "an entry that is none": (lambda s: with_entry(s, encode([9, 9])), "the entry of 'k': ", False),
+    "an entry of a wrong size": (
+        lambda s: with_entry(s, entry(2, b"abc", 4, "bytes")),
+        "the entry of 'k': ",
+        False,
+    ),
+    "an entry that is not canonical": (
+        lambda s: with_entry(s, b"\x92\x00\xcc\x01"),
+        "'k' is not encoded",
+        True,
+    ),
+    "a long atom": (lambda s: with_entry(s, entry(0, "x" * 101)), "'k' is too long for an atom", True),
+    "a map for an atom": (lambda s: with_entry(s, entry(0, {})), "the entry of 'k': ", False),
+    "a large part inline": (
+        lambda s: with_entry(s, entry(2, b"x" * 129, 129, "bytes")),
+        "a part of 129 bytes inline",
+        True,
+    ),
+    "a small part linked": (
+        lambda s: with_entry(s, entry(2, [plant(s, BLOB, b"x" * 128), 128], 128, "bytes")),
+        "a part of 128 bytes in a link",
+        True,
+    ),
+    "a link to nothing": (lambda s: linked(s, id=ObjectId(bytes(32))), "it is missing", False),
+    "a link of another length": (lambda s: linked(s, length=499), "has 500 bytes, not 499", False),
+    "a link to a tree": (lambda s: linked(s, id=leaf(s, "a")), "is no blob but a tree", False),
+    "an index that is a blob": (
+        lambda s: linked(s, length=BLOB_BYTES + 1),
+        "is no index but a blob",
+        False,
+    ),
+    "an index of nonsense": (
+        lambda s: streamed(s, *GOES_ON[:3], lengths=[0, 1, 2]),
+        "malformed index",
+        False,
+    ),
+    "an index that goes on": (
+        lambda s: streamed(s, GOES_ON[0], ENDS[0], GOES_ON[1]),
+        "it goes on behind an item that ends it",
+        True,
+    ),
+    "an index that ends early": (
+        lambda s: levels(s, GOES_ON[:2], GOES_ON[2:4]),
+        "it ends before its last item would end it",
+        True,
+    ),
+    "an index with too many items": (
+        lambda s: streamed(s, *GOES_ON[:1] * 129),
+        "malformed index",
+        False,
+    ),
+    "an index of one item": (lambda s: streamed(s, PIECES[0] * 2), "has one item only", True),
+    "an index that is too high": (
+        lambda s: streamed(s, *GOES_ON[:3], height=65),
+        "no index is at height 65|malformed index",
+        False,
+    ),
+    "an index over chunks at height 2": (
+        lambda s: streamed(s, *GOES_ON[:3], height=2),
+        "is no index but a blob",
+        False,
+    ),
+    "an index of another height than the one above says": (
+        lambda s: levels(s, [GOES_ON[0], ENDS[0]], GOES_ON[:2], height=3),
+        "is at height 1, not 2",
+        False,
+    ),
+    "an index with another sum": (
+        lambda s: streamed(s, *GOES_ON[:3], length=27001),
+        "has 27000 bytes, not 27001",
+        False,
+    ),
+    "an index with a wrong length": (
+        lambda s: streamed(s, *GOES_ON[:3], lengths=[9000, 9001, 8999]),
+        "has 9000 bytes, not 9001",
+        False,
+    ),
+    "an index of 16 bits": (
+        lambda s: value_of(
+            s,
+            plant(s, INDEX, b"\xdc\x00\x03" + encode([1, plant(s, BLOB, PIECES[0]) * 2, [9000] * 2])[1:]),
+            18_000,
+        ),
+        "not encoded canonically",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
+def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
+    """What a careless or malicious writer could store, though its id is right."""
+    make, reason, readable = NONSENSE[name]
+    store = Memory()
+    put_on_main(store, make(store))
+    report = Repository(store).fsck(full=full)
+    if not full and name in ("a link of another length", "a link to a tree", "an index with a wrong length"):
+        assert report.ok  # blobs are not looked into
+        return
+    assert not report.ok
+    found = [damage for damage in report.damage if re.search(reason, damage.reason)]
+    assert found, str(report)
+    assert found[0].readable is readable
+    assert bool(report.broken) is any(not damage.readable for damage in report.damage)
+    assert (report.lost_in_all > 0) is any(not damage.readable for damage in report.damage)
+
+
+def test_the_pieces_of_those_are_right() -> None:
+    """Without its one fault each of them would be in order: it is the fault that is found."""
+    store = Memory()
+    for root in (
+        pair(store, LEFT, RIGHT),
+        leaf(store, *LEFT),
+        linked(store),
+        streamed(store, *GOES_ON[:3], ENDS[0]),
+        streamed(store, *GOES_ON[:1] * 128),
+        levels(store, [GOES_ON[0], ENDS[0]], [GOES_ON[1]]),
+        levels(store, [ENDS[0], ENDS[1]], [ENDS[2], ENDS[0]]),
+        levels(store, GOES_ON[:1] * 128, GOES_ON[:2]),
+        with_entry(store, entry(2, b"x" * 128, 128, "bytes")),
+        with_entry(store, entry(0, "x" * 100)),
+        built(store, LOW),
+    ):
+        put_on_main(store, root)
+        report = Repository(store).fsck(full=False)
+        assert report.ok, str(report)
+
+
+def test_a_key_out_of_range_deep_below_is_found() -> None:
+    """The last key of a subtree has to come before the next subtree's first, at whatever height they part."""
+    store = Memory()
+    top = HIGHER[3]
+    below = [key for key in HIGH if key < top]
+    first = node(
+        store, 1, [LOW[0], below[0]], [leaf(store, LOW[0]), leaf(store, below[0], top + "x")], [1, 2]
+    )
+    second = leaf(store, top)
+    second = node(store, 1, [top], [second], [1])
+    assert tree.level(top + "x") == 0
+    root = node(store, 2, [LOW[0], top], [first, second], [3, 1])
+    put_on_main(store, root)
+    report = Repository(store).fsck()
+    assert [damage.id for damage in report.damage] == [str(first)]
+    assert f"has keys from {top!r} on" in report.damage[0].reason
+
+
+def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
+    """A node that is in order below one parent is still found to be wrong below another."""
+    store = Memory()
+    right = put_on_main(store, pair(store, LEFT, RIGHT))
+    store.set("r/heads/right", str(right).encode())
+    wrong = put_on_main(store, pair(store, LEFT, RIGHT, counts=[3, 3]), message="wrong")
+    for main, other in ((right, wrong), (wrong, right)):
+        store.set_many({"r/heads/main": str(main).encode(), "r/heads/right": str(other).encode()})
+        report = Repository(store).fsck()
+        assert [damage.reason.partition(" has ")[2] for damage in report.damage] == ["2 keys, not 3"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:
+    """Of all ways to cut keys into nodes, fsck takes the one that the format asks for, and no other."""
+    pool = LOW[:8] + HIGH[:4] + HIGHER[:2]
+    keys = sorted(data.draw(st.sets(st.sampled_from(pool), min_size=2, max_size=9)))
+    store = Memory()
+    items: list[tuple[str, ObjectId, int]] = []
+    begin = 0
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(keys) - 1), max_size=4)))
+    for end in [*cuts, len(keys)]:
+        part = keys[begin:end]
+        items.append((part[0], leaf(store, *part), len(part)))
+        begin = end
+    height = 0
+    while len(items) > 1:
+        height += 1
+        cuts = sorted(data.draw(st.sets(st.integers(1, len(items) - 1), max_size=2))) if height < 4 else []
+        begin, above = 0, []
+        for end in [*cuts, len(items)]:
+            run = items[begin:end]
+            firsts, ids, counts = (list(column) for column in zip(*run, strict=True))
+            above.append((firsts[0], node(store, height, firsts, ids, counts), sum(counts)))
+            begin = end
+        items = above
+    root = items[0][1]
+    put_on_main(store, root)
+    assert Repository(store).fsck().ok is (root == built(Memory(), keys))
+
+
+def commit_rows(store: KVStore, body: object) -> None:
+    oid = plant(store, COMMIT, encode(body))
+    store.set_many({"r/heads/main": str(oid).encode(), "format": b"1"})
+
+
+NOW = microseconds(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "readable"),
+    [
+        ([None, [], NOW, "m", {"b": 1, "a": 2}, []], "not encoded canonically", True),
+        ([None, [], NOW, "m", {}, [["k", NOW, {"b": 1, "a": 1}, ""]]], "not encoded canonically", True),
+        ([None, [], NOW, "m", {}], "values to unpack", False),
+        ([None, [], "now", "m", {}, []], "not a commit", False),
+        ([bytes(32), [], NOW, "m", {}, []], "it is missing", False),
+        ([b"short", [], NOW, "m", {}, []], "an id of 32 bytes is missing", False),
+    ],
+)
+def test_commits_that_make_no_sense(body: list[object], reason: str, readable: bool) -> None:
+    """A commit is decoded, and encoded again, and what it names has to be there."""
+    store = Memory()
+    commit_rows(store, body)
+    report = Repository(store).fsck()
+    assert [damage.readable for damage in report.damage] == [readable]
+    assert reason in report.damage[0].reason
+    assert bool(report.broken) is not readable
+
+
+@pytest.mark.parametrize("shift", [timedelta(), timedelta(microseconds=-5)])
+def test_a_commit_has_to_be_dated_after_its_parents(shift: timedelta) -> None:
+    """Walking by time relies on it; a merge is checked against each."""
+    store = Memory()
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    old = plant(store, COMMIT, Commit(None, (), time - timedelta(days=1)).body)
+    late = plant(store, COMMIT, Commit(None, (old,), time, "late").body)
+    merge = plant(store, COMMIT, Commit(None, (old, late), time + shift, "merge").body)
+    store.set_many({"r/heads/main": str(merge).encode(), "format": b"1"})
+    report = Repository(store).fsck()
+    assert [(damage.id, damage.readable) for damage in report.damage] == [(str(merge), True)]
+    assert f"not dated after its parent {late}" in report.damage[0].reason
+
+
+def test_a_parent_that_is_a_blob() -> None:
+    """The history ends there; the commit's own state is whole."""
+    store = Memory()
+    blob = plant(store, BLOB, b"x")
+    commit_rows(store, [leaf(store, "a"), [blob], NOW, "m", {}, []])
+    report = Repository(store).fsck()
+    assert "is no commit but a blob" in report.damage[0].reason
+    assert report.broken == ()
+    assert [item.what for item in report.lost] == ["the commit itself, and what only it leads to"]
+    assert f"o/{blob}" in store
+    Repository(store).fsck(repair=True)
+    assert [commit.message for commit in Versioned(store).log()] == ["m"]
+    assert f"o/{blob}" in store

@@ -1,0 +1,544 @@
+"""fsck: every kind of damage is found, and told by branch, commit and key."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from damaged_stores import LONG, TEXT, check_clean, copy, damaged, fill, lost, states, told
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Cache, Disk, KVStore, Memory, Versioned
+from vstate.errors import CorruptObject, CorruptStore, VStateError
+from vstate.objects.ids import BLOB, ObjectId
+from vstate.repo import Repository
+from vstate.repo.fsck import LISTED
+from vstate.testing import Faulty
+
+SOAK = bool(os.environ.get("VSTATE_SOAK"))
+
+
+# What is whole
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_whole_store(filled: Mapping[str, bytes], full: bool) -> None:
+    """A store of everything is whole; each object is counted, by its kind."""
+    store = copy(filled)
+    report = check_clean(store, full=full)
+    letters = Counter(value[:1].decode().lower() for key, value in filled.items() if key.startswith("o/"))
+    assert {name[0]: count for name, count in report.objects.items()} == letters
+    assert report.refs == 3
+    assert report.reflog_lines == sum(key.startswith("reflog/") for key in filled)
+    assert dict(store.items()) == filled
+
+
+@pytest.mark.parametrize("stores", ["memory", "cache", "faulty", "disk", "empty"])
+def test_whole_stores_of_all_kinds(stores: str, tmp_path: Path) -> None:
+    """Whatever holds the rows."""
+    store: KVStore = {
+        "memory": Memory,
+        "cache": lambda: Cache(Memory()),
+        "faulty": lambda: Faulty(Memory(), atomic=False),
+        "disk": lambda: Disk(tmp_path / "store"),
+        "empty": Memory,
+    }[stores]()
+    if stores != "empty":
+        fill(store)
+    report = check_clean(store)
+    assert sum(report.objects.values()) == len(list(store.keys("o/")))
+    check_clean(store, repair=True)
+    store.close()
+
+
+def test_a_store_of_format_1(tmp_path: Path) -> None:
+    """What the first format wrote is whole, and none of it is foreign."""
+    shutil.copytree(Path(__file__).parent.parent / "stores" / "format-1", tmp_path / "store")
+    with Disk(tmp_path / "store") as disk:
+        assert check_clean(disk).refs == 3
+
+
+def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> None:
+    """Where gc cut a history off nothing is missing; without its note everything before is."""
+    store = copy(filled)
+    repo = Repository(store)
+    repo.delete_branch("side")
+    repo.delete_tag("v1")
+    repo.gc(branch="main", keep_last=2, keep_reflog="0")
+    check_clean(store)
+    for key in list(store.keys("shallow/")):
+        store.delete(key)
+    report = Repository(store).fsck()
+    assert {damage.reason for damage in report.damage} == {"it is missing"}
+    assert not report.broken
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=6), st.binary(max_size=200)), max_size=30))
+def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
+    """Whatever is committed, fsck has nothing to say of it."""
+    store = Memory()
+    state = Versioned(store)
+    for what, key, value in steps:
+        if what == 0:
+            state[key] = value * (200 if value.endswith(b"\1") else 1)
+        elif what == 1:
+            state[key] = [value, key]
+        elif what == 2:
+            state.pop(key, None)
+        else:
+            state.record("event", key=key, value=value)
+            state.commit(key, value=value)
+    state.commit("end")
+    check_clean(store)
+
+
+def test_each_object_is_read_once() -> None:
+    """However many commits share an object, it is read and verified once."""
+
+    class Counting(Memory):
+        def get(self, key: str) -> bytes | None:
+            reads[key] += 1
+            return super().get(key)
+
+    reads: Counter[str] = Counter()
+    store = Counting()
+    state = Versioned(store)
+    state.update({f"k{i:04}": f"{i}" * 100 for i in range(500)})
+    state["long"] = LONG * 3
+    state.commit()
+    for number in range(100):
+        state[f"k{number * 7 % 500:04}"] = f"new {number}" * 100
+        state["long"] = state["long"] + b"more"
+        state.commit()
+    reads.clear()
+    check_clean(store)
+    counts = Counter(count for key, count in reads.items() if key.startswith("o/"))
+    assert counts == {1: len(list(store.keys("o/")))}
+
+
+def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
+    """Objects that nothing leads to are no damage, unless they are damaged themselves."""
+    store = copy(filled)
+    repo = Repository(store)
+    extra = repo.objects.stored({ObjectId.of(BLOB, b"x" * 300): (BLOB, b"x" * 300)})  # type: ignore[dict-item]
+    store.set_many(extra)
+    report = repo.fsck()
+    assert report.ok
+    assert report.orphans == 1
+    assert repo.fsck(full=False).orphans == 0
+    (key,) = extra
+    store.set(key, extra[key][:-1])
+    report = repo.fsck()
+    assert not report.ok
+    assert [damage.id for damage in report.damage] == [key[2:]]
+    assert "nothing leads to it" in report.damage[0].reason
+    assert (report.lost_in_all, report.broken) == (0, ())
+    assert repo.fsck(full=False).ok
+    assert repo.fsck(repair=True).ok
+    assert key not in store
+    assert f"damaged/{key[2:]}" in store
+
+
+def test_foreign_rows_are_counted(filled: Mapping[str, bytes]) -> None:
+    """Rows that are not vstate's are no damage."""
+    store = copy(filled)
+    store.set_many({"o/x": b"", "o/" + "A" * 64: b"", "note": b"", "r/other/x": b""})
+    Versioned(store).set_policy("k", "ours")
+    report = Repository(store).fsck()
+    assert report.ok
+    assert report.foreign == 4
+    before = dict(store.items())
+    Repository(store).fsck(repair=True)
+    assert dict(store.items()) == before
+
+
+# Damage to objects
+
+
+def every_object(rows: Mapping[str, bytes]) -> list[str]:
+    keys = sorted(key for key in rows if key.startswith("o/"))
+    by_letter: dict[bytes, list[str]] = {}
+    for key in keys:
+        by_letter.setdefault(rows[key][:1], []).append(key)
+    # Blobs by the hundred are alike.
+    return [key for same in by_letter.values() for key in (same if SOAK else same[:25])]
+
+
+@pytest.mark.parametrize("how", ["missing", "flipped", "cut", "empty", "swapped", "kind"])
+def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how: str) -> None:
+    """The object is named, and what is said to be lost is what cannot be read, of every commit; no more, no less."""
+    right = states(filled)
+    (undone,) = right.keys() - {commit.id for commit in Repository(copy(filled)).log("main")}
+    keys = every_object(filled)
+    for number, key in enumerate(keys):
+        other = filled[keys[number - 1]]
+        store = copy(filled)
+        store.transact({key: damaged(filled[key], how, other)}, {})
+        before = dict(store.items())
+        report = Repository(store).fsck()
+        if how == "missing" and key == f"o/{undone}":
+            assert report.ok  # for all that anybody knows, gc has removed it
+            continue
+        assert not report.ok
+        assert [damage.id for damage in report.damage] == [key[2:]], str(report)
+        assert not report.damage[0].readable
+        assert dict(store.items()) == before
+        if number % 3 == 0:
+            walkable = {item.commit for item in report.lost if item.what.startswith("the commit itself")}
+            shown = {pair for pair in lost(store, right) if pair[0] not in walkable or pair[0] == key[2:]}
+            assert told(report, right) == shown, (key, str(report))
+        heads = Repository(copy(filled)).refs.all()
+        broken = {
+            name
+            for name, oid in heads.items()
+            if any(commit == str(oid) for commit, _ in told(report, right))
+        }
+        assert set(report.broken) == broken
+
+
+def test_damage_that_many_commits_share_is_told_for_each() -> None:
+    """A lost value is listed for every commit that has it, the newest first; what is not listed is counted."""
+    store = Memory()
+    state = Versioned(store)
+    state["old"] = TEXT
+    state["new"] = 0
+    for number in range(LISTED + 50):
+        state["new"] = number
+        state.commit(f"{number}")
+    store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
+    report = Repository(store).fsck()
+    assert report.damaged == 1
+    assert report.lost_in_all == LISTED + 50
+    assert len(report.lost) == LISTED
+    assert [item.commit for item in report.lost] == [commit.id for commit in state.log(limit=LISTED)]
+    assert {(item.ref, item.key) for item in report.lost} == {("heads/main", "old")}
+    assert str(report).endswith("lost: and 50 more")
+
+
+def test_much_damage_is_counted() -> None:
+    """Of more than a thousand damaged objects the first are listed and all are counted."""
+    store = Memory()
+    state = Versioned(store)
+    state.update({f"k{i}": f"{i}" * 200 for i in range(LISTED + 20)})
+    state.commit()
+    for key in [key for key, value in store.items("o/") if value[:1] in b"bB"]:
+        store.delete(key)
+    report = Repository(store).fsck()
+    assert (report.damaged, len(report.damage)) == (LISTED + 20, LISTED)
+    assert (report.lost_in_all, len(report.lost)) == (LISTED + 20, LISTED)
+    repaired = Repository(store).fsck(repair=True)
+    assert repaired.broken == ("heads/main",)
+    assert len(list(store.keys("damaged/"))) == LISTED + 20
+
+
+def test_quick_sees_that_blobs_are_missing_but_not_what_they_hold(filled: Mapping[str, bytes]) -> None:
+    """`full=False` reads no blob: a missing one is found, a flipped one is not."""
+    key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
+
+    class Guarded(Memory):
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            wanted = list(keys)
+            assert not blobs.intersection(wanted)
+            return super().get_many(wanted)
+
+    blobs = {key for key, value in filled.items() if value[:1] in b"bB"}
+    store = Guarded()
+    store.set_many(filled)
+    store.set(key, filled[key][:-1])
+    assert Repository(store).fsck(full=False).ok
+    store.delete(key)
+    report = Repository(store).fsck(full=False)
+    assert [damage.id for damage in report.damage] == [key[2:]]
+    assert {item.key for item in report.lost} == {"text"}
+
+
+def test_a_cache_hides_no_damage(filled: Mapping[str, bytes], tmp_path: Path) -> None:
+    """What is checked is the store, not the copies in front of it; repair drops those too."""
+    memory = copy(filled)
+    cache = Cache(memory, directory=tmp_path / "tier")
+    state = Versioned(cache)
+    assert dict(state)
+    assert state.head is not None
+    key = f"o/{state.head.tree}"
+    memory.set(key, filled[key][:-1])
+    assert cache.get(key) == filled[key]
+    report = Repository(cache).fsck()
+    assert [damage.id for damage in report.damage] == [key[2:]]
+    assert Repository(cache).fsck(repair=True).ok
+    assert key not in memory
+    assert cache.get(key) is None
+    cache.close()
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "reason"),
+    [
+        ("r/heads/main", b"nonsense", "ref", "is no id of a commit"),
+        ("r/heads/main", b"A" * 64, "ref", "is no id of a commit"),
+        ("r/heads/main", b"\xff" * 64, "ref", "is no id of a commit"),
+        ("r/tags/v1", b"", "ref", "is no id of a commit"),
+        ("r/HEAD", b"main", "ref", "is no id of a commit"),
+        ("r/HEAD", b"ref: heads/a..b", "ref", "is not a branch name"),
+        ("r/HEAD", b"ref: tags/v1", "ref", "is no id of a commit"),
+        ("reflog/heads/main:0000000000000000000000", b"\x93\xc0\xc0\xc4", "reflog", "bad reflog entry"),
+        ("reflog/heads/main:0000000000000000000000", b"\x93\xc0\xc0\x01", "reflog", "says no action"),
+        ("reflog/heads/main:then", b"\x93\xc0\xc0\xa1x", "reflog", "has no time"),
+        ("shallow/" + "0" * 64, b"\x01", "shallow", "names no parents"),
+        ("shallow/x", b"\x90", "shallow", "names no parents"),
+        ("format", None, "format", "does not say which format it has"),
+        ("format", b"0", "format", "says that it has format 0"),
+    ],
+)
+def test_rows_that_make_no_sense(
+    filled: Mapping[str, bytes], key: str, value: bytes | None, kind: str, reason: str
+) -> None:
+    """Refs, HEAD, the reflog, the ends of histories and the format: found, and repaired."""
+    store = copy(filled)
+    store.transact({key: value}, {})
+    report = Repository(store).fsck()
+    assert [(damage.id, damage.kind) for damage in report.damage] == [(key, kind)], str(report)
+    assert reason in report.damage[0].reason
+    assert report.lost_in_all == 0
+    repaired = Repository(store).fsck(repair=True)
+    assert repaired.ok, str(repaired)
+    assert repaired.repaired
+    check_clean(store)
+    if value is not None and kind != "format":
+        assert store.get(f"damaged/{key}") == value
+    state = Versioned(store)
+    assert [commit.message for commit in state.log(limit=2)] == ["fourth", "merged"]
+    assert Repository(store).gc().removed == 0
+
+
+def test_a_ref_of_a_bad_name_is_told(filled: Mapping[str, bytes]) -> None:
+    """It can be read, so it is left."""
+    store = copy(filled)
+    store.set("r/heads/a..b", filled["r/heads/main"])
+    report = Repository(store).fsck(repair=True)
+    assert not report.ok
+    assert [(damage.id, damage.readable) for damage in report.damage] == [("r/heads/a..b", True)]
+    assert store.get("r/heads/a..b") == filled["r/heads/main"]
+
+
+def test_a_ref_to_what_is_no_commit(filled: Mapping[str, bytes]) -> None:
+    """A branch that names a tree is broken, and the tree is not to blame."""
+    store = copy(filled)
+    root = Repository(store).branch("main").tree
+    store.set("r/heads/main", str(root).encode())
+    report = Repository(store).fsck()
+    assert report.broken == ("heads/main",)
+    assert [(damage.id, damage.kind) for damage in report.damage] == [("r/heads/main", "ref")]
+    assert "is no commit but a tree" in report.damage[0].reason
+    assert Repository(store).fsck(repair=True).ok
+    assert store.get("r/heads/main") == filled["r/heads/main"]
+    assert f"o/{root}" in store
+
+
+# Beside others
+
+
+def test_what_gc_removes_meanwhile_is_not_missing() -> None:
+    """fsck looks again if gc swept while it was looking."""
+
+    class Swept(Memory):
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            wanted = list(keys)
+            if tree_key in wanted and not done:
+                done.append(True)
+                Repository(self).delete_branch("side")
+                Repository(self).gc(keep_reflog="0")
+            return super().get_many(wanted)
+
+    done: list[bool] = []
+    store = Swept()
+    tree_key = ""
+    state = Versioned(store)
+    state["a"] = 1
+    state.commit("base")
+    side = Versioned(store, branch="side")
+    side["b"] = TEXT
+    commit = side.commit("side")
+    assert commit is not None
+    tree_key = f"o/{commit.tree}"
+    report = Repository(store).fsck()
+    assert done
+    assert report.ok, str(report)
+
+
+def test_what_is_committed_meanwhile_is_no_orphan() -> None:
+    """A commit that is made while fsck looks at the older ones counts as led to."""
+    store = Memory()
+    state = Versioned(store)
+    state.update({f"k{i}": f"{i}" * 200 for i in range(300)})
+    state.commit("base")
+    made: list[int] = []
+
+    def commit(what: str, count: int) -> None:
+        if not made:
+            made.append(count)
+            state["new"] = LONG
+            state.commit("meanwhile")
+
+    report = Repository(store).fsck(progress=commit)
+    assert made
+    assert report.ok
+    assert report.orphans == 0
+
+
+def test_garbage_that_is_needed_again_is_read_where_it_waits() -> None:
+    """What gc put aside in a store without transactions, and a ref leads to again, is there."""
+    memory = Memory()
+    store = Faulty(memory, atomic=False)
+    state = fill(store)
+    head = state.head
+    assert head is not None
+    state.reset("HEAD~2")
+    Repository(store).gc(keep_reflog="0")
+    assert f"trash/{head.id}" in memory
+    memory.set("r/heads/main", head.id.encode())
+    check_clean(store)
+    check_clean(store, full=False)
+    key = f"trash/{head.tree}"
+    row = memory.get(key)
+    assert row is not None
+    memory.set(key, row[:-1])
+    report = Repository(store).fsck()
+    assert [damage.id for damage in report.damage] == [str(head.tree)]
+    assert Repository(store).fsck(repair=True).ok
+    assert memory.get(f"damaged/{head.tree}") == row[8:-1]
+
+
+# Disk
+
+
+@pytest.fixture
+def disk_file(tmp_path: Path) -> Path:
+    """The file of a closed store of everything, with some free pages."""
+    with Disk(tmp_path / "disk") as disk:
+        fill(disk)
+        disk.set_many({f"x/{i}": bytes(5000) for i in range(40)})
+        disk.delete_many([f"x/{i}" for i in range(40)])
+    return tmp_path / "disk" / "vstate.db"
+
+
+def with_bytes(file: Path, at: int, new: bytes) -> None:
+    with open(file, "r+b") as opened:
+        opened.seek(at)
+        opened.write(new)
+
+
+def test_a_damaged_list_of_free_pages_is_found(disk_file: Path) -> None:
+    """What would be overwritten by the next commit is found though every value can still be read."""
+    data = disk_file.read_bytes()
+    trunk = int.from_bytes(data[32:36], "big")
+    assert trunk
+    with_bytes(disk_file, (trunk - 1) * 4096 + 8, (2).to_bytes(4, "big"))  # a page of the table
+    with Disk(disk_file.parent) as disk:
+        report = Repository(disk).fsck()
+        assert not report.ok
+        assert {(damage.kind, damage.readable) for damage in report.damage} == {("file", True)}
+        assert report.lost_in_all == 0
+        assert Repository(disk).fsck(full=False).ok
+
+
+def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mapping[str, bytes]) -> None:
+    """Where SQLite refuses a page, only the objects on it are lost."""
+    with Disk(disk_file.parent) as disk:
+        right = states(dict(disk.items()))
+        root = Repository(disk).branch("main").tree
+        assert root is not None
+        key = b"\xff" + root
+    data = disk_file.read_bytes()
+    places = [match.start() for match in re.finditer(re.escape(key), data)]
+    page = max(place // 4096 for place in places if data[place // 4096 * 4096] == 13)  # of the table
+    with_bytes(disk_file, page * 4096, b"\x63")
+    with Disk(disk_file.parent) as disk:
+        report = Repository(disk).fsck()
+        assert not report.ok
+        assert str(root) in {damage.id for damage in report.damage}
+        assert "heads/main" in report.broken
+        wanted = {damage.id for damage in report.damage if damage.kind in ("blob", "index", "tree", "commit")}
+        assert 0 < len(wanted) < 40
+        assert right
+
+
+@pytest.mark.parametrize("seed", range(8 if SOAK else 2))
+def test_a_flipped_bit_in_the_file_never_passes_for_a_value(
+    disk_file: Path, seed: int, tmp_path: Path
+) -> None:
+    """If fsck finds nothing, everything reads as it did; if it does not, it says so by a report or a StorageError."""
+    with Disk(disk_file.parent) as disk:
+        right = {commit.id: dict(Versioned(disk).checkout(commit)) for commit in Versioned(disk).log()}
+    data = disk_file.read_bytes()
+    chance = Random(seed)
+    outcomes: Counter[str] = Counter()
+    for number in range(120):
+        directory = tmp_path / f"{number}"
+        directory.mkdir()
+        flipped = bytearray(data)
+        flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        (directory / "vstate.db").write_bytes(flipped)
+        try:
+            with Disk(directory, create=False) as disk:
+                report = Repository(disk).fsck()
+                if report.ok:
+                    state = Versioned(disk)
+                    assert {commit.id: dict(state.checkout(commit)) for commit in state.log()} == right
+                else:
+                    assert report.damage
+                    Repository(disk).fsck(repair=True)
+                outcomes["ok" if report.ok else "damaged"] += 1
+        except CorruptObject:
+            raise
+        except VStateError as error:
+            outcomes[type(error).__name__] += 1
+        shutil.rmtree(directory)
+    assert outcomes["damaged"] > 5
+    assert outcomes["ok"] > 5
+
+
+def test_a_store_that_cannot_be_read_at_all_raises(tmp_path: Path) -> None:
+    """As any other use of it does."""
+    with Disk(tmp_path / "s") as disk:
+        fill(disk)
+    file = tmp_path / "s" / "vstate.db"
+    data = bytearray(file.read_bytes())
+    data[4096 : len(data)] = bytes(len(data) - 4096)
+    file.write_bytes(data)
+    with Disk(tmp_path / "s") as disk, pytest.raises(CorruptStore):
+        Repository(disk).fsck()
+
+
+def test_closing_the_store_ends_a_check_of_its_file(tmp_path: Path) -> None:
+    """Ctrl-C does not wait until SQLite has read the whole file."""
+    with Disk(tmp_path / "s", durability="process") as disk:
+        disk.set_many({f"x/{i}": bytes(200_000) for i in range(300)})
+        from threading import Thread
+
+        outcomes: list[object] = []
+
+        def check() -> None:
+            try:
+                outcomes.append(list(disk.check()))
+            except VStateError as error:
+                outcomes.append(error)
+
+        thread = Thread(target=check)
+        thread.start()
+        began = time.monotonic()
+        disk.close()
+        thread.join()
+        assert time.monotonic() - began < 5
+        assert len(outcomes) == 1

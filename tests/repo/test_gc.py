@@ -1,0 +1,819 @@
+"""gc: what refs and the reflog lead to stays, the rest goes, whoever else is at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Cache, Disk, KVStore, Memory, Versioned
+from vstate.errors import (
+    CorruptObject,
+    InvalidInput,
+    MergeConflict,
+    NotFound,
+    RefMoved,
+    StoreUnavailable,
+)
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
+from vstate.objects.stream import is_single, read_index
+from vstate.repo import Repository, gc, reach
+from vstate.repo.objects import TRASH, Objects
+from vstate.repo.reach import IdSet
+from vstate.repo.refs import line_check
+from vstate.testing import Faulty
+from vstate.values.entry import Entry
+
+SOAK = bool(os.environ.get("VSTATE_SOAK"))
+
+
+class Plain(KVStore):
+    """A store without transactions: the five methods, and nothing that keeps others out."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        return self.values.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: str) -> None:
+        self.values.pop(key, None)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter([key for key in self.values if key.startswith(prefix)])
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        if self.values.get(key) != expected:
+            return False
+        if new is None:
+            self.delete(key)
+        else:
+            self.values[key] = new
+        return True
+
+
+def large(number: int) -> bytes:
+    """A value of many chunks, of which two differ in a few."""
+    return Random(7).randbytes(30_000) + number.to_bytes(4, "big") + Random(8).randbytes(20_000)
+
+
+def objects_of(store: KVStore) -> set[str]:
+    return {key.removeprefix("o/") for key in store.keys("o/")}
+
+
+def rows_of(store: KVStore) -> dict[str, bytes]:
+    return dict(store.items())
+
+
+def needed(store: KVStore, *, reflog: bool = True) -> set[str]:
+    """What refs lead to, and with `reflog` its lines: the plainest way, an object at a time."""
+    objects, repo = Objects(store), Repository(store)
+    waiting = [(COMMIT, oid) for oid in repo.refs.all().values()]
+    for key, value in store.items("reflog/") if reflog else ():
+        line = repo.refs.parse_line(key, value)
+        waiting += [(COMMIT, oid) for oid in (line.old, line.new) if oid and f"o/{oid}" in store]
+    found: set[str] = set()
+    while waiting:
+        kind, oid = waiting.pop()
+        if str(oid) in found:
+            continue
+        found.add(str(oid))
+        if kind is COMMIT:
+            commit = objects.commit(oid)
+            waiting += [(COMMIT, parent) for parent in repo.history.parents(commit)]
+            waiting += [(TREE, commit.tree)] if commit.tree is not None else []
+        elif kind is TREE:
+            node = objects.node(oid)
+            waiting += [(TREE, child) for child in node.children()]
+            for item in () if node.height else node.items:
+                links = Entry.decode(item).links
+                waiting += [(BLOB if is_single(link) else INDEX, link.id) for link in links]
+        elif kind is INDEX:
+            height, items = read_index(objects.read(INDEX, oid))
+            waiting += [(BLOB if height == 1 else INDEX, child) for child, _ in items]
+    return found
+
+
+def whole(store: KVStore) -> None:
+    """Nothing that a ref leads to is missing or damaged."""
+    report = Repository(store).fsck()
+    assert report.ok, str(report)
+
+
+def age_reflog(store: KVStore, days: float) -> None:
+    """Make every line of the reflog older."""
+    for key, value in list(store.items("reflog/")):
+        begin, _, mark = key.rpartition(":")
+        time = int(mark[:16], 16) - int(days * 86_400 * 10**9)
+        aged = f"{begin}:{time:016x}"
+        store.transact({key: None, aged + line_check(aged, value): value}, {})
+
+
+def chain(store: KVStore, count: int = 5, branch: str | None = None) -> Versioned:
+    """A branch of so many commits, each with a value of its own."""
+    state = Versioned(store, branch=branch)
+    for number in range(count):
+        state[f"own/{number}"] = f"value {number} " * 20
+        state["shared"] = large(number)
+        state.commit(f"c{number}")
+    return state
+
+
+# What stays
+
+
+actions = st.one_of(
+    st.tuples(st.just("set"), st.integers(0, 5), st.integers(0, 3)),
+    st.tuples(st.just("large"), st.integers(0, 1), st.integers(0, 5)),
+    st.tuples(st.just("delete"), st.integers(0, 5)),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("fork"), st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(st.just("switch"), st.integers(0, 2)),
+    st.tuples(st.just("reset"), st.integers(0, 3)),
+    st.tuples(st.just("rollback"), st.integers(0, 3)),
+    st.tuples(st.just("merge"), st.integers(0, 2)),
+    st.tuples(st.just("tag"), st.integers(0, 2)),
+    st.tuples(st.just("untag"), st.integers(0, 2)),
+    st.tuples(st.just("drop"), st.integers(0, 2)),
+    st.tuples(st.just("detach"), st.integers(0, 3)),
+    st.tuples(st.just("age")),
+)
+
+
+def carry_out(store: KVStore, steps: list[tuple[object, ...]]) -> None:
+    """Make a history of these steps; one that does not go just now is left out."""
+    repo = Repository(store)
+    state = Versioned(store, branch="main")
+    state["first"] = 1
+    state.commit("first")
+    for name, *arguments in steps:
+        number = arguments[0] if arguments else 0
+        try:
+            if name == "set":
+                state[f"k{number}"] = f"{arguments[1]}" * 150
+            elif name == "large":
+                state[f"large{number}"] = large(int(str(arguments[1])))
+            elif name == "delete":
+                state.pop(f"k{number}", None)
+            elif name == "commit":
+                state.commit("step")
+            elif name == "fork":
+                state.create_branch(f"b{number}", f"HEAD~{arguments[1]}")
+            elif name == "age":
+                age_reflog(store, 20)
+            elif name == "tag":
+                state.tag(f"t{number}")
+            elif name == "untag":
+                state.delete_tag(f"t{number}")
+            elif name == "drop":
+                state.delete_branch(f"b{number}")
+            elif name == "detach":
+                repo.checkout(str(repo.resolve(f"{state.branch}~{number}").id))
+            else:
+                state.commit("before")
+                if name == "switch":
+                    state.switch(f"b{number}")
+                elif name == "reset":
+                    state.reset(f"HEAD~{number}")
+                elif name == "rollback":
+                    state.rollback(f"HEAD~{number}")
+                elif name == "merge":
+                    state.merge(f"b{number}", policy="ours")
+        except (NotFound, InvalidInput):
+            pass
+        except Exception as error:  # AlreadyExists, a merge of what is merged: not what this is about
+            if type(error).__module__ != "vstate.errors":
+                raise
+    state.discard()
+
+
+@settings(max_examples=60)
+@given(st.lists(actions, min_size=3, max_size=25), st.booleans())
+def test_exactly_what_is_needed_stays(steps: list[tuple[object, ...]], atomic: bool) -> None:
+    """Whatever the history, what is left is what refs and the reflog lead to, and a dry run says so before."""
+    memory = Memory()
+    carry_out(memory, steps)
+    before = rows_of(memory)
+    predicted = Repository(memory).gc(dry_run=True)
+    assert rows_of(memory) == before
+    store = memory if atomic else Faulty(memory, atomic=False)
+    report = Repository(store).gc(grace="0")
+    assert objects_of(memory) == needed(memory)
+    assert report.live == len(objects_of(memory)) == predicted.live
+    gone = {key: value for key, value in before.items() if key.startswith("o/") and key not in memory}
+    if atomic:
+        assert (report.removed, report.removed_bytes) == (len(gone), sum(map(len, gone.values())))
+    assert (predicted.removed, predicted.removed_bytes) == (len(gone), sum(map(len, gone.values())))
+    assert report.reflog_lines == predicted.reflog_lines
+    whole(memory)
+    Repository(memory).gc(keep_reflog="0", grace="0")
+    assert objects_of(memory) == needed(memory, reflog=False)
+    whole(memory)
+    again = Repository(memory).gc(keep_reflog="0")
+    assert (again.removed, again.reflog_lines, again.waiting) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("age", "stays"), [("10d", False), ("50d", True), (timedelta(days=50), True)])
+def test_the_reflog_keeps_what_it_names_for_a_time(age: str | timedelta, stays: bool) -> None:
+    """What only a line of the reflog leads to stays until the line is old enough; then both go."""
+    store = Memory()
+    state = chain(store, 3)
+    dead = state.head
+    state.reset("HEAD~2")
+    age_reflog(store, 40)
+    state.refresh()
+    state["new"] = 1
+    state.commit("young")
+    repo = Repository(store)
+    report = repo.gc(keep_reflog=age)
+    assert (f"o/{dead.id}" in store) is stays
+    assert report.reflog_lines == (0 if stays else 4)
+    assert len(list(repo.refs.reflog("heads/main"))) == (5 if stays else 1)
+    whole(store)
+
+
+def test_lines_about_one_commit_keep_both_sides() -> None:
+    """A line keeps the commit that the ref left, too: a deleted branch can be had back."""
+    store = Memory()
+    state = chain(store, 2)
+    state.create_branch("side")
+    side = chain(store, 4, branch="side").head
+    state.delete_branch("side")
+    repo = Repository(store)
+    repo.gc()
+    assert repo.create_branch("again", side.id).id == side.id
+    whole(store)
+
+
+def test_what_the_reflog_names_may_be_gone() -> None:
+    """A line whose commit was removed long ago does not keep gc from working."""
+    store = Memory()
+    state = chain(store, 3)
+    line = next(key for key in store.keys("reflog/heads/main:"))
+    state.reset("HEAD~2")
+    Repository(store).gc(keep_reflog="0")
+    store.set(line, b"\x93\xc4\x20" + b"\x07" * 32 + b"\xc4\x20" + b"\x08" * 32 + b"\xa1x")
+    assert Repository(store).gc().removed == 0
+
+
+@pytest.mark.parametrize("store", [Memory, Plain, lambda: Cache(Memory())], ids=["memory", "plain", "cache"])
+def test_an_empty_store(store: Callable[[], KVStore]) -> None:
+    """A store without commits has nothing to remove."""
+    repo = Repository(store())
+    assert (repo.gc().live, repo.gc(dry_run=True).removed) == (0, 0)
+    with pytest.raises(NotFound, match="no branch 'main'"):
+        repo.gc(branch="main", keep_last=1)
+
+
+def test_damage_in_use_stops_it() -> None:
+    """If something that is needed is missing, what it leads to is not known: nothing is removed."""
+    store = Memory()
+    state = chain(store, 3)
+    state.reset("HEAD~1")
+    store.delete(f"o/{state.head.tree}")
+    before = rows_of(store)
+    with pytest.raises(CorruptObject, match=str(state.head.tree)):
+        Repository(store).gc(keep_reflog="0")
+    assert rows_of(store) == before
+
+
+def test_damage_in_garbage_does_not_matter() -> None:
+    """Garbage goes, whatever state it is in."""
+    store = Memory()
+    state = chain(store, 3)
+    dead = state.head
+    state.reset("HEAD~2")
+    store.set(f"o/{dead.id}", b"c?")
+    store.set("o/" + "0" * 64, b"")
+    Repository(store).gc(keep_reflog="0")
+    assert objects_of(store) == needed(store)
+
+
+def test_rows_of_others_are_left_alone() -> None:
+    """gc knows vstate's rows and leaves the others, also those whose names look alike."""
+    store = Memory()
+    chain(store, 2)
+    others = {"o/x": b"1", "o/" + "A" * 64: b"2", "mine": b"3", "objects/1": b"4", "damaged/note": b"5"}
+    store.set_many(others)
+    Repository(store).gc(keep_reflog="0")
+    assert others.items() <= rows_of(store).items()
+
+
+# Cutting histories off
+
+
+def test_keep_last_ends_the_log_there() -> None:
+    """Only the newest commits are left; the log ends with the last of them, `HEAD~n` says why."""
+    store = Memory()
+    chain(store, 10)
+    repo = Repository(store)
+    report = repo.gc(branch="main", keep_last=3)
+    assert report.shallow == 1
+    fresh = Versioned(store)
+    assert [commit.message for commit in fresh.log()] == ["c9", "c8", "c7"]
+    last = list(fresh.log())[-1]
+    assert repo.history.is_shallow(last)
+    assert dict(fresh.checkout("HEAD~2"))["shared"] == large(7)
+    with pytest.raises(NotFound, match=f"{last.short} is where gc cut the history off"):
+        fresh.checkout("HEAD~3")
+    assert objects_of(store) == needed(store)
+    assert len(Versioned(store).diff("HEAD~2", "HEAD").added) == 2
+    again = repo.gc(branch="main", keep_last=3)
+    assert (again.removed, again.shallow, again.reflog_lines) == (0, 0, 0)
+    fresh["more"] = 1
+    fresh.commit("c10")
+    assert [commit.message for commit in fresh.log()] == ["c10", "c9", "c8", "c7"]
+    whole(store)
+
+
+def test_keep_last_predicts() -> None:
+    """A dry run with a cut changes nothing, and says exactly what the run will do."""
+    store = Memory()
+    chain(store, 8)
+    before = rows_of(store)
+    predicted = Repository(store).gc(branch="main", keep_last=2, dry_run=True)
+    assert rows_of(store) == before
+    report = Repository(store).gc(branch="main", keep_last=2)
+    for name in ("live", "removed", "removed_bytes", "reflog_lines", "shallow"):
+        assert getattr(report, name) == getattr(predicted, name), name
+    assert report.removed > 0
+
+
+def test_keep_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`keep_since` keeps the commits of that time, and the newest one however old it is."""
+    store = Memory()
+    repo = Repository(store)
+    state = Versioned(store)
+    for number in range(4):
+        state["k"] = number
+        state.commit(f"c{number}")
+    since = repo.resolve("HEAD~1").time
+    now = repo.resolve("HEAD").time + timedelta(hours=1)
+
+    class Clock(gc.datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> gc.datetime:
+            return now
+
+    monkeypatch.setattr(gc, "datetime", Clock)
+    repo.gc(branch="main", keep_since=now - since)
+    assert [commit.message for commit in Versioned(store).log()] == ["c3", "c2"]
+    repo.gc(branch="main", keep_since="1s")
+    assert [commit.message for commit in Versioned(store).log()] == ["c3"]
+    whole(store)
+
+
+def test_other_refs_keep_what_they_lead_to() -> None:
+    """A cut is for one branch: a tag and another branch keep their commits and all before them."""
+    store = Memory()
+    state = chain(store, 6)
+    state.tag("v1", "HEAD~4")
+    state.create_branch("side", "HEAD~3")
+    Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
+    fresh = Versioned(store)
+    assert [commit.message for commit in fresh.log()] == ["c5"]
+    assert [commit.message for commit in fresh.log("side")] == ["c2", "c1", "c0"]
+    assert [commit.message for commit in fresh.log("v1")] == ["c1", "c0"]
+    assert objects_of(store) == needed(store)
+    whole(store)
+
+
+def test_a_cut_through_a_merge() -> None:
+    """Where a history has merges, each line of it ends where it gets too old, and what is left can be walked."""
+    store = Memory()
+    state = Versioned(store)
+    state["base"] = 1
+    state.commit("base")
+    for number in range(4):
+        side = state.fork(f"side{number}")
+        side[f"side{number}"] = number
+        side.commit(f"side{number}")
+        state[f"main{number}"] = number
+        state.commit(f"main{number}")
+        state.merge(f"side{number}")
+        state.delete_branch(f"side{number}")
+    everything = [commit.id for commit in state.log()]
+    for keep in (12, 7, 5, 3, 1):
+        Repository(store).gc(branch="main", keep_last=keep, keep_reflog="0")
+        fresh = Versioned(store)
+        assert [commit.id for commit in fresh.log()] == everything[:keep]
+        assert objects_of(store) == needed(store)
+        whole(store)
+    assert dict(fresh) == dict(state)
+
+
+def test_cut_options_go_together() -> None:
+    """A cut needs a branch and one of the two measures."""
+    repo = Repository(Memory())
+    chain(repo.store, 1)
+    for options in (
+        {"keep_last": 1},
+        {"keep_since": "1d"},
+        {"branch": "main"},
+        {"branch": "main", "keep_last": 1, "keep_since": "1d"},
+        {"branch": "main", "keep_last": 0},
+        {"keep_reflog": "soon"},
+        {"branch": "main", "keep_since": "-1d"},
+    ):
+        with pytest.raises(InvalidInput):
+            repo.gc(**options)
+    with pytest.raises(NotFound, match="no branch 'nowhere'"):
+        repo.gc(branch="nowhere", keep_last=1)
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+@pytest.mark.parametrize("cut", [None, 2], ids=["all", "cut"])
+def test_interrupted_anywhere(
+    after: bool, atomic: bool, cut: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever call of the store fails, nothing needed is lost, and the next run removes the rest."""
+    monkeypatch.setattr(gc, "_DELETE", 3)
+    source = Memory()
+    state = chain(source, 4)
+    state.tag("v", "HEAD~1")
+    state.reset("HEAD~1")
+    state["own/9"] = 9
+    state.commit("last")
+    contents = rows_of(source)
+
+    def run(fail_at: int | None) -> tuple[Memory, Faulty]:
+        memory = Memory()
+        memory.set_many(contents)
+        faulty = Faulty(memory, fail_at, after=after, atomic=atomic)
+        options = {} if cut is None else {"branch": "main", "keep_last": cut}
+        if fail_at is None:
+            Repository(faulty).gc(keep_reflog="0", grace="0", **options)
+        else:
+            with pytest.raises(StoreUnavailable):
+                Repository(faulty).gc(keep_reflog="0", grace="0", **options)
+        return memory, faulty
+
+    done, counted = run(None)
+    expected = objects_of(done)
+    assert expected == needed(done)
+    for fail_at in range(2, len(counted.calls) + 1):
+        memory, faulty = run(fail_at)
+        whole(memory)
+        assert dict(Versioned(memory)) == dict(Versioned(done))
+        options = {} if cut is None else {"branch": "main", "keep_last": cut}
+        faulty.fail_at = None
+        Repository(faulty).gc(keep_reflog="0", grace="0", **options)
+        Repository(faulty).gc(keep_reflog="0", grace="0")
+        assert objects_of(memory) == expected, fail_at
+        assert not list(memory.keys(TRASH))
+        whole(memory)
+
+
+# Stores without transactions
+
+
+def test_garbage_waits_for_the_grace_period() -> None:
+    """Without transactions garbage is put aside first, can still be read, and goes when its time is up."""
+    store = Plain()
+    state = chain(store, 3)
+    dead = state.head
+    value = state["shared"]
+    state.reset("HEAD~2")
+    repo = Repository(store)
+    report = repo.gc(keep_reflog="0", grace="1h")
+    assert report.removed == 0
+    assert report.waiting == len(list(store.keys(TRASH))) > 0
+    assert objects_of(store) == needed(store)
+    old = Versioned(store).checkout(state.head)
+    assert old["shared"] == large(0)
+    fresh = Repository(store)
+    commit = fresh.objects.commit(dead.oid)
+    entry = fresh.entry(commit.tree, "shared")
+    assert fresh.inspect("shared", fresh_item(fresh, commit.tree)) == value
+    assert entry is not None
+    later = repo.gc(keep_reflog="0", grace="1h")
+    assert (later.removed, later.waiting) == (0, report.waiting)
+    last = repo.gc(keep_reflog="0", grace="0")
+    assert (last.removed, last.waiting) == (report.waiting, 0)
+    assert not list(store.keys(TRASH))
+    whole(store)
+
+
+def fresh_item(repo: Repository, root: ObjectId | None) -> bytes:
+    from vstate.objects import tree
+
+    item = tree.lookup(repo.objects.node, root, "shared")
+    assert item is not None
+    return item
+
+
+def test_what_is_needed_again_comes_back() -> None:
+    """What waits in the trash and is led to again is put back, and nothing of it is lost."""
+    store = Plain()
+    state = chain(store, 3)
+    dead = state.head
+    state.reset("HEAD~2")
+    repo = Repository(store)
+    repo.gc(keep_reflog="0")
+    assert f"o/{dead.id}" not in store
+    # A writer that had begun before: it moves the ref to what it knows to be there.
+    store.set("r/heads/main", dead.id.encode())
+    assert dict(Versioned(store))["shared"] == large(2)
+    whole(store)
+    report = Repository(store).gc(keep_reflog="0", grace="0")
+    assert not list(store.keys(TRASH))
+    assert objects_of(store) == needed(store)
+    assert report.live == len(objects_of(store))
+    assert dict(Versioned(store))["shared"] == large(2)
+    whole(store)
+
+
+# Beside writers
+
+
+def hooked(stage: str, action: Callable[[], None]) -> gc.Progress:
+    """A progress callback that acts once, when gc gets to a stage."""
+    done: list[str] = []
+
+    def progress(what: str, count: int) -> None:
+        if what == stage and not done:
+            done.append(what)
+            action()
+
+    return progress
+
+
+STAGES = ["marking", "finding garbage", "removing"]
+
+
+@pytest.fixture(params=["memory", "disk", "plain"])
+def store(request: pytest.FixtureRequest, tmp_path) -> Iterator[KVStore]:
+    """Two stores with transactions, and one without."""
+    made: KVStore
+    if request.param == "disk":
+        made = Disk(tmp_path / "store", durability="process")
+    else:
+        made = Memory() if request.param == "memory" else Plain()
+    with made:
+        yield made
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_a_writer_that_makes_garbage_again_keeps_it(
+    store: KVStore, stage: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content that is garbage when gc looks, and is committed again before it is removed, stays."""
+    monkeypatch.setattr(gc, "_DELETE", batch)
+    state = chain(store, 5)
+    state.reset("HEAD~4")
+    committed: list[str] = []
+
+    def commit_again() -> None:
+        writer = Versioned(store)
+        for number in range(5):
+            writer[f"own/{number}"] = f"value {number} " * 20
+        writer["shared"] = large(4)
+        commit = writer.commit("again")
+        assert commit is not None
+        committed.append(commit.id)
+
+    Repository(store).gc(keep_reflog="0", grace="1h", progress=hooked(stage, commit_again))
+    if not committed:  # a store without transactions has no such stage
+        commit_again()
+    whole(store)
+    fresh = Versioned(store)
+    assert fresh.head.id == committed[0]
+    assert fresh["shared"] == large(4)
+    assert [fresh[f"own/{number}"] for number in range(5)] == [f"value {n} " * 20 for n in range(5)]
+    Repository(store).gc(keep_reflog="0", grace="0")
+    assert objects_of(store) == needed(store)
+    whole(store)
+
+
+MOVES: dict[str, Callable[[Repository, str], object]] = {
+    "branch": lambda repo, dead: repo.create_branch("x", dead),
+    "tag": lambda repo, dead: repo.create_tag("x", dead),
+    "rollback": lambda repo, dead: repo.rollback("main", dead),
+    "reset": lambda repo, dead: repo.move_branch("main", dead),
+    "checkout": lambda repo, dead: repo.checkout(dead),
+    "merge": lambda repo, dead: repo.merge("main", dead, policy="theirs"),
+    "cherry-pick": lambda repo, dead: repo.cherry_pick("main", dead, policy="theirs"),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("move", MOVES)
+def test_a_ref_onto_what_gc_removes_never_dangles(
+    store: KVStore, stage: str, move: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ref that is put on a dead commit during gc either keeps it, or is refused with NotFound.
+
+    What has to read the dead commits, and is in the midst of it, may find one missing.
+    """
+    refused = (NotFound, CorruptObject) if move in ("merge", "cherry-pick") else NotFound
+    monkeypatch.setattr(gc, "_DELETE", 2)
+    state = chain(store, 5)
+    dead = state.head.id
+    state.reset("HEAD~4")
+    repo = Repository(store)
+    repo.resolve(dead)  # so it is remembered, as in a program that runs for long
+    outcomes: list[bool] = []
+
+    def put() -> None:
+        try:
+            MOVES[move](repo, dead)
+            outcomes.append(True)
+        except refused:
+            outcomes.append(False)
+
+    Repository(store).gc(keep_reflog="0", grace="1h", progress=hooked(stage, put))
+    whole(store)
+    Repository(store).gc(keep_reflog="0", grace="0")
+    whole(store)
+    if not outcomes or not outcomes[0]:
+        with pytest.raises(refused):
+            MOVES[move](repo, dead)
+        whole(store)
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_stale_handle_writes_what_it_needs(overlapping: bool) -> None:
+    """A handle from before gc, on a branch that went elsewhere, is refused or brings what it needs."""
+    store = Memory()
+    state = chain(store, 4)
+    list(state.values())
+    Versioned(store).reset("HEAD~3")
+    Repository(store).gc(keep_reflog="0")
+    state["more"] = large(77)
+    if overlapping:
+        state["shared"] = state["shared"] + b"more"
+    with pytest.raises(MergeConflict if overlapping else NotFound):
+        state.commit("stale")
+    whole(store)
+    assert "more" in state.status().added
+    state.discard()
+    state.refresh()
+    state["more"] = large(77)
+    state.commit("fresh")
+    whole(store)
+    assert Versioned(store)["more"] == large(77)
+
+
+def test_a_stale_handle_on_a_deleted_branch() -> None:
+    """Its branch is gone and swept: its next commit brings back what it needs, or is refused."""
+    store = Memory()
+    chain(store, 1)
+    state = chain(store, 4, branch="side")
+    values = dict(state)
+    Repository(store).delete_branch("side")
+    Repository(store).gc(keep_reflog="0")
+    state["own/0"] = "changed" * 50
+    try:
+        state.commit("stale")
+    except (RefMoved, NotFound):
+        assert Repository(store).refs.read("heads/side") is None
+    else:
+        assert dict(Versioned(store, branch="side")) == values | {"own/0": "changed" * 50}
+    whole(store)
+
+
+def test_writers_and_gc_in_processes(tmp_path, run_python) -> None:
+    """Four processes that commit, branch and delete while gc runs all the time lose nothing."""
+    script = tmp_path / "writer.py"
+    script.write_text(
+        "import sys, random\n"
+        "from vstate import Disk, Versioned\n"
+        "from vstate.errors import VStateError\n"
+        "name, seed = sys.argv[2], int(sys.argv[3])\n"
+        "chance = random.Random(seed)\n"
+        "state = Versioned(Disk(sys.argv[1], durability='process'), branch=name)\n"
+        "for number in range(60):\n"
+        "    state['n'] = number\n"
+        "    state[f'k{number % 7}'] = chance.randbytes(chance.choice([10, 300, 40_000]))\n"
+        "    state.commit(str(number))\n"
+        "    if number % 9 == 8:\n"
+        "        state.reset('HEAD~3')\n"
+        "        state['n'] = number\n"
+        "        state.commit('on')\n"
+        "print(state['n'])\n"
+    )
+    from concurrent.futures import ThreadPoolExecutor
+
+    directory = tmp_path / "store"
+    with Disk(directory, durability="process") as disk, ThreadPoolExecutor(2) as threads:
+        writers = [threads.submit(run_python, script, directory, f"w{n}", n) for n in range(2)]
+        runs = removed = 0
+        while not all(writer.done() for writer in writers):
+            removed += Repository(disk).gc(keep_reflog="0").removed
+            runs += 1
+        assert [writer.result() for writer in writers] == ["59\n", "59\n"]
+        assert runs > 2
+        removed += Repository(disk).gc(keep_reflog="0").removed
+        assert removed > 100
+        assert objects_of(disk) == needed(disk)
+        whole(disk)
+        for number in range(2):
+            assert Versioned(disk, branch=f"w{number}")["n"] == 59
+
+
+# After fsck
+
+
+def test_gc_goes_on_after_a_repair() -> None:
+    """What fsck noted as lost stops gc no longer; its notes go when nothing leads there any more."""
+    store = Memory()
+    state = chain(store, 6)
+    tree = Repository(store).resolve("HEAD~3").tree
+    store.delete(f"o/{tree}")
+    with pytest.raises(CorruptObject):
+        Repository(store).gc()
+    assert Repository(store).fsck(repair=True).ok
+    Repository(store).gc()
+    assert list(store.keys("damaged/")) == [f"damaged/{tree}"]
+    assert state.head is not None
+    Repository(store).gc(branch="main", keep_last=2)
+    assert not list(store.keys("damaged/"))
+    whole(store)
+
+
+def test_what_was_lost_and_is_there_again_is_kept() -> None:
+    """An object that was noted as lost and has been written again counts, with all that it leads to."""
+    store = Memory()
+    chain(store, 4)
+    before = rows_of(store)
+    tree = Repository(store).resolve("HEAD~2").tree
+    below = [f"o/{oid}" for oid in needed(store) if store.get(f"o/{oid}")[:1] in b"bi"]
+    store.delete(f"o/{tree}")
+    Repository(store).fsck(repair=True)
+    store.set(f"o/{tree}", before[f"o/{tree}"])
+    Repository(store).gc()
+    assert all(key in store for key in below)
+    assert objects_of(store) == needed(store)
+    assert not list(store.keys("damaged/"))
+    whole(store)
+
+
+# IdSet
+
+
+ids = st.binary(min_size=32, max_size=32) | st.builds(
+    lambda start, number: start * 8 + number.to_bytes(8, "big"),
+    st.sampled_from([b"\0\0\0", b"\xff\xff\xff", b"ab", b"abc"]),
+    st.integers(0, 300),
+).map(lambda raw: raw.ljust(32, b"\0")[:32])
+
+
+@given(st.lists(ids), st.lists(ids))
+def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
+    """Also of ids that have all but their ends in common, as somebody may make them up."""
+    model: set[bytes] = set()
+    found = IdSet()
+    for oid in added:
+        assert found.add(oid) is (oid not in model)
+        model.add(oid)
+        assert len(found) == len(model)
+    for oid in added + asked:
+        assert (oid in found) is (oid in model)
+
+
+@given(st.lists(st.binary(min_size=14, max_size=14)), st.integers(0), st.integers(1, 13))
+def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: int, shift: int) -> None:
+    """Bytes that stand there across the end of one id are none of the set, unless they are an id too."""
+    bucket = b"".join(rows)
+    start = at % max(1, len(rows)) * 14 + shift
+    between = bucket[start : start + 14]
+    if len(between) == 14:
+        assert reach._stands_in(bucket, between) is (between in rows)
+    for row in rows:
+        assert reach._stands_in(bucket, row)
+    assert not reach._stands_in(b"", bytes(14))
+
+
+def test_id_set_is_small() -> None:
+    """A million ids, in soak ten million, take less than 20 bytes each."""
+    count = 10_000_000 if SOAK else 1_000_000
+    chance = Random(1)
+    found = IdSet()
+    if SOAK:
+        tracemalloc.start()
+    try:
+        for _ in range(count // 1000):
+            raw = chance.randbytes(16_000)
+            for begin in range(0, 16_000, 16):
+                found.add(raw[begin : begin + 16])
+        traced = tracemalloc.get_traced_memory()[0] if SOAK else 0
+    finally:
+        tracemalloc.stop()
+    size = sys.getsizeof(found._buckets) + sum(map(sys.getsizeof, found._buckets))
+    assert len(found) == count
+    assert max(size, traced) / count < 20

@@ -1,0 +1,268 @@
+"""Bundles that are damaged, or made to do harm: refused, and never a wrong value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+import zstandard
+from bundle_files import (
+    exported,
+    forged,
+    imported,
+    memory,
+    outcomes,
+    parsed,
+    parts_of,
+    refs_of,
+    sealed,
+    values_at,
+    whole,
+)
+
+from vstate import Memory, Versioned
+from vstate.errors import (
+    InvalidInput,
+    UnsupportedFormat,
+    VStateError,
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[Mapping[str, bytes], bytes]:
+    """A store of a few commits, and it as a bundle."""
+    store = Memory()
+    state = Versioned(store)
+    state["text"] = "word " * 40
+    state["long"] = Random(1).randbytes(17_000)[:16_500] * 1
+    state.commit("first")
+    state["n"] = 1
+    state.commit("second")
+    state.tag("v1")
+    return dict(store.items()), exported(store, "main", "v1")
+
+
+def test_every_truncation_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """However much is missing at the end: nothing is written."""
+    _, data = small
+    step = max(1, len(data) // 1500)
+    for end in [*range(0, len(data), step), *range(len(data) - 40, len(data))]:
+        target = Memory()
+        with pytest.raises(InvalidInput):
+            imported(target, data[:end])
+        assert not list(target.keys())
+    with pytest.raises(InvalidInput):
+        imported(Memory(), data + b"\0")
+
+
+def test_every_flipped_byte_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """Also where the importer has all the objects already."""
+    rows, data = small
+    step = max(1, len(data) // 1500)
+    for at in [*range(400), *range(400, len(data), step), *range(len(data) - 40, len(data))]:
+        flipped = data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :]
+        target = Memory()
+        if at % 2:
+            target.set_many(rows)
+        before = dict(target.items())
+        with pytest.raises(InvalidInput):
+            imported(target, flipped)
+        assert dict(target.items()) == before
+
+
+def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
+    small: tuple[Mapping[str, bytes], bytes],
+) -> None:
+    """Whoever forges the end too can have objects left out or refs renamed, and never a value changed."""
+    rows, data = small
+    body = data[:-32]
+    right = {key: value for key, value in rows.items() if key.startswith("o/")}
+    states = values_at(memory(rows))
+    step = max(1, len(body) // 1200)
+    arrived = 0
+    for at in [*range(300), *range(300, len(body), step)]:
+        target = Memory()
+        try:
+            imported(target, sealed(body[:at] + bytes([body[at] ^ (1 << at % 8)]) + body[at + 1 :]))
+        except VStateError:
+            assert not refs_of(target)
+        else:
+            arrived += 1
+            whole(target)
+            assert all(states[commit] == values for commit, values in values_at(target).items())
+        assert set(target.keys("o/")) <= right.keys()
+    assert arrived < 60
+
+
+def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, str]]:
+    header, frames = parts_of(small[1])
+    needed, refs, known, shallow, counts, size = header
+    kinds, ids, lengths, payload = frames[0]
+    assert isinstance(refs, list)
+    assert isinstance(counts, list)
+    bodies = zstandard.ZstdDecompressor().decompress(payload)
+    bomb = zstandard.ZstdCompressor().compress(bytes(64 * 1024 * 1024 + 1))
+    endless = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(len(bodies)))
+    swapped = zstandard.ZstdCompressor().compress(bodies[:-1] + bytes([bodies[-1] ^ 1]))
+    one = [needed, refs, known, shallow, [1, 0, 0, 0], size]
+
+    def with_header(*fields: object) -> bytes:
+        return forged(fields, frames)
+
+    def with_frame(*frame: object) -> bytes:
+        return forged(header, [frame, *frames[1:]])  # type: ignore[list-item]
+
+    return {
+        "other content": (with_frame(kinds, ids, lengths, swapped), "does not match its id"),
+        "another kind": (
+            with_frame(kinds[:-1] + b"b", ids, lengths, payload),
+            "does not match its id|header says",
+        ),
+        "an unknown kind": (with_frame(b"x" + kinds[1:], ids, lengths, payload), "makes no sense"),
+        "too few ids": (with_frame(kinds, ids[:-32], lengths, payload), "makes no sense"),
+        "too many ids": (with_frame(kinds, ids + bytes(32), lengths, payload), "makes no sense"),
+        "too few kinds": (with_frame(kinds[:-1], ids, lengths, payload), "makes no sense"),
+        "negative lengths": (with_frame(kinds, ids, [-1, *lengths[1:]], payload), "makes no sense"),
+        "other lengths": (with_frame(kinds, ids, [lengths[0] + 1, *lengths[1:]], payload), "not as long"),
+        "lengths of text": (with_frame(kinds, ids, "x" * len(kinds), payload), "makes no sense"),
+        "no objects": (with_frame(b"", b"", [], payload), "makes no sense"),
+        "a bomb": (with_frame(kinds, ids, lengths, bomb), "not as long|makes no sense"),
+        "a bomb that owns up to it": (
+            forged(one, [(b"b", bytes(32), [64 * 1024 * 1024 + 1], bomb)]),
+            "makes no sense",
+        ),
+        "a large frame": (
+            forged(
+                [needed, refs, known, shallow, [2, 0, 0, 0], size],
+                [(b"bb", bytes(64), [3 * 2**20] * 2, b"x")],
+            ),
+            "makes no sense",
+        ),
+        "no end of a bomb": (with_frame(kinds, ids, lengths, endless), "not as long"),
+        "no zstd": (with_frame(kinds, ids, lengths, b"x" * len(payload)), "cannot be decompressed"),
+        "a payload that is too long": (
+            with_frame(kinds, ids, lengths, payload + bytes(70_000)),
+            "makes no sense",
+        ),
+        "a frame less": (forged(header, frames[1:]), "header says"),
+        "a frame twice": (forged(header, [*frames, *frames]), "header says"),
+        "a long head": (
+            sealed(forged(header, [])[: -32 - 4] + (2**31).to_bytes(4, "big")),
+            "head of a frame is too long",
+        ),
+        "no end": (forged(header, frames, end=b""), "not a whole bundle"),
+        "something behind the end": (forged(header, frames, end=bytes(8)), "header says"),
+        "other counts": (with_header(needed, refs, known, shallow, [*counts[:3], 7], size), "header says"),
+        "negative counts": (
+            with_header(needed, refs, known, shallow, [-1, *counts[1:]], size),
+            "header says",
+        ),
+        "too few counts": (with_header(needed, refs, known, shallow, counts[:3], size), "not a whole bundle"),
+        "refs out of order": (with_header(needed, refs[::-1], known, shallow, counts, size), "not canonical"),
+        "a ref twice": (
+            with_header(needed, [*refs, refs[-1]], known, shallow, counts, size),
+            "not canonical",
+        ),
+        "a ref elsewhere": (
+            with_header(needed, [["HEAD", refs[0][1]]], known, shallow, counts, size),
+            "no name of a branch or a tag",
+        ),
+        "a ref of a bad name": (
+            with_header(needed, [["heads/../x", refs[0][1]]], known, shallow, counts, size),
+            "is not a branch name",
+        ),
+        "a short id": (with_header(needed, [["heads/x", b"x"]], known, shallow, counts, size), "32 bytes"),
+        "a ref to nothing": (
+            with_header(needed, [["heads/x", bytes(32)]], known, shallow, counts, size),
+            "is missing",
+        ),
+        "a ref to a blob": (
+            with_header(needed, [["heads/x", ids[:32]]], known, shallow, counts, size),
+            "it is no commit",
+        ),
+        "a cut of what it does not hold": (
+            with_header(needed, refs, known, [[bytes(32), []]], counts, size),
+            "where its history ends",
+        ),
+        "a cut with other parents": (
+            with_header(needed, refs, known, [[refs[0][1], [bytes(32)]]], counts, size),
+            "where its history ends",
+        ),
+        "format 0": (with_header(0, refs, known, shallow, counts, size), "not a whole bundle"),
+        "no header": (sealed(b"vstate bundle\n\0\1" + bytes(3)), "cut short|not a whole bundle"),
+        "a long header": (
+            sealed(b"vstate bundle\n\0\1" + b"\xff" * 4 + bytes(100)),
+            "its header is too long",
+        ),
+        "no bundle": (sealed(b"PACK" + bytes(100)), "no bundle of vstate"),
+        "a newer bundle": (forged(header, frames, magic=b"vstate bundle\n\0\2"), "bundle of format 2"),
+        "nothing": (b"", "no bundle of vstate"),
+    }
+
+
+def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """Whatever its parts say, no ref moves, and nothing is allocated for a number that is not plausible."""
+    for name, (data, reason) in hostile(small).items():
+        target = Memory()
+        with pytest.raises(InvalidInput, match=reason):
+            imported(target, data)
+        assert not refs_of(target), name
+        assert not list(target.keys("shallow/")), name
+
+
+def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """Whichever object is left out, nothing leads to the others; with that one in the store all arrives."""
+    rows, data = small
+    header, objects, _ = parsed(data)
+    needed, refs, known, shallow, counts, size = header
+    assert isinstance(counts, list)
+    for left_out, (letter, oid, body) in enumerate(objects):
+        frames = []
+        for number, (kind, other, content) in enumerate(objects):
+            if number != left_out:
+                payload = zstandard.ZstdCompressor().compress(content)
+                frames.append((kind, other, [len(content)], payload))
+        fewer = list(counts)
+        fewer[b"bitc".index(letter)] -= 1
+        incomplete = forged([needed, refs, known, shallow, fewer, size], frames)
+        target = Memory()
+        with pytest.raises(InvalidInput, match=oid.hex()):
+            imported(target, incomplete)
+        assert not refs_of(target)
+        target.set(f"o/{oid.hex()}", rows[f"o/{oid.hex()}"])
+        assert set(outcomes(imported(target, incomplete)).values()) == {"created"}
+        whole(target)
+        assert body is not None
+
+
+def test_a_bundle_of_a_newer_store_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """The format that a store would need for it is in the header."""
+    header, frames = parts_of(small[1])
+    with pytest.raises(UnsupportedFormat):
+        imported(Memory(), forged([99, *header[1:]], frames))
+
+
+class Trap:
+    """Loading it would be seen."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(TRAP),)
+
+
+TRAP = Path("/nonexistent")
+
+
+def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither exporting nor importing runs what a value would run when it is loaded."""
+    monkeypatch.setitem(globals(), "TRAP", tmp_path / "sprung")
+    store, target = Memory(), Memory()
+    state = Versioned(store)
+    state["trap"] = [Trap(), "x" * 20_000]
+    state.commit("trap")
+    imported(target, exported(store))
+    assert not (tmp_path / "sprung").exists()
+    assert Versioned(target)["trap"][0] is None  # what os.mkdir returns
+    assert (tmp_path / "sprung").exists()

@@ -1,0 +1,338 @@
+"""Importing a bundle: interrupted, beside gc, and into a store that is damaged or cut short."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+import zstandard
+from bundle_files import (
+    chain,
+    equal,
+    exported,
+    forged,
+    imported,
+    outcomes,
+    parsed,
+    refs_of,
+    values_at,
+    whole,
+)
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import (
+    InvalidInput,
+    StoreUnavailable,
+)
+from vstate.repo import Repository
+from vstate.repo import bundle as bundles
+from vstate.testing import Faulty
+
+ROOT = Path(__file__).parents[2]
+
+
+# Interrupted
+
+
+def written_frames(calls: Sequence[str]) -> int:
+    return sum(call == "set_many" for call in calls)
+
+
+@pytest.fixture
+def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
+    """A store, and a bundle of it in many small frames."""
+    from vstate.repo import packing
+
+    monkeypatch.setattr(packing, "FRAME_BYTES", 5_000)
+    store = Memory()
+    chain(store, 4)
+    return store, exported(store)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+def test_interrupted_anywhere_and_done_again(
+    many_frames: tuple[Memory, bytes], after: bool, atomic: bool
+) -> None:
+    """Whichever call of the store fails, no ref leads to anything missing, and the next import ends as usual."""
+    store, data = many_frames
+
+    def run(fail_at: int | None) -> tuple[Memory, Faulty]:
+        target = Memory()
+        faulty = Faulty(target, fail_at, after=after, atomic=atomic)
+        if fail_at is None:
+            imported(faulty, data)
+        else:
+            with pytest.raises(StoreUnavailable):
+                imported(faulty, data)
+        return target, faulty
+
+    _, counted = run(None)
+    assert written_frames(counted.calls) > 5
+    for fail_at in range(2, len(counted.calls) + 1, 3):
+        target, faulty = run(fail_at)
+        report = Repository(target).fsck()
+        assert report.ok, str(report)
+        before = set(target.keys("o/"))
+        report_again = imported(target, data)
+        assert report_again.written == report_again.objects - len(before)
+        equal(store, target)
+        whole(target)
+        assert faulty.fail_at == fail_at
+
+
+def test_what_is_there_is_not_even_decompressed(
+    many_frames: tuple[Memory, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second import looks at ids only."""
+    store, data = many_frames
+    target = Memory()
+    imported(target, data)
+    unpacked: list[int] = []
+    objects = bundles.Frame.objects
+    monkeypatch.setattr(bundles.Frame, "objects", lambda frame: unpacked.append(1) or objects(frame))
+    faulty = Faulty(target)
+    assert imported(faulty, data).written == 0
+    assert not unpacked
+    assert not {"set_many", "transact", "set"} & set(faulty.calls)
+    some = list(target.keys("o/"))[:1]
+    target.delete_many(some)
+    assert imported(target, data).written == 1
+    assert len(unpacked) == 1
+    equal(store, target)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no signals to kill with")
+def test_killed_in_the_middle(tmp_path: Path) -> None:
+    """A process that is killed while it imports, over and over, gets there, and the store is whole all the time."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    with Disk(source, durability="process") as disk:
+        state = Versioned(disk)
+        for number in range(8):
+            state[f"own/{number}"] = Random(number).randbytes(1_200_000)
+            state.commit(f"{number}")
+        Repository(disk).export(tmp_path / "a.bundle", ["main"])
+        right = refs_of(disk), values_at(disk)
+    script = (
+        "import sys\n"
+        "from vstate import Disk\n"
+        "from vstate.repo import Repository\n"
+        "with Disk(sys.argv[1], durability='process') as disk:\n"
+        "    def progress(what, count, total):\n"
+        "        print(what, flush=True)\n"
+        "    Repository(disk).import_bundle(sys.argv[2], progress=progress)\n"
+        "print('done', flush=True)\n"
+    )
+    chance = Random(5)
+    kills = 0
+    for attempt in range(60):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(target), str(tmp_path / "a.bundle")],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while line and line != b"importing\n" and line != b"done\n":
+            line = process.stdout.readline()
+        if line == b"importing\n":
+            time.sleep(chance.uniform(0, 0.02 * attempt))
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        rest = process.stdout.read()
+        process.stdout.close()
+        process.wait()
+        with Disk(target, durability="process") as disk:
+            report = Repository(disk).fsck(full=False)
+            assert report.ok, str(report)
+            assert not report.refs or refs_of(disk) == right[0]
+        if line == b"done\n" or b"done\n" in rest:
+            break
+        assert attempt < 59
+    assert kills > 1
+    with Disk(target, durability="process") as disk:
+        Repository(disk).import_bundle(tmp_path / "a.bundle")
+        assert (refs_of(disk), values_at(disk)) == right
+        whole(disk)
+
+
+# Beside gc
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+@pytest.mark.parametrize("times", [1, 3])
+def test_gc_takes_away_what_no_ref_leads_to_yet(
+    many_frames: tuple[Memory, bytes], atomic: bool, times: int
+) -> None:
+    """What gc removes while the import is under way is written again before a ref leads there."""
+    store, data = many_frames
+    memory = Memory()
+    chain(memory, 1, "mine")
+    new = len(set(store.keys("o/")) - set(memory.keys("o/")))
+    target = Faulty(memory, atomic=atomic)
+    runs: list[int] = []
+
+    def collect(what: str, count: int, total: int | None) -> None:
+        if what == "importing" and count > total * 0.9 and len(runs) < times:  # type: ignore[operator]
+            runs.append(Repository(target).gc(keep_reflog="0", grace="0").removed)
+
+    report = Repository(target).import_bundle(io.BytesIO(data), progress=collect)
+    assert len(runs) == times
+    assert outcomes(report) == {"heads/main": "created"}
+    assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
+    report_after = Repository(target).fsck()
+    assert report_after.ok, str(report_after)
+    if atomic:
+        assert runs[0] > 0
+        assert report.written > new
+    Repository(target).gc(keep_reflog="0", grace="0")
+    whole(memory)
+
+
+def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None:
+    """The last moment: everything is there, and then it is not."""
+    store, data = many_frames
+
+    class Late(Faulty):
+        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+            if "r/heads/main" in expected and not done:
+                done.append(Repository(memory).gc(keep_reflog="0").removed)
+            return super().transact(writes, expected)
+
+    done: list[int] = []
+    memory = Memory()
+    imported(Late(memory), data)
+    assert done[0] > 0
+    equal(store, memory)
+    whole(memory)
+
+
+def test_a_writer_moves_the_branch_meanwhile(many_frames: tuple[Memory, bytes]) -> None:
+    """The ref is looked at again: what was to be created has then diverged."""
+    _, data = many_frames
+
+    class Overtaken(Faulty):
+        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+            if "r/heads/main" in expected and not done:
+                done.append(True)
+                chain(memory, 1)
+            return super().transact(writes, expected)
+
+    done: list[bool] = []
+    memory = Memory()
+    assert outcomes(imported(Overtaken(memory), data)) == {"heads/main": "diverged"}
+    assert [commit.message for commit in Versioned(memory).log()] == ["c0"]
+
+
+# With a damaged store
+
+
+def test_a_bundle_brings_back_what_was_lost() -> None:
+    """After fsck has moved damage aside, importing a bundle that has the objects heals it."""
+    store = Memory()
+    chain(store, 4)
+    data = exported(store)
+    for key, value in list(store.items("o/"))[::3]:
+        store.set(key, value[:-1])
+    repo = Repository(store)
+    assert not repo.fsck(repair=True).ok
+    report = imported(store, data)
+    assert report.written > 0
+    assert Repository(store).fsck(repair=True).ok
+    fresh = Memory()
+    imported(fresh, data)
+    assert not list(store.keys("shallow/"))
+    assert values_at(store) == values_at(fresh)
+
+
+@pytest.mark.parametrize("how", ["same", "ahead"])
+def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
+    """It goes on where it ended, and gc keeps what came."""
+    store = Memory()
+    chain(store, 5)
+    data = exported(store)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    if how == "ahead":
+        chain(store, 1, start=5)
+    expected = [commit.message for commit in Versioned(store).log()]
+    assert len(expected) < 4
+    report = imported(store, data)
+    assert set(outcomes(report).values()) == {"unchanged" if how == "same" else "ahead"}
+    assert [commit.message for commit in Versioned(store).log()][-5:] == ["c4", "c3", "c2", "c1", "c0"]
+    assert Repository(store).gc(keep_reflog="0").removed == 0
+    whole(store)
+
+
+def test_a_history_that_goes_on_has_to_be_complete() -> None:
+    """It stays cut off if something of the rest is missing."""
+    store = Memory()
+    chain(store, 5)
+    root = Repository(store).resolve("main~3").tree
+    header, objects, _ = parsed(exported(store))
+    needed, refs, known, shallow, counts, size = header
+    assert root is not None
+    assert isinstance(counts, list)
+    kept = [item for item in objects if item[1] != bytes(root)]
+    frames = [(k, i, [len(b)], zstandard.ZstdCompressor().compress(b)) for k, i, b in kept]
+    counts[2] -= 1
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    with pytest.raises(InvalidInput, match=str(root)):
+        imported(store, forged([needed, refs, known, shallow, counts, size], frames))
+    assert len(list(Versioned(store).log())) == 2
+    Repository(store).gc(keep_reflog="0")
+    whole(store)
+
+
+@pytest.mark.parametrize("stage", ["marking", "finding garbage", "removing"])
+def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is brought back while gc looks at the shortened history is not taken away by it."""
+    from vstate.repo import gc
+
+    monkeypatch.setattr(gc, "_DELETE", 2)
+    store = Memory()
+    chain(store, 5)
+    data = exported(store)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    state = chain(store, 3, "dead")
+    assert state.head is not None
+    Repository(store).delete_branch("dead")
+    done: list[str] = []
+
+    def bring_back(what: str, count: int) -> None:
+        if what == stage and not done:
+            done.append(what)
+            imported(store, data)
+
+    Repository(store).gc(keep_reflog="0", progress=bring_back)
+    assert done
+    assert len(list(Versioned(store).log())) == 5
+    whole(store)
+
+
+def test_progress_is_told(many_frames: tuple[Memory, bytes]) -> None:
+    """What is going on, how far, and of how much."""
+    store, data = many_frames
+    told: list[tuple[str, int, int | None]] = []
+    Repository(store).export(io.BytesIO(), ["main"], progress=lambda *what: told.append(what))
+    Repository(Memory()).import_bundle(io.BytesIO(data), progress=lambda *what: told.append(what))
+    assert [*dict.fromkeys(what for what, _, _ in told)] == ["collecting", "writing", "checking", "importing"]
+    for what in ("writing", "checking", "importing"):
+        counts = [(count, total) for name, count, total in told if name == what]
+        assert counts == sorted(counts)
+        assert all(total is not None and count <= total for count, total in counts)
+
+
+def test_reports_can_be_read(many_frames: tuple[Memory, bytes]) -> None:
+    """As text, a line for each ref."""
+    _, data = many_frames
+    report = imported(Memory(), data)
+    assert str(report).splitlines()[1].endswith(": created")
+    assert f"{report.objects:,} objects" in str(report)

@@ -1,0 +1,838 @@
+"""Pickles that are made to cost much, and what they cost: peak memory and seconds, each in its own process.
+
+`python tests/values/bombs.py` prints the table of all of them, or of those whose names are given.
+Without a terminal it reads names from standard input, one a line, and answers each with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "cli")]
+
+from vstate_cli import documents, render
+from vstate_cli.app import cli
+from vstate_cli.output import Output
+
+from vstate import Disk
+from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.objects.ids import BLOB, INDEX, NewObjects, Object, ObjectId
+from vstate.objects.stream import split
+from vstate.repo.details import Detail, details
+from vstate.repo.repository import Repository
+from vstate.values.entry import BYTES, PICKLE, TEXT
+from vstate.values.inert import InertError, Record, plain, preview, read
+
+MILLION = 10**6
+MOST_MEMORY = 2 << 30  # bytes of address space of a measuring process: a safety net
+MOST_SECONDS = 60
+PRIME = 2**61 - 1  # the hashes of its multiples are all 0
+
+
+class Bomb(NamedTuple):
+    """A pickle, the one that it is compared with, and the out-of-band buffers of both."""
+
+    old: bytes
+    new: bytes
+    buffers: Sequence[bytes] = ()
+
+
+# --- the parts of pickles
+
+
+def le(number: int, size: int) -> bytes:
+    return number.to_bytes(size, "little")
+
+
+def long(number: int) -> bytes:
+    raw = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + le(len(raw), 1) + raw
+
+
+def text(raw: bytes) -> bytes:
+    return b"\x8d" + le(len(raw), 8) + raw
+
+
+def binary(raw: bytes) -> bytes:
+    return b"\x8e" + le(len(raw), 8) + raw
+
+
+def int4(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)
+
+
+def listed(items: bytes) -> bytes:
+    return b"](" + items + b"e."
+
+
+def multiples(tail: bytes) -> bytes:
+    return b"".join(long(n * PRIME) + tail for n in range(1, 200_000))
+
+
+def calls(function: bytes, args: bytes, opcode: bytes = b"R", count: int = 300_000) -> bytes:
+    """A list of many calls of one function with one tuple of arguments."""
+    return b"c" + function + b"\n\x94" + args + b"q\xff](" + (b"h\0h\xff" + opcode) * count + b"e."
+
+
+def shared(value: bytes, count: int) -> bytes:
+    """A list that holds one value many times."""
+    return value + b"\x94](" + b"h\0" * count + b"e."
+
+
+def pair(old: bytes, new: bytes, make: Callable[[bytes], bytes]) -> Bomb:
+    return Bomb(make(old), make(new))
+
+
+def along(bits: int, taken: int, count: int) -> list[int]:
+    """Ints that take so many places of a dict's table of 2**bits, then others that pass most of these.
+
+    Once the bits of a hash are used up, CPython's next place is always 5 times the last one plus 1. The first
+    ints lie along that orbit, each in its own place. Each of the others comes to its beginning over places
+    that are all taken: five bits of it at a time decide on the next.
+    """
+    mask = (1 << bits) - 1
+    orbit = [1]
+    while len(orbit) < taken:
+        orbit.append((5 * orbit[-1] + 1) & mask)
+    position = dict(zip(orbit, range(taken), strict=True))
+    chance = random.Random(5)
+    found: list[int] = []
+    while len(found) < count:
+        number = at = chance.choice(orbit)
+        step = 0
+        while number >> 5 * step:
+            step += 1
+            base = 5 * at + 1
+            if 5 * step + bits <= 60:
+                choices = [more << 5 * (step - 1) + bits | number for more in chance.sample(range(1, 32), 8)]
+            else:
+                choices = [number]
+            for choice in choices:
+                at = (base + (choice >> 5 * step)) & mask
+                if at in position:
+                    number = choice
+                    break
+            else:
+                break
+        else:
+            if position[at] < taken // 2:
+                found.append(number)
+    return orbit + found
+
+
+def often(numbers: Sequence[int]) -> bytes:
+    """A dict of these keys, the last of which is set again and again."""
+    entries = b"".join(long(n) + b"N" for n in numbers)
+    return b"}(" + entries + b"u" + (long(numbers[-1]) + b"Ns") * 300_000 + b"."
+
+
+NONES = b"N" * MILLION
+ARRAY = b"cnumpy.core.numeric\n_frombuffer\n"
+
+
+def dtype(code: str) -> bytes:
+    return b"cnumpy\ndtype\n\x8c" + le(len(code), 1) + code.encode() + b"\x85R"
+
+
+def array(data: bytes, code: str, shape: bytes) -> bytes:
+    return ARRAY + b"(" + data + dtype(code) + shape + b"\x8c\x01CtR"
+
+
+BARE_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85C\x01btR"
+
+READ: dict[str, Callable[[], bytes | Bomb]] = {
+    "lists": lambda: b"]" * (4 * MILLION) + b".",
+    "memoized lists": lambda: b"]\x94" * (2 * MILLION) + b".",
+    "sets": lambda: b"\x8f" * (4 * MILLION) + b".",
+    "marks": lambda: b"(" * (4 * MILLION) + b".",
+    "extensions": lambda: listed(b"\x82\x07" * MILLION),
+    "extensions of four bytes": lambda: listed(b"\x84\7\7\7\7" * MILLION),
+    "persistent ids": lambda: b"N" + b"Q" * MILLION + b".",
+    "persistent ids in lines": lambda: listed(b"Pan id\n" * MILLION),
+    "instances": lambda: listed(b"(ia\nb\n" * MILLION),
+    "objects by OBJ": lambda: b"ca\nb\n\x94](" + b"(h\0o" * MILLION + b"e.",
+    "nested lists": lambda: b"]" * MILLION + b"a" * (MILLION - 1) + b".",
+    "nested tuples": lambda: b")" + b"\x85" * (4 * MILLION) + b".",
+    "nested tuples, fewer": lambda: b")" + b"\x85" * MILLION + b".",
+    "nested dicts": lambda: b"}K\1" * MILLION + b"N" + b"s" * MILLION + b".",
+    "nested frozensets": lambda: b"(" * MILLION + b"\x91" * MILLION + b".",
+    "nested records": lambda: b"ca\nb\n" + b")R" * MILLION + b".",
+    "nested arguments": lambda: b"ca\nb\n\x94" + b"h\0" * MILLION + b")" + b"\x85R" * MILLION + b".",
+    "nested states": lambda: b"ca\nb\n\x940" + b"h\0)\x81" * 100_000 + b"N" + b"b" * 100_000 + b".",
+    "nested classes": lambda: b"ca\nb\n}\x8c\1x" * 100_000 + b"N" + b"sb" * 100_000 + b".",
+    "states": lambda: b"ca\nb\n)\x81\x94" + b"}\x8c\x01xh\0s" * 300_000 + b".",
+    "a nested key": lambda: b"})" + b"\x85" * 100_000 + b"Ns.",
+    "a key of shared tuples": lambda: b"})" + b"2\x86" * 100 + b"Ns.",
+    "shared frozensets": lambda: b"((K\x01\x91" + b"2\x85\x94(h\0h\0\x85\x91" * 60 + b"\x91.",
+    "colliding ints": lambda: b"}(" + multiples(b"N") + b"u.",
+    "colliding members": lambda: b"(" + multiples(b"") + b"\x91.",
+    "colliding tuples": lambda: b"}(" + multiples(b"\x85N") + b"u.",
+    "colliding floats": lambda: (
+        b"}("
+        + b"".join(
+            b"G" + struct.pack(">d", float((2 * m + 1) * 2 ** (61 * e))) + b"N"
+            for e in range(16)
+            for m in range(12_000)
+        )
+        + b"u."
+    ),
+    "keys along one path": lambda: b"}(" + b"".join(long(n) + b"N" for n in along(17, 80_000, 2000)) + b"u.",
+    "keys along one long path": lambda: (
+        b"}(" + b"".join(long(n) + b"N" for n in along(19, 320_000, 5000)) + b"u."
+    ),
+    "one key along a path, often": lambda: often(along(17, 80_000, 1)),
+    "equal long keys": lambda: b"}" + 2 * (text(b"k" * MILLION) + b"\x94") + b"s" + b"h\1Ns" * 500_000 + b".",
+    "a giant int as a key": lambda: (
+        b"}(\x8b" + le(MILLION, 4) + b"\x7f" * MILLION + b"\x94N" + b"h\0N" * 800_000 + b"u."
+    ),
+    "digits": lambda: (b"L" + b"9" * 4200 + b"L\n0") * 15_000 + b"N.",
+    "digits of floats": lambda: (b"F0." + b"123456789" * 460 + b"\n0") * 15_000 + b"N.",
+    "escapes": lambda: b"S'" + b"\\x41" * (4 * MILLION) + b"'\n.",
+    "a scattered memo": lambda: b"N" + b"".join(b"r" + le(7 * n + 5, 4) for n in range(MILLION)) + b".",
+    "names": lambda: text(b"a" * 400) + b"\x94" + b"h\0h\0\x93" * 900_000 + b".",
+    "long names": lambda: text(b"a" * MILLION) + b"\x94" + b"h\0h\0\x930" * 500_000 + b".",
+    "a name of a megabyte": lambda: b"c" + b"\x1b[2J" * 250_000 + b"\n" + b"a." * 500_000 + b"\n.",
+    "attributes": lambda: calls(b"builtins\ngetattr", b"ca\nb\n" + text(b"a" * 900) + b"\x86"),
+    "calls of calls": lambda: b"ca\n" + b"b" * 900 + b"\n" + b")R" * MILLION + b".",
+    "counters of one dict": lambda: calls(
+        b"collections\nCounter", b"}(" + b"".join(b"M" + le(n, 2) + b"N" for n in range(65_536)) + b"u\x85"
+    ),
+    "sets of one list": lambda: calls(b"builtins\nset", b"](" + NONES + b"e\x85"),
+    "new objects of one tuple": lambda: calls(b"copyreg\n__newobj__", b"(ca\nb\n" + NONES + b"t"),
+    "paths of one tuple": lambda: calls(b"pathlib\nPath", b"(" + NONES + b"t"),
+    "copies of bytes": lambda: calls(b"builtins\nbytearray", binary(bytes(MILLION)) + b"\x85"),
+    "keywords of many": lambda: (
+        b"ca\nb\n\x94}("
+        + b"".join(b"\x8c\x06%06dN" % n for n in range(100_000))
+        + b"u\x94]("
+        + b"h\0)h\1\x92" * 300_000
+        + b"e."
+    ),
+    "one state for many": lambda: (
+        b"ca\nb\n)\x81}("
+        + b"".join(b"\x8c\x06%06dN" % n for n in range(300_000))
+        + b"K\x01Nu\x94b"
+        + b"h\0b" * 500_000
+        + b"."
+    ),
+    "arrays of one buffer": lambda: calls(
+        b"numpy.core.numeric\n_frombuffer",
+        b"(" + binary(bytes(100_000)) + dtype("V1000") + b"M\x64\0\x85\x8c\x01Ct",
+    ),
+    "read-only buffers": lambda: Bomb(*2 * (b"](" + b"\x97" + b"\x982" * MILLION + b"e.",), [bytes(10)]),
+}
+"""What is refused, or small when it is read."""
+
+SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
+    "ints": lambda: listed(b"J\1\2\3\4" * 1_600_000),
+    "ints behind bytes": lambda: listed(binary(bytes(40 * MILLION)) + b"J\1\2\3\4" * 700_000),
+    "floats": lambda: listed((b"G" + struct.pack(">d", 1.5)) * 1_600_000),
+    "short wide texts": lambda: listed((b"\x8c\x02" + "\u0100".encode()) * 600_000),
+    "empty lists": lambda: listed(b"]" * 600_000),
+    "a set of ints": lambda: b"\x8f(" + b"".join(map(int4, range(690_000))) + b"\x90.",
+    "a dict of ints": lambda: b"}(" + b"".join(int4(n) + b"N" for n in range(400_000)) + b"u.",
+    "a dict of texts": lambda: b"}(" + b"".join(b"\x8c\x07%07dN" % n for n in range(320_000)) + b"u.",
+    "a set of pairs": lambda: (
+        b"\x8f(" + b"".join(int4(n) + int4(n) + b"\x86" for n in range(180_000)) + b"\x90."
+    ),
+    "a set of records": lambda: (
+        b"ca\nb\n\x94\x8f(" + b"".join(b"h\0" + int4(n) + b"\x85R" for n in range(120_000)) + b"\x90."
+    ),
+    "records": lambda: (
+        b"ca\nb\n\x94](" + b"".join(b"h\0" + int4(n) + b"\x85R" for n in range(120_000)) + b"e."
+    ),
+    "objects of one tuple": lambda: calls(b"a\nb", b"(" + b"N" * 100_000 + b"t", b"\x81", 20_000),
+    "lists inside of each other": lambda: b"]" * 9_900 + b"a" * 9_899 + b".",
+    "billion laughs of lists": lambda: (
+        b"]\x94" + b"".join(b"](h%ch%ce\x94" % (n, n) for n in range(200)) + b"."
+    ),
+    "billion laughs of tuples": lambda: b"N\x85" + b"2\x86" * 9_900 + b".",
+    "billion laughs of dicts": lambda: (
+        b"]\x94" + b"".join(b"}(K\1j%bK\2j%bu\x94" % (2 * (le(n, 4),)) for n in range(9_900)) + b"."
+    ),
+    "billion laughs of records": lambda: (
+        b"ca\nb\n\x940]\x94"
+        + b"".join(b"(h\0j%bj%bo\x94" % (2 * (le(n, 4),)) for n in range(1, 4_900))
+        + b"."
+    ),
+    "a giant int": lambda: b"\x8b" + le(36 * MILLION, 4) + b"\x7f" * (36 * MILLION) + b".",
+    "a giant negative int": lambda: b"\x8b" + le(36 * MILLION, 4) + b"\x80" * (36 * MILLION) + b".",
+    "an int of a megabyte": lambda: shared(b"\x8b" + le(500_000, 4) + b"\x7f" * 500_000, 100_000),
+    "wide ints, shared": lambda: shared(b"\x8b" + le(511, 4) + b"\x7f" * 511, 800_000),
+    "a long text": lambda: text(b"a" * (64 * MILLION)) + b".",
+    "a wide text": lambda: text(b"a" * (20 * MILLION) + "\U0001f600".encode()) + b".",
+    "a text of control characters": lambda: text(b"\1" * (64 * MILLION)) + b".",
+    "a text of newlines": lambda: text(b"\n" * (64 * MILLION)) + b".",
+    "a text of tabs": lambda: text(b"\t" * (64 * MILLION - 1) + b"\n") + b".",
+    "a text of carriage returns": lambda: text(b"\r\n" * (32 * MILLION)) + b".",
+    "a long line": lambda: b"V" + b"a" * (15 * MILLION) + b"\n.",
+    "long bytes": lambda: b"\x96" + le(64 * MILLION, 8) + b"a" * (64 * MILLION) + b".",
+    "one text in many places": lambda: shared(text(b"\1" * 1023), 200_000),
+    "one key in many dicts": lambda: text(b"\1" * 900) + b"\x940](" + b"}h\0Ns" * 100_000 + b"e.",
+    "bytes in many places": lambda: shared(binary(bytes(64 * 1024)), 100_000),
+    "a long key": lambda: b"}" + text(b"\1" * (60 * MILLION)) + b"Ns.",
+    "a dict in many states": lambda: (
+        b"ccollections\nCounter\n\x94}("
+        + b"".join(b"\x8c\x06%06dN" % n for n in range(200_000))
+        + b"u\x94"
+        + b"h\0h\1\x85R" * 60
+        + b"b" * 59
+        + b"."
+    ),
+    "a class with a bomb in it": lambda: b"ca\nb\n}\x8c\1xN\x85" + b"2\x86" * 9_000 + b"sb.",
+    "a zero-sized array": lambda: array(b"C\0", "S0", b"(" + long(2**61) * 63 + b"t") + b".",
+    "an array that says to be long": lambda: array(b"C\0", "f8", b"(" + long(2**61) * 63 + b"t") + b".",
+    "arrays of everything": lambda: listed(
+        b"".join(
+            array(
+                b"\x8e" + le(size * 4, 8) + bytes(range(256))[: size * 4].ljust(size * 4, b"\xff"),
+                code,
+                b"K\4\x85",
+            )
+            for code, size in (
+                ("U9", 36),
+                ("M8", 8),
+                ("m8", 8),
+                ("c16", 16),
+                ("f2", 2),
+                ("S200", 200),
+                ("b1", 1),
+            )
+        )
+        * 1000
+    ),
+    "an array of itself": lambda: BARE_ARRAY + b"\x94(K\1K\1\x85" + dtype("O8") + b"\x89](h\0etb.",
+}
+"""What is read, and then shown, and compared with itself, read again."""
+
+COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
+    "bytes in many places, twice": lambda: shared(binary(bytes(10 * MILLION)), 100_000),
+    "a text in many places, and one more": lambda: pair(
+        b"", b"Na", lambda more: shared(text(b"q" * (10 * MILLION)), 100_000)[:-1] + more + b"."
+    ),
+    "an int in many places, and one more": lambda: pair(
+        b"",
+        b"Na",
+        lambda more: shared(b"\x8b" + le(MILLION, 4) + b"\x7f" * MILLION, 100_000)[:-1] + more + b".",
+    ),
+    "one dict in many records": lambda: calls(
+        b"collections\nCounter",
+        b"}(" + b"".join(b"M" + le(n, 2) + b"N" for n in range(300)) + b"u\x85",
+        count=5000,
+    ),
+    "one long tuple in many records": lambda: calls(b"a\nb", b"(" + b"N" * 100_000 + b"t", b"\x81", 20_000),
+    "arrays of one long buffer": lambda: Bomb(
+        *(
+            ARRAY
+            + b"\x94\x97\x94]("
+            + (b"h\0(h\1" + dtype("u1") + b"J" + le(40 * MILLION, 4) + b"\x85\x8c\x01CtR") * 5000
+            + b"e.",
+        )
+        * 2,
+        [bytes(40 * MILLION)],
+    ),
+    "arrays that differ everywhere": lambda: pair(
+        b"a",
+        b"b",
+        lambda letter: array(binary(letter * (40 * MILLION)), "u1", int4(40 * MILLION) + b"\x85") + b".",
+    ),
+    "wide elements that differ everywhere": lambda: pair(
+        b"a",
+        b"b",
+        lambda letter: (
+            array(binary(letter * (60 * MILLION)), "c16", int4(60 * MILLION // 16) + b"\x85") + b"."
+        ),
+    ),
+    "an array with a bomb for a shape": lambda: Bomb(
+        *(BARE_ARRAY + b"}\x8c\5shapeN\x85" + b"2\x86" * 9_000 + b"sb.",) * 2
+    ),
+    "long paths": lambda: pair(
+        b"K\1",
+        b"K\2",
+        lambda leaf: (
+            text(b"\1" * 60) + b"\x94" + b"}h\0" * 9_000 + b"](" + leaf * 1000 + b"e" + b"s" * 9_000 + b"."
+        ),
+    ),
+    "odd keys on long paths": lambda: pair(
+        b"K\1",
+        b"K\2",
+        lambda leaf: listed(
+            b"".join(
+                b"".join(b"}(" + int4(n) + int4(m) + b"NNt" for m in range(40)) + leaf + b"s" * 40
+                for n in range(1000)
+            )
+        ),
+    ),
+    "a long list in many places": lambda: Bomb(
+        listed(NONES[:1000]), b"](" + NONES[:10_000] + b"e\x94](" + b"h\0" * 1000 + b"e."
+    ),
+    "a laugh in many places": lambda: Bomb(
+        listed(NONES[:1000]), b"N\x85" + b"2\x86" * 9_000 + b"\x94](" + b"h\0" * 1000 + b"e."
+    ),
+    "lists that all differ": lambda: pair(
+        b"K\1",
+        b"K\2",
+        lambda leaf: listed(b"".join(b"](" + leaf * 20 + int4(n) + b"e" for n in range(20_000))),
+    ),
+    "items in another order": lambda: Bomb(
+        listed(b"".join(b"](" + int4(n) + b"\x8c\2abe" for n in range(100_000))),
+        listed(b"".join(b"](" + int4(n) + b"\x8c\2abe" for n in reversed(range(100_000)))),
+    ),
+    "two letters at random": lambda: Bomb(
+        *(
+            listed(b"".join(b"K" + le(seed * n * n >> 3 & 1, 1) for n in range(1, 100_000)))
+            for seed in (0x9E3779B97F4A7, 0xC2B2AE3D27D4F)
+        )
+    ),
+    "lists against lists": lambda: Bomb(
+        *(
+            b"]\x94("
+            + b"".join(b"](" + NONES[:40_000] + leaf + b"e\x94" for _ in range(20))
+            + b"e0]("
+            + order
+            + b"e."
+            for leaf, order in (
+                (b"K\1", b"".join(b"h" + le(1 + a, 1) for a in range(20) for _ in range(20))),
+                (b"K\2", b"".join(b"h" + le(1 + b, 1) for _ in range(20) for b in range(20))),
+            )
+        )
+    ),
+    "texts that differ at the end": lambda: pair(
+        b"a", b"b", lambda letter: text(b"x" * (64 * MILLION - 10) + letter) + b"."
+    ),
+    "texts of long lines": lambda: pair(
+        b"a", b"b", lambda letter: text((b"\1" * 30_000 + letter + b"\n") * 60) + b"."
+    ),
+    "many texts of many lines": lambda: pair(
+        b"y",
+        b"z",
+        lambda last: shared(text((b"x\n" + last + b"\n") * 95), 1000),
+    ),
+    "texts of lines of three kinds": lambda: Bomb(
+        *(
+            text(b"".join(b"abc"[(seed * n * n >> 5) % 3 :][:1] + b"\n" for n in range(1, 1990))) + b"."
+            for seed in (0x9E3779B97F4A7, 0xC2B2AE3D27D4F)
+        )
+    ),
+}
+"""What costs most when it is compared."""
+
+
+# --- stores that are made to cost much
+
+
+def plant(store: Path, *versions: tuple[bytes, NewObjects]) -> None:
+    """Commit each version, an entry and its objects, under one key."""
+    with Disk(store) as disk:
+        repo = Repository(disk)
+        root, parents = None, ()
+        for entry, objects in versions:
+            root, more, nodes = tree.update(repo.objects.node, root, {"bomb": entry})
+            commit = repo.build_commit(root, parents, message="planted")
+            expected = parents[0].oid if parents else None
+            assert repo.publish(
+                "main", [commit], {**objects, **more}, nodes, expected=expected, action="plant"
+            )
+            parents = (commit,)
+
+
+def long_part(codec: int, data: bytes, name: str) -> tuple[bytes, NewObjects]:
+    """A version that is one long part."""
+    link, _, objects = split(data)
+    return encode([codec, [link] if codec == PICKLE else link, len(data), name]), objects
+
+
+def index(height: int, items: Sequence[tuple[ObjectId, int]]) -> tuple[ObjectId, Object]:
+    body = encode([height, b"".join(oid for oid, _ in items), [size for _, size in items]])
+    return ObjectId.of(INDEX, body), Object(INDEX, body)
+
+
+def index_of_one_chunk() -> tuple[bytes, NewObjects]:
+    """A stream whose index leads to one chunk of one byte 2**25 times."""
+    blob = ObjectId.of(BLOB, b"x")
+    objects: NewObjects = {blob: Object(BLOB, b"x")}
+    item, size = blob, 1
+    for height in range(1, 6):
+        item, node = index(height, [(item, size)] * 32)
+        objects[item] = node
+        size *= 32
+    return encode([BYTES, (item, size), size, "bytes"]), objects
+
+
+def blobs_that_are_longer() -> tuple[bytes, NewObjects]:
+    """A stream of 100 chunks of 20,000 bytes, so its index says; each has 60 MB."""
+    objects: NewObjects = {}
+    items = []
+    for number in range(100):
+        body = bytes([number]) * (60 * MILLION)
+        oid = ObjectId.of(BLOB, body)
+        if number < 6:  # that the others are missing is not found out before
+            objects[oid] = Object(BLOB, body)
+        items.append((oid, 20_000))
+    root, node = index(1, items)
+    objects[root] = node
+    return encode([BYTES, (root, 2_000_000), 2_000_000, "bytes"]), objects
+
+
+def numbers(count: int, last: int) -> bytes:
+    return listed(b"".join(b"J" + struct.pack("<i", n) for n in range(count)) + int4(last))
+
+
+STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
+    "stored: a text of control characters": lambda: [
+        long_part(TEXT, b"\1" * (64 * MILLION) + last, "str") for last in (b"a", b"b")
+    ],
+    "stored: a text of which one character is wide": lambda: [
+        long_part(TEXT, b"a" * (64 * MILLION) + "\U0001f600".encode(), "str")
+    ],
+    "stored: a text that is no UTF-8": lambda: [long_part(TEXT, b"\xff" * (64 * MILLION), "str")],
+    "stored: a text of lines": lambda: [
+        long_part(TEXT, b"ab\n" * (21 * MILLION) + last, "str") for last in (b"a", b"b")
+    ],
+    "stored: long bytes": lambda: [
+        long_part(BYTES, bytes(64 * MILLION) + last, "bytes") for last in (b"a", b"b")
+    ],
+    "stored: long bytes in a pickle": lambda: [
+        long_part(PICKLE, b"](" + binary(bytes(63 * MILLION) + last) + b"e.", "list") for last in (b"a", b"b")
+    ],
+    "stored: a long text in a pickle": lambda: [
+        long_part(PICKLE, b"](" + text(b"\n" * (63 * MILLION) + last) + b"e.", "list")
+        for last in (b"a", b"b")
+    ],
+    "stored: a pickle of which most is thrown away": lambda: [
+        long_part(PICKLE, text(b"a" * (52 * MILLION)) + b"0" + numbers(1_000_000, last), "list")
+        for last in (1, 2)
+    ],
+    "stored: numbers": lambda: [long_part(PICKLE, numbers(1_600_000, last), "list") for last in (1, 2)],
+    "stored: random bytes": lambda: [
+        long_part(BYTES, random.Random(last).randbytes(64 * MILLION), "bytes") for last in (1, 2)
+    ],
+    "stored: an index of one chunk": lambda: [index_of_one_chunk()],
+    "stored: blobs that are longer than they should be": lambda: [blobs_that_are_longer()],
+}
+"""What stands in a store, and is shown and compared by the command."""
+
+SLOW = frozenset(
+    {
+        "a class with a bomb in it",
+        "a dict in many states",
+        "a dict of ints",
+        "a dict of texts",
+        "a giant int",
+        "a giant int as a key",
+        "a giant negative int",
+        "a long key",
+        "a long line",
+        "a long text",
+        "a scattered memo",
+        "a set of ints",
+        "a set of pairs",
+        "a set of records",
+        "a text of carriage returns",
+        "a text of tabs",
+        "a wide text",
+        "an array with a bomb for a shape",
+        "an int of a megabyte",
+        "arrays of everything",
+        "arrays of one long buffer",
+        "billion laughs of dicts",
+        "billion laughs of records",
+        "colliding floats",
+        "colliding ints",
+        "colliding tuples",
+        "counters of one dict",
+        "digits",
+        "digits of floats",
+        "empty lists",
+        "equal long keys",
+        "extensions",
+        "extensions of four bytes",
+        "floats",
+        "instances",
+        "ints",
+        "ints behind bytes",
+        "items in another order",
+        "keys along one long path",
+        "lists that all differ",
+        "long bytes",
+        "memoized lists",
+        "nested arguments",
+        "nested classes",
+        "nested dicts",
+        "nested lists",
+        "nested states",
+        "nested tuples",
+        "nested tuples, fewer",
+        "objects by OBJ",
+        "objects of one tuple",
+        "odd keys on long paths",
+        "one dict in many records",
+        "one key in many dicts",
+        "one state for many",
+        "persistent ids",
+        "persistent ids in lines",
+        "read-only buffers",
+        "records",
+        "sets of one list",
+        "short wide texts",
+        "states",
+        "stored: a long text in a pickle",
+        "stored: a pickle of which most is thrown away",
+        "stored: a text of lines",
+        "stored: a text of which one character is wide",
+        "stored: a text that is no UTF-8",
+        "stored: blobs that are longer than they should be",
+        "stored: long bytes",
+        "stored: long bytes in a pickle",
+        "stored: numbers",
+        "stored: random bytes",
+        "texts that differ at the end",
+        "two letters at random",
+        "wide elements that differ everywhere",
+        "wide ints, shared",
+    }
+)
+"""Those that are left to the long run, each being like another one in how it is made or what stops it."""
+
+COMMANDS: dict[str, list[str]] = {
+    "show": ["show", "HEAD", "bomb"],
+    "show --json": ["show", "HEAD", "bomb", "--json"],
+    "diff": ["diff"],
+    "diff --json": ["diff", "--json"],
+    "log": ["log"],
+}
+
+
+# --- what they cost
+
+
+class Cost(NamedTuple):
+    """Megabytes of memory at the worst, beside the pickles; seconds for each step; what became of it."""
+
+    peak: float
+    seconds: dict[str, float]
+    outcome: str
+
+
+class _Sink(io.TextIOBase):
+    """An output that counts."""
+
+    written = 0
+
+    def write(self, text: str) -> int:
+        self.written += len(text)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
+
+
+class Found:
+    """Stands for a Diff, and for the change of the one key in it."""
+
+    key = ""
+
+    def __init__(self, found: list[Detail]) -> None:
+        self.found = found
+
+    def details(self, key: str, *, limit: int) -> list[Detail]:
+        return self.found[:limit]
+
+
+class Clock:
+    """The processor's seconds for each step."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.start = time.process_time()
+
+    def took(self, step: str) -> None:
+        now = time.process_time()
+        self.seconds[step] = round(now - self.start, 3)
+        self.start = time.process_time()
+
+
+class Meter(Clock):
+    """The same, and the most memory since it was made."""
+
+    def __init__(self) -> None:
+        forget_peak()
+        self.before = peak()
+        super().__init__()
+
+    def cost(self, outcome: str) -> Cost:
+        return Cost(peak() - self.before, self.seconds, outcome)
+
+
+def peak() -> float:
+    """The megabytes that this process had resident at its worst, lately."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def apart(function: Callable[[], Any]) -> Any:
+    """What the function returns in a process of its own, as JSON carries it."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            found = {"result": function()}
+        except BaseException as error:
+            found = {"raised": f"{type(error).__name__}: {error}"[:1000]}
+        with open(sender, "w") as pipe:
+            json.dump(found, pipe)
+        os._exit(0)
+    os.close(sender)
+    with open(receiver) as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not answer:
+        raise RuntimeError(f"the process ended with status {status}")
+    found = json.loads(answer)
+    if "raised" in found:
+        raise RuntimeError(found["raised"])
+    return found["result"]
+
+
+def output() -> Output:
+    sys.stdout = _Sink()
+    return Output()
+
+
+def limit_process() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+
+
+def cost_of_showing(directory: Path) -> Cost:
+    """Reading a pickle, and everything that shows one value."""
+    limit_process()
+    data = (directory / "old").read_bytes()
+    buffers = [path.read_bytes() for path in sorted(directory.glob("buffer*"))]
+    out = output()
+    clock = Meter()
+    value, outcome = None, "read"
+    try:
+        value = read(data, buffers)
+    except InertError as error:
+        outcome = error.reason
+    clock.took("read")
+    preview(value)
+    if isinstance(value, Record):
+        assert value == value
+        assert hash(value) == hash(value)
+        repr(value)
+    clock.took("preview")
+    render.write_value(value, out)
+    clock.took("show")
+    documents.write(out, {"value": plain(value)})
+    clock.took("json")
+    del value
+    clock.took("free")
+    return clock.cost(outcome)
+
+
+def cost_of_comparing(directory: Path) -> Cost:
+    """Reading two pickles, and everything that shows how they differ."""
+    limit_process()
+    old, new = (directory / "old").read_bytes(), (directory / "new").read_bytes()
+    buffers = [path.read_bytes() for path in sorted(directory.glob("buffer*"))]
+    others = [bytes(bytearray(buffer)) for buffer in buffers]
+    out = output()
+    clock = Meter()
+    try:
+        before = read(old, buffers)
+        clock.took("read")
+        after = read(new, others)
+        clock.took("read again")
+    except InertError as error:
+        clock.took("read")
+        return clock.cost(error.reason)
+    found = details(before, after, limit=1001)
+    clock.took("details")
+    for detail in found:
+        str(detail)
+    clock.took("str")
+    diff: Any = Found(found)
+    out.lines(render.change_details(diff, diff, out, 1000))
+    clock.took("diff")
+    documents.write_array(out, [documents.details(diff, "", out)])
+    clock.took("diff --json")
+    return clock.cost(f"{len(found)} details")
+
+
+def cost_of_command(store: Path, name: str) -> Cost:
+    """Running the command in this process, its output thrown away."""
+    limit_process()
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # the process ends with it
+    errors = sys.stderr = io.StringIO()
+    clock = Meter()
+    try:
+        cli(["-s", str(store), *COMMANDS[name]], prog_name="vstate")
+    except SystemExit as end:
+        clock.took(name)
+        return clock.cost(f"{end.code}, {errors.getvalue()}" if end.code else "shown")
+
+
+def measured(name: str) -> list[Cost]:
+    """What showing the bomb costs, and comparing it, if it is one that can be read."""
+    if name in STORED:
+        with tempfile.TemporaryDirectory() as place:
+            store = Path(place, "store")
+            apart(lambda: plant(store, *STORED[name]()))
+            return [Cost(*apart(lambda: cost_of_command(store, command))) for command in COMMANDS]  # noqa: B023
+    bombs = {**READ, **SHOWN, **COMPARED}
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+
+        def build() -> None:
+            made = bombs[name]()
+            bomb = made if isinstance(made, Bomb) else Bomb(made, made)
+            (directory / "old").write_bytes(bomb.old)
+            (directory / "new").write_bytes(bomb.new)
+            for number, buffer in enumerate(bomb.buffers):
+                (directory / f"buffer{number}").write_bytes(buffer)
+
+        apart(build)
+        costs = []
+        if name not in COMPARED:
+            costs.append(Cost(*apart(lambda: cost_of_showing(directory))))
+        if name not in READ:
+            costs.append(Cost(*apart(lambda: cost_of_comparing(directory))))
+        return costs
+
+
+def main() -> None:
+    if not sys.stdin.isatty() and len(sys.argv) < 2:
+        for line in sys.stdin:
+            print(json.dumps(measured(line.strip())), flush=True)
+        return
+    print("| bomb | what becomes of it | peak MB | seconds, each step |")
+    print("|---|---|--:|---|")
+    for name in sys.argv[1:] or [*READ, *SHOWN, *COMPARED, *STORED]:
+        for cost in measured(name):
+            steps = ", ".join(
+                f"{step} {seconds:.2f}" for step, seconds in cost.seconds.items() if seconds >= 0.005
+            )
+            print(f"| {name} | {cost.outcome} | {cost.peak:.0f} | {steps} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
