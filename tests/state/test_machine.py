@@ -288,6 +288,6 @@ class DiskMachine(VersionedMachine):
 
 
 TestVersionedMachine = VersionedMachine.TestCase
-TestVersionedMachine.settings = settings(max_examples=400, stateful_step_count=40)
+TestVersionedMachine.settings = settings(max_examples=200, stateful_step_count=40)
 TestDiskMachine = DiskMachine.TestCase
 TestDiskMachine.settings = settings(max_examples=40, stateful_step_count=30)
