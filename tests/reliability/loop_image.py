@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ _WITHOUT_FLUSHING_THE_JOURNAL = 2
 
 
 def run(*command: object) -> str:
+    """What the command prints; OSError with its reason if it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
-        raise OSError(f"{' '.join(map(str, command))}: {done.stderr.strip() or done.returncode}")
+        reason = next(iter(done.stderr.strip().splitlines()), "").rpartition(": ")[2]
+        raise OSError(f"{command[0]} failed: {reason or done.returncode}")
     return done.stdout.strip()
 
 
@@ -112,7 +115,7 @@ def loop_image(file: Path, place: Path) -> Iterator[LoopImage]:
 
 
 @cache
-def why_not(directory: Path) -> str | None:
+def why_not() -> str | None:
     """Why there are no loop devices to be had here; None if there are."""
     if not sys.platform.startswith("linux"):
         return "loop devices and ext4 are Linux's"
@@ -121,12 +124,11 @@ def why_not(directory: Path) -> str | None:
             return f"{program} is not installed"
     if os.geteuid() != 0:
         return "only root may attach a loop device and mount it"
-    try:
-        with loop_image(directory / "probe.img", directory / "probe") as image:
-            image.make(8)
-            image.mount()
-    except OSError as error:
-        return f"no loop device with ext4 can be mounted here: {error}"
-    finally:
-        (directory / "probe.img").unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            with loop_image(Path(directory, "image"), Path(directory, "mounted")) as image:
+                image.make(8)
+                image.mount()
+        except OSError as error:
+            return f"no ext4 on a loop device can be mounted here: {error}"
     return None

@@ -38,8 +38,8 @@ Record = Callable[[str, object], None]
 
 
 @pytest.fixture
-def needs_loop_devices(tmp_path: Path) -> None:
-    reason = why_not(tmp_path)
+def needs_loop_devices() -> None:
+    reason = why_not()
     if reason is not None:
         pytest.skip(reason)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -104,21 +103,20 @@ def small_memory(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 3 MB."""
     place = tmp_path / "tmpfs"
     place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        run("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place)
+    except OSError as error:
+        pytest.skip(f"a tmpfs cannot be mounted here: {error}")
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        run("umount", place)
 
 
 @contextmanager
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An ext4 file system of 8 MB."""
-    reason = why_not(tmp_path)
+    reason = why_not()
     if reason is not None:
         pytest.skip(reason)
     with loop_image(tmp_path / "image", tmp_path / "ext4") as image:

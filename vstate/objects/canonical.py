@@ -28,7 +28,10 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """What `encode` encoded; ValueError when `data` is not one whole value of plain data."""
     try:
-        if len(data) > _SHORT and (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED:
+        if (
+            len(data) > _SHORT
+            and (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED
+        ):
             # Memory for an array is taken before its items are read: for those inside each other it adds up.
             unpacker = msgpack.Unpacker(max_buffer_size=len(data))
             unpacker.feed(data)

@@ -2,7 +2,7 @@
 
 The hashes of numbers and of tuples of them are no secret, and where CPython puts a key follows from its
 hash. Whoever knows that can choose n keys, no two with the same hash, so that each is compared with n
-others before it finds its place: a pickle of 4 MB took minutes. So the search for a place is made here
+others before it finds its place: a pickle of 3.8 MB took 33 s. So the search for a place is made here
 first, on a table that only says which places are taken, and paid for step by step.
 """
 
