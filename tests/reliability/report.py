@@ -121,7 +121,8 @@ ROWS = [
     ),
     Row(
         "A full ext4, a full tmpfs, a limit on the size of files, a file system that became read-only, a directory "
-        "that was removed, during commit, merge and gc, at every amount of room",
+        "that was removed, during commit, merge and gc, at every amount of room in steps of 4 KB"
+        + ("" if SOAK else "; for gc at every eighth"),
         "test_no_room.py::test_a_store_that_cannot_write",
         lambda o: (
             f"{o.sum('StoreFull')} StoreFull and {o.sum('StoreUnavailable')} StoreUnavailable raised; nothing lost, "
@@ -134,7 +135,8 @@ ROWS = [
         lambda o: f"{o.sum('StoreFull')} StoreFull raised; nothing lost; gc never refused",
     ),
     Row(
-        "Every byte of a store's file damaged, one at a time",
+        "Every byte of a store's file damaged, one at a time: all its bits inverted"
+        + (", and each bit alone" if SOAK else ""),
         "test_flips.py::test_every_byte_of_the_file",
         lambda o: (
             f"{o.sum('read', 'fsck', 'harmless')} damaged: {o.sum('read')} found by reading, {o.sum('fsck')} by "
@@ -142,7 +144,8 @@ ROWS = [
         ),
     ),
     Row(
-        "Bytes of SQLite's log damaged, as a killed process left it",
+        ("Every byte" if SOAK else "Every 101st byte")
+        + " of SQLite's log damaged, one at a time, as a killed process left it",
         "test_flips.py::test_bytes_of_the_log",
         lambda o: (
             f"{o.sum('read', 'fsck', 'harmless', 'older')} damaged: 0 wrong values, 0 crashes; in "

@@ -371,6 +371,28 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
     whole(complete)
 
 
+def test_signed_commits_arrive_signed() -> None:
+    """With their signatures, in a store that says so."""
+    pytest.importorskip("cryptography")
+    from vstate import SigningKey
+
+    store, target = Memory(), Memory()
+    state = Versioned(store, sign=SigningKey.generate())
+    state["k"] = 1
+    commit = state.commit("signed")
+    assert commit is not None
+    data = exported(store)
+    assert parsed(data)[0][0] == 2
+    imported(target, data)
+    assert Repository(target).resolve("main").signature == commit.signature
+    assert target.get("format") == b"2"
+    whole(target)
+    target.set("format", b"1")
+    assert [damage.id for damage in Repository(target).fsck().damage] == ["format"]
+    assert Repository(target).fsck(repair=True).ok
+    assert target.get("format") == b"2"
+
+
 # Files
 
 

@@ -334,6 +334,18 @@ def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
         assert [damage.reason.partition(" has ")[2] for damage in report.damage] == ["2 keys, not 3"]
 
 
+def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
+    """Though it is the keys that are wrong, which both have in common."""
+    store = Memory()
+    names = [*LEFT, SPLIT]
+    first = node(store, 0, names, [ATOM] * len(names))
+    second = node(store, 0, names, [encode([0, 2])] * len(names))
+    store.set("r/heads/other", str(put_on_main(store, first)).encode())
+    put_on_main(store, second)
+    report = Repository(store).fsck()
+    assert {damage.id for damage in report.damage} == {str(first), str(second)}
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:

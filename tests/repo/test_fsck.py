@@ -279,6 +279,35 @@ def test_a_cache_hides_no_damage(filled: Mapping[str, bytes], tmp_path: Path) ->
     cache.close()
 
 
+def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
+    """A row that does not open is damage to the object that it was to hold; repair puts it aside."""
+    pytest.importorskip("cryptography")
+    from vstate.kv.encrypted import Encrypted
+
+    inner = Memory()
+    store = Encrypted(inner, b"k" * 32)
+    store.set_many(filled)
+    check_clean(store)
+    root = Repository(store).branch("main").tree
+    before = set(inner.keys())
+    value = store.get(f"o/{root}")
+    store.delete(f"o/{root}")
+    (name,) = before - set(inner.keys())
+    assert value is not None
+    store.set(f"o/{root}", value)
+    row = inner.get(name)
+    assert row is not None
+    inner.set(name, row[:-1] + bytes([row[-1] ^ 1]))
+    with pytest.raises(CorruptObject):
+        store.get(f"o/{root}")
+    report = Repository(store).fsck()
+    assert [damage.id for damage in report.damage] == [str(root)]
+    assert report.broken == ("heads/main",)
+    assert Repository(store).fsck(repair=True).ok
+    assert store.get(f"o/{root}") is None
+    assert store.get(f"damaged/{root}") == b""
+
+
 # Rows
 
 

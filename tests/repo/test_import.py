@@ -253,6 +253,30 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
     assert values_at(store) == values_at(fresh)
 
 
+def test_damage_elsewhere_does_not_keep_a_bundle_out() -> None:
+    """A tag that is broken has nothing to do with the branch that goes on."""
+    store, target = Memory(), Memory()
+    state = chain(store, 3)
+    imported(target, exported(store))
+    since = [str(state.head.id)] if state.head else []
+    Repository(target).create_tag("broken", "main~2")
+    target.delete(f"o/{Repository(target).resolve('main~2').tree}")
+    assert Repository(target).fsck().broken == ("tags/broken",)
+    chain(store, 2, start=3)
+    assert outcomes(imported(target, exported(store, since=since))) == {"heads/main": "moved"}
+    assert Versioned(target)["small"] == 4
+    assert Repository(target).fsck().broken == ("tags/broken",)
+
+
+def test_a_branch_whose_commit_is_lost_has_diverged() -> None:
+    """Nobody can say whether the bundle's commits follow it."""
+    store, target = Memory(), Memory()
+    chain(store, 3)
+    chain(target, 1)
+    target.delete(f"o/{refs_of(target)['heads/main']}")
+    assert outcomes(imported(target, exported(store))) == {"heads/main": "diverged"}
+
+
 @pytest.mark.parametrize("how", ["same", "ahead"])
 def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
     """It goes on where it ended, and gc keeps what came."""

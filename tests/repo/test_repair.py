@@ -11,6 +11,7 @@ from vstate import Memory, Versioned
 from vstate.errors import CorruptObject, NotFound, StoreUnavailable
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
+from vstate.repo.history import shallow_row
 from vstate.testing import Faulty
 
 
@@ -205,20 +206,41 @@ def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     assert Repository(memory).fsck(repair=True).ok
 
 
-def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(filled: Mapping[str, bytes]) -> None:
-    """A row that a writer replaced since it was looked at stays."""
+@pytest.mark.parametrize("moment", ["r/heads/main", "o/"])
+def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
+    filled: Mapping[str, bytes], moment: str
+) -> None:
+    """A row that a writer replaced since it was looked at stays, up to the last moment."""
     memory = copy(filled)
     key = f"o/{Repository(memory).branch('main').tree}"
     memory.set(key, filled[key][:-1])
 
     class Healing(Faulty):
         def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            if "r/heads/main" in expected:
+            if any(name.startswith(moment) for name in expected):
                 memory.set(key, filled[key])
             return super().transact(writes, expected)
 
     assert Repository(Healing(memory)).fsck(repair=True).ok
     assert memory.get(key) == filled[key]
+
+
+def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, bytes]) -> None:
+    """Whoever was faster has said what is left of it."""
+    memory = copy(filled)
+    repo = Repository(memory)
+    third, second = repo.resolve("main~2"), repo.resolve("main~3")
+    assert third.parents == (second.oid,)
+    memory.delete(f"o/{second.oid}")
+    note = shallow_row(third.oid, [repo.resolve("v1").oid])
+
+    class Cutting(Faulty):
+        def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+            memory.set_many(dict([note]))
+            return super().compare_and_swap(key, expected, new)
+
+    Repository(Cutting(memory)).fsck(repair=True)
+    assert memory.get(note[0]) == note[1]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -1,7 +1,7 @@
 """Bundle: commits, and all that they need, in one file. Its bytes are specified in docs/format.md.
 
-Nothing in a bundle is believed: lengths are checked before anything is allocated for them, the end of the file
-says what all before it hashes to, and every object is hashed again when it is taken out.
+Nothing in a bundle is believed: lengths are checked before anything is allocated for them, the end of the
+file says what all before it hashes to, and every object is hashed again when it is taken out.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def _sorted(value: Any) -> Any:
 def key_faults(node: Node) -> Iterator[str]:
     """What is wrong with which keys stand in a tree node, as far as the node itself shows it.
 
-    A key that begins a node stands, but for the first of all, also in a node above; there it is not the first at
-    the height that its level says. So looking at the keys behind the first in each node looks at both sides
-    of every boundary.
+    A key that begins a node stands, but for the first of all, also in a node above; there it is not the
+    first at the height that its level says. So looking at the keys behind the first in each node looks at
+    both sides of every boundary.
     """
     if any(level(key) != node.height for key in node.keys[1:]):
         yield "a key in it does not stand where its level puts it"

@@ -15,6 +15,7 @@ from vstate.repo.gc import Progress
 from vstate.repo.objects import PREFIX, kind_of
 from vstate.repo.refs import PREFIX as REF
 from vstate.repo.refs import REFLOG
+from vstate.repo.repair import Repair
 from vstate.repo.rows import Rows, is_foreign, object_id
 from vstate.repo.salvage import Salvage
 from vstate.repo.verifier import READ_BYTES, Verifier
@@ -96,8 +97,6 @@ def check(
     progress: Progress | None = None,
 ) -> FsckReport:
     """As `Repository.fsck` promises."""
-    from vstate.repo.repair import Repair  # which knows Inspection
-
     began = time.monotonic()
     first = last = _inspected(repo, full, progress)
     repaired: list[str] = []
@@ -158,15 +157,15 @@ class Inspection:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged but what is known to be lost, every ref leads to a whole state, and every
-        history can be walked.
+        """Whether nothing is damaged but what is known to be lost, every ref leads to a whole state, and
+        every history can be walked.
         """
         return not (self._unknown or self.broken or self.verifier.cut)
 
     def run(self) -> None:
         """Look at everything, once."""
-        # glibc gives what is free at the end of its heap back, and faults it in anew for the next batch, until a
-        # larger block has been freed once: reading 200 MB took 150 ms of CPU, and takes 55 ms so.
+        # glibc gives what is free at the end of its heap back, and faults it in anew for the next batch, until
+        # a larger block has been freed once: reading 200 MB took 150 ms of CPU, and takes 55 ms so.
         large = bytearray(4 * READ_BYTES)
         del large
         with ThreadPoolExecutor(2) as threads:

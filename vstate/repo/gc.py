@@ -239,7 +239,7 @@ class _Collector:
                 self._extend_where_present([oid for oid in (line.old, line.new) if oid is not None])
 
     def _follow_histories(self) -> None:
-        """Walk on where a history ended at the last look and does so no more: an import has brought the rest back."""
+        """Walk on where a history ended at the last look and does so no more: an import brought the rest."""
         ends = set(self._store.keys(SHALLOW))
         gone, self._ends = self._ends - ends, ends
         if gone:

@@ -109,8 +109,8 @@ def _ref_of(repo: Repository, rev: Revision) -> str:
                 return ref
     shown = rev if isinstance(rev, str) else str(rev.oid if isinstance(rev, Commit) else rev)
     raise InvalidInput(
-        f"{shown!r} is no branch and no tag, so nothing would lead to it where the bundle is imported: give it "
-        "a name there with as_branch (vstate export --as NAME), or make a branch or a tag"
+        f"{shown!r} is no branch and no tag, so nothing would lead to it where the bundle is imported: give "
+        "it a name there with as_branch (vstate export --as NAME), or make a branch or a tag"
     )
 
 
@@ -128,8 +128,8 @@ class _Plan:
         self.shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def collect(self, tips: Iterable[ObjectId], known: Sequence[ObjectId]) -> None:
-        """Find what these commits need and those that are known do not: what each holds that no earlier one does,
-        from the oldest to the newest.
+        """Find what these commits need and those that are known do not: what each holds that no earlier one
+        does, from the oldest to the newest.
         """
         for commit in self._repo.history.ancestors(*known):
             self._reached.add(commit.oid)

@@ -1,4 +1,4 @@
-"""Rows: what a store holds besides objects: refs, HEAD, the reflog, where histories end, policies, the format."""
+"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, the format."""
 
 from __future__ import annotations
 
@@ -40,8 +40,14 @@ _PREFIXES = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object that is kept under this key; None if it is no object's."""
-    digits = key.removeprefix(PREFIX)
-    return ObjectId.parse(digits) if digits != key and _ID.fullmatch(digits) else None
+    if len(key) != len(PREFIX) + 64 or not key.startswith(PREFIX):
+        return None
+    digits = key[len(PREFIX) :]
+    try:
+        oid = ObjectId(bytes.fromhex(digits))
+    except ValueError:
+        return None
+    return oid if oid.hex() == digits else None  # fromhex also takes capitals and spaces
 
 
 def is_foreign(key: str) -> bool:
@@ -52,8 +58,9 @@ def is_foreign(key: str) -> bool:
 class Rows:
     """Reads and checks the rows; what is wrong goes to `found`.
 
-    `refs` are the commits that branches, a detached HEAD and tags name, in this order; `raw_refs` their values as
-    they stand there; `broken` those that name none. `bad` are the keys of other rows that make no sense.
+    `refs` are the commits that branches, a detached HEAD and tags name, in this order; `raw_refs` their
+    values as they stand there; `broken` those that name none. `bad` are the keys of other rows that make no
+    sense.
     """
 
     def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
@@ -156,7 +163,7 @@ class Rows:
     # The reflog
 
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The lines that make sense, of all refs or of one: the ref, and the commits named, where it went to first."""
+        """The lines that make sense, of all refs or of one: the ref, and the commits named, the new one first."""
         for key, row in self._salvage.items(f"{REFLOG}{ref}:" if ref else REFLOG):
             found = self._line(key, row)
             if isinstance(found, list):

@@ -61,8 +61,8 @@ class Salvage:
             yield rows
 
     def body(self, kind: Kind, oid: ObjectId, row: Row) -> bytes | memoryview:
-        """The verified body of an object by its row, or by the one that `gc` keeps; CorruptObject if neither is
-        there or it is damaged.
+        """The verified body of an object by its row, or by the one that `gc` keeps; CorruptObject if neither
+        is there or it is damaged.
         """
         if row is None:
             trash = self.row(TRASH + oid.hex())
@@ -76,7 +76,7 @@ class Salvage:
         kind = kind_of(row) if isinstance(row, bytes) else None
         try:
             if kind is not None:
-                self._objects.verified(kind, oid, row)  # type: ignore[arg-type]  # the row has a kind, so is bytes
+                self._objects.verified(kind, oid, row)  # type: ignore[arg-type]  # it has a kind, so is bytes
         except CorruptObject:
             return None
         return kind

@@ -113,20 +113,19 @@ class _Import:
         kind, slash, rest = name.partition("/")
         if kind + slash not in (HEADS, TAGS):
             self._bundle.refuse(f"{name!r} is no name of a branch or a tag")
-        return (
-            kind + slash + check_ref_name(self._prefix + rest, "branch" if kind + slash == HEADS else "tag")
-        )
+        what = "branch" if kind + slash == HEADS else "tag"
+        return kind + slash + check_ref_name(self._prefix + rest, what)
 
     def _check_prerequisites(self) -> None:
         objects = Objects(self._repo.store.uncached())
         missing = [oid for oid in self._header.prerequisites if objects.find_commit(oid) is None]
         if missing:
-            names = ", ".join(map(str, missing[:5])) + (
-                f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            )
+            names = ", ".join(map(str, missing[:5]))
+            if len(missing) > 5:
+                names += f" and {len(missing) - 5} more"
             raise NotFound(
-                f"{self._name} continues from commit {names}, which is not here: import the bundle that holds it "
-                "first, or export again with --since a commit that is here, or without --since",
+                f"{self._name} continues from commit {names}, which is not here: import the bundle that holds "
+                "it first, or export again with --since a commit that is here, or without --since",
                 name=str(missing[0]),
             )
 
@@ -146,8 +145,8 @@ class _Import:
     def _ends_of_histories(self, objects: Objects, history: History) -> dict[ObjectId, tuple[ObjectId, ...]]:
         """The commits whose parents change in this store, with those that they have then.
 
-        Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the bundle
-        brings the rest, it goes on.
+        Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the
+        bundle brings the rest, it goes on.
         """
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
@@ -174,11 +173,14 @@ class _Import:
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
         """Make sure that all is here that the refs, and histories that go on, are going to lead to."""
+        ours = list(self._repo.refs.all().values())
         try:
             reach = Reach(objects, history)
-            reach.leave_out(self._repo.refs.all().values())
+            reach.leave_out(ours)
         except CorruptObject:
-            reach = Reach(objects, history)  # what we have is damaged, so nothing of it is relied on
+            # Some of what is here is damaged. Only what is not is relied on.
+            reach = Reach(objects, history)
+            reach.leave_out([oid for oid in set(ours) if _is_whole(objects, history, oid)])
         history.cut_off(ends)
         starts = [*wanted.values(), *(parent for left in ends.values() for parent in left)]
         try:
@@ -189,8 +191,8 @@ class _Import:
                         raise CorruptObject(str(keys[key]), "it is missing")
         except CorruptObject as error:
             raise InvalidInput(
-                f"{self._name} is not imported: it needs {error.id}, which neither it nor the store holds whole "
-                f"({error.reason}); export it again without --since, or see `vstate fsck`"
+                f"{self._name} is not imported: it needs {error.id}, which neither it nor the store holds "
+                f"whole ({error.reason}); export it again without --since, or see `vstate fsck`"
             ) from error
 
     def _move(
@@ -219,6 +221,17 @@ class _Import:
             return "unchanged"
         if name.startswith(TAGS):
             return "diverged"
-        if history.is_ancestor(old, new):
-            return "moved"
-        return "ahead" if history.is_ancestor(new, old) else "diverged"
+        try:
+            if history.is_ancestor(old, new):
+                return "moved"
+            return "ahead" if history.is_ancestor(new, old) else "diverged"
+        except CorruptObject:  # of what we have
+            return "diverged"
+
+
+def _is_whole(objects: Objects, history: History, oid: ObjectId) -> bool:
+    try:
+        Reach(objects, history).leave_out([oid])
+    except CorruptObject:
+        return False
+    return True

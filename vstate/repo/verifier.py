@@ -58,7 +58,7 @@ class _Child(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """An index (`height` None: at any) or blob (0) to be checked, and what the object that links to it says."""
+    """An index (`height` None: at any) or blob (0) to be checked, and what the object above says of it."""
 
     oid: ObjectId
     kind: Kind

@@ -91,7 +91,8 @@ def _what_next(report: FsckReport, location: str, repaired: bool) -> str:
         return f"{begin}: make a copy of it, then run `vstate fsck --repair`"
     if report.broken:
         return (
-            f"{begin}, and {', '.join(report.broken[:5])} could not be repaired: a copy or a bundle that has the missing "
-            "objects heals it (`vstate import`); or give the lost keys new values and commit, delete a broken tag"
+            f"{begin}, and {', '.join(report.broken[:5])} could not be repaired: a bundle that has the missing "
+            "objects heals it (`vstate import`); or give the lost keys new values and commit, and delete a broken "
+            "tag"
         )
-    return f"{begin} in ways that cannot be repaired: `vstate export` what is whole, and import it into a new store"
+    return f"{begin} in ways that cannot be repaired: `vstate export` what is whole, into a new store"
