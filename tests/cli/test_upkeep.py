@@ -28,6 +28,11 @@ def change(store, key, value):
         disk.transact({key: value}, {})
 
 
+def a_blob(store):
+    with Disk(store) as disk:
+        return next(key for key, value in disk.items("o/") if value[:1] in b"bB")
+
+
 def resolve(store, rev):
     with Disk(store) as disk:
         return Repository(disk).resolve(rev)
@@ -217,7 +222,7 @@ def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
         state["n"] = 1
         state.commit("two")
     runner = CliRunner()
-    blob = next(key for key, value in rows(tmp_path / "s").items() if value[:1] in b"bB")
+    blob = a_blob(tmp_path / "s")
     change(tmp_path / "s", blob, None)
     result = runner.invoke(cli, ["-s", str(tmp_path / "s"), "fsck", "--repair"])
     assert result.exit_code == 1
@@ -235,7 +240,7 @@ def test_many_losses_are_cut(tmp_path):
         for number in range(130):
             state["n"] = number
             state.commit(f"{number}")
-    blob = next(key for key, value in rows(tmp_path / "s").items() if value[:1] in b"bB")
+    blob = a_blob(tmp_path / "s")
     change(tmp_path / "s", blob, None)
     result = CliRunner().invoke(cli, ["-s", str(tmp_path / "s"), "fsck"])
     assert result.stdout.count("the value of 'always'") == 100
