@@ -223,12 +223,12 @@ def _ids_below(nodes: Sequence[Node], height: int) -> list[bytes | Node]:
 
 
 def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterator[KeyChange]:
-    old = {(key, item) for node in old_nodes for key, item in zip(node.keys, node.items, strict=True)}
-    new = {(key, item) for node in new_nodes for key, item in zip(node.keys, node.items, strict=True)}
-    before: dict[str, bytes] = dict(old - new)  # type: ignore[arg-type]  # the items of a leaf are bytes
-    after: dict[str, bytes] = dict(new - old)  # type: ignore[arg-type]
-    for key in sorted(before.keys() | after.keys()):
-        yield KeyChange(key, before.get(key), after.get(key))
+    before = {key: item for node in old_nodes for key, item in zip(node.keys, node.items, strict=True)}
+    after = {key: item for node in new_nodes for key, item in zip(node.keys, node.items, strict=True)}
+    changed = [key for key, item in after.items() if before.get(key) != item]
+    changed += [key for key in before if key not in after]
+    for key in sorted(changed):
+        yield KeyChange(key, before.get(key), after.get(key))  # type: ignore[arg-type]  # a leaf's items are bytes
 
 
 # Editing

@@ -18,7 +18,7 @@ from vstate.repo.refs import REFLOG
 from vstate.repo.repair import Repair
 from vstate.repo.rows import Rows, is_foreign, object_id
 from vstate.repo.salvage import Salvage
-from vstate.repo.verifier import READ_BYTES, Verifier
+from vstate.repo.verifier import READERS, Verifier
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -164,11 +164,7 @@ class Inspection:
 
     def run(self) -> None:
         """Look at everything, once."""
-        # glibc gives what is free at the end of its heap back, and faults it in anew for the next batch, until
-        # a larger block has been freed once: reading 200 MB took 150 ms of CPU, and takes 55 ms so.
-        large = bytearray(4 * READ_BYTES)
-        del large
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(1 + READERS) as threads:
             # SQLite and BLAKE3 leave the interpreter alone while they work, so these do run side by side.
             files = threads.submit(lambda: list(self._store.check())) if self._full else None
             self.verifier = Verifier(
@@ -176,7 +172,7 @@ class Inspection:
                 self.rows.parents,
                 self._found,
                 whole_blobs=self._full,
-                reader=threads,
+                readers=threads,
                 progress=lambda count: self._progress("checking", count),
             )
             self.rows.read()

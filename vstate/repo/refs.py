@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -93,6 +93,11 @@ class Refs:
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref."""
         return self._parse(ref, self._store.get(PREFIX + ref))
+
+    def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
+        """The commits that the refs name, None for each that is not there, read at once."""
+        values = self._store.get_many([PREFIX + ref for ref in refs])
+        return [self._parse(ref, values.get(PREFIX + ref)) for ref in refs]
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
         """The refs under `heads/` or `tags/`, sorted, by the name behind that prefix."""

@@ -70,7 +70,7 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         return ObjectId.parse(lower)
     if name.startswith((HEADS, TAGS)) and (oid := refs.read(name)) is not None:
         return oid
-    branch, tag = refs.read(HEADS + name), refs.read(TAGS + name)
+    branch, tag = refs.read_many([HEADS + name, TAGS + name])
     if branch is not None and tag is not None and branch != tag:
         raise InvalidInput(f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name])
     if branch is not None or tag is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from itertools import islice, pairwise
+from itertools import islice
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
@@ -17,6 +16,8 @@ Unreadable = CorruptObject | CorruptStore
 Row = bytes | Unreadable | None
 """A stored value, what keeps the store from reading it, or None: it is absent."""
 
+Lengths = dict[ObjectId, int | CorruptObject]
+"""How long the bodies of some objects are, or what keeps one from being read."""
 
 _READ = 256
 
@@ -52,13 +53,16 @@ class Salvage:
                 if row is not None:
                     yield key, row
 
-    def rows_ahead(self, batches: Sequence[Sequence[str]], reader: Executor) -> Iterator[Mapping[str, Row]]:
-        """The rows of each batch of keys; the next batch is read while one is worked on."""
-        ahead = None
-        for batch, following in pairwise([*batches, ()]):
-            rows = self.rows(batch) if ahead is None else ahead.result()
-            ahead = reader.submit(self.rows, following) if following else None
-            yield rows
+    def lengths(self, kind: Kind, ids: Sequence[ObjectId]) -> Lengths:
+        """How long the verified bodies of these objects are, and of the others why there is none."""
+        rows = self.rows([PREFIX + oid.hex() for oid in ids])
+        found: Lengths = {}
+        for oid in ids:
+            try:
+                found[oid] = len(self.body(kind, oid, rows.get(PREFIX + oid.hex())))
+            except CorruptObject as error:
+                found[oid] = error
+        return found
 
     def body(self, kind: Kind, oid: ObjectId, row: Row) -> bytes | memoryview:
         """The verified body of an object by its row, or by the one that `gc` keeps; CorruptObject if neither

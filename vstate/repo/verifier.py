@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,11 +21,16 @@ from vstate.repo.damage import Damage, link_key
 from vstate.repo.forms import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.objects import PREFIX
 from vstate.repo.reach import BATCH, IdSet
-from vstate.repo.salvage import Row, Salvage
+from vstate.repo.salvage import Lengths, Row, Salvage
 from vstate.values.entry import Entry
 
-READ_BYTES = 4 * 1024 * 1024
-"""How many bytes of blobs are read at once, while those read before are hashed."""
+READ_BYTES = 1024 * 1024
+"""How many bytes of blobs are read at once: what is hashed right away is still in the core's cache."""
+
+_HANDED_BYTES = 4 * READ_BYTES  # how many a thread is told to read
+
+READERS = 2
+"""How many threads read and hash blobs."""
 
 _REMEMBERED = 100_000  # links and entries that were seen lately, times of commits
 _HIGHEST_NODE = 12  # no key has a level above it
@@ -84,14 +90,15 @@ class Verifier:
         found: Callable[[Damage], None],
         *,
         whole_blobs: bool,
-        reader: Executor,
+        readers: Executor,
         progress: Callable[[int], None],
     ) -> None:
         self._salvage = salvage
         self._parents = parents
         self._found = found
         self._whole_blobs = whole_blobs
-        self._reader = reader
+        self._readers = readers
+        self._reading: deque[tuple[list[_Part], Future[Lengths]]] = deque()
         self._progress = progress
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
@@ -140,6 +147,8 @@ class Verifier:
                 links = links[:BATCH]
             stack += steps[kind](links)
             self._progress(len(self.reached))
+        while self._reading:
+            self._take_in(*self._reading.popleft())
 
     def _is_new(self, link: tuple[Any, ...]) -> bool:
         """Whether this link has not been checked yet."""
@@ -160,18 +169,24 @@ class Verifier:
         try:
             body = self._salvage.body(kind, oid, row)
         except CorruptObject as error:
-            other = self._salvage.kind_of_whole(oid, row)
-            if other is None:
-                self.reached.add(oid)
-                self.lose(kind.name, oid, error.reason)
-            else:
-                reason = f"{oid}, which it names, is no {kind.name} but a {other.name}"
-                self._found(Damage(str(above.name), above.kind, reason))
+            self._not_whole(kind, oid, row, above, error)
             return None
+        self._whole(kind, oid, len(body))
+        return body
+
+    def _whole(self, kind: Kind, oid: ObjectId, length: int) -> None:
         if self.reached.add(oid):
             self.counts[kind] += 1
-            self.bytes += len(body)
-        return body
+            self.bytes += length
+
+    def _not_whole(self, kind: Kind, oid: ObjectId, row: Row, above: _Above, error: CorruptObject) -> None:
+        other = self._salvage.kind_of_whole(oid, row)
+        if other is None:
+            self.reached.add(oid)
+            self.lose(kind.name, oid, error.reason)
+        else:
+            reason = f"{oid}, which it names, is no {kind.name} but a {other.name}"
+            self._found(Damage(str(above.name), above.kind, reason))
 
     def _malformed(self, kind: Kind, oid: bytes, reason: str) -> None:
         self._found(Damage(oid.hex(), kind.name, reason, readable=True))
@@ -387,24 +402,37 @@ class Verifier:
     # Blobs
 
     def _blobs(self, links: list[_Part]) -> list[tuple[Kind, list[Any]]]:
-        batches = list(_batches(links))
-        if not self._whole_blobs:
-            for batch in batches:
+        for batch in _batches(links, _HANDED_BYTES):
+            if not self._whole_blobs:
                 self._look_for(batch)
-            return []
-        keys = [[PREFIX + link.oid.hex() for link in batch] for batch in batches]
-        for batch, rows in zip(batches, self._salvage.rows_ahead(keys, self._reader), strict=True):
-            for link in batch:
-                oid = link.oid
-                if oid in self.bad:
-                    continue
-                body = self._body(BLOB, oid, rows.get(PREFIX + oid.hex()), link.above)
-                if body is None:
-                    self.bad_links.add(link_key(oid, link.length))
-                elif len(body) != link.length:
-                    self._wrong_length(link, len(body))
-            self._progress(len(self.reached))
+                continue
+            batch = [link for link in batch if link.oid not in self.bad]
+            self._reading.append((batch, self._readers.submit(self._lengths, batch)))
+            if len(self._reading) > READERS:
+                self._take_in(*self._reading.popleft())
         return []
+
+    def _lengths(self, batch: list[_Part]) -> Lengths:
+        found: Lengths = {}
+        for part in _batches(batch, READ_BYTES):
+            found.update(self._salvage.lengths(BLOB, [link.oid for link in part]))
+        return found
+
+    def _take_in(self, batch: list[_Part], lengths: Future[Lengths]) -> None:
+        found = lengths.result()
+        for link in batch:
+            oid = link.oid
+            if oid in self.bad:
+                continue
+            length = found[oid]
+            if isinstance(length, int):
+                self._whole(BLOB, oid, length)
+                if length != link.length:
+                    self._wrong_length(link, length)
+            else:
+                self._not_whole(BLOB, oid, self._salvage.row(PREFIX + oid.hex()), link.above, length)
+                self.bad_links.add(link_key(oid, link.length))
+        self._progress(len(self.reached))
 
     def _look_for(self, links: list[_Part]) -> None:
         there = self._salvage.are_there(link.oid for link in links)
@@ -418,14 +446,14 @@ class Verifier:
 
 
 def _by_kind(parts: list[_Part]) -> list[tuple[Kind, list[Any]]]:
-    return [(kind, [part for part in parts if part.kind is kind]) for kind in (BLOB, INDEX)]
+    return [(kind, [part for part in parts if part.kind is kind]) for kind in (INDEX, BLOB)]
 
 
-def _batches(links: Iterable[_Part]) -> Iterator[list[_Part]]:
+def _batches(links: Iterable[_Part], most: int) -> Iterator[list[_Part]]:
     batch: list[_Part] = []
     size = 0
     for link in links:
-        if batch and (size + link.length > READ_BYTES or len(batch) == BATCH):
+        if batch and (size + link.length > most or len(batch) == BATCH):
             yield batch
             batch, size = [], 0
         batch.append(link)
