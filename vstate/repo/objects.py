@@ -45,6 +45,8 @@ SAMPLE_EVERY = 32
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
+LONGEST_CACHED = 256 * 1024
+"""How many nodes and commits are kept in memory, and how many bytes one may have that was read."""
 
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
@@ -121,7 +123,8 @@ class Objects:
             node = Node.decode(body)
         except ValueError as error:
             raise CorruptObject(oid.hex(), str(error)) from error
-        _remember(self._nodes, oid, node, NODE_CACHE)
+        if len(body) <= LONGEST_CACHED:
+            _remember(self._nodes, oid, node, NODE_CACHE)
         return node
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
@@ -148,11 +151,13 @@ class Objects:
         return [read.get(oid) or self.commit(oid) for oid in ids]
 
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+        body = self._checked(COMMIT, oid, stored)
         try:
-            commit = Commit.decode(oid, self._checked(COMMIT, oid, stored))
+            commit = Commit.decode(oid, body)
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
-        _remember(self._commits, oid, commit, COMMIT_CACHE)
+        if len(body) <= LONGEST_CACHED:
+            _remember(self._commits, oid, commit, COMMIT_CACHE)
         return commit
 
     def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
