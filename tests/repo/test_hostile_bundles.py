@@ -156,9 +156,13 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         "no end": (forged(header, frames, end=b""), "not a whole bundle"),
         "something behind the end": (forged(header, frames, end=bytes(8)), "header says"),
         "other counts": (with_header(needed, refs, known, shallow, [*counts[:3], 7], size), "header says"),
+        "counts of text": (with_header(needed, refs, known, shallow, ["", *counts[1:]], size), "numbers"),
+        "no counts": (with_header(needed, refs, known, shallow, [None] * 4, size), "numbers"),
+        "a size of text": (with_header(needed, refs, known, shallow, counts, "x"), "numbers"),
+        "another size": (with_header(needed, refs, known, shallow, counts, size + 1), "header says"),
         "negative counts": (
             with_header(needed, refs, known, shallow, [-1, *counts[1:]], size),
-            "header says",
+            "numbers",
         ),
         "too few counts": (with_header(needed, refs, known, shallow, counts[:3], size), "not a whole bundle"),
         "refs out of order": (with_header(needed, refs[::-1], known, shallow, counts, size), "not canonical"),
@@ -227,7 +231,7 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
                 frames.append((kind, other, [len(content)], payload))
         fewer = list(counts)
         fewer[b"bitc".index(letter)] -= 1
-        incomplete = forged([needed, refs, known, shallow, fewer, size], frames)
+        incomplete = forged([needed, refs, known, shallow, fewer, size - len(body)], frames)
         target = Memory()
         with pytest.raises(InvalidInput, match=oid.hex()):
             imported(target, incomplete)
@@ -235,7 +239,6 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
         target.set(f"o/{oid.hex()}", rows[f"o/{oid.hex()}"])
         assert set(outcomes(imported(target, incomplete)).values()) == {"created"}
         whole(target)
-        assert body is not None
 
 
 def test_a_bundle_of_a_newer_store_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:

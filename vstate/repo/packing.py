@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from vstate.errors import CorruptObject, InvalidInput
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
@@ -27,6 +29,7 @@ from vstate.repo.bundle import (
 )
 from vstate.repo.commits import SIGNED_COMMITS
 from vstate.repo.history import SHALLOW_FORMAT
+from vstate.repo.objects import longest
 from vstate.repo.reach import BATCH, IdSet
 from vstate.repo.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.values.entry import Entry
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
+_ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
 
 
@@ -52,34 +56,45 @@ def export(
     """As `Repository.export` promises."""
     began = time.monotonic()
     progress = progress or (lambda what, count, total: None)
-    refs = _refs_to_export(repo, revs, as_branch)
-    known = [repo.resolve(rev).oid for rev in since]
-    plan = _Plan(repo, progress)
-    plan.collect(refs.values(), known)
-    header = Header(
-        format=plan.format,
-        refs=refs,
-        prerequisites=sorted(set(known)),
-        shallow=plan.shallow,
-        counts=plan.counts,
-        size=plan.bytes,
-    )
-    with _output(file) as output:
-        writer = Writer(output, header)
-        done = 0
-        for items in plan.frames():
-            writer.frame(items, _bodies(repo, items))
-            done += len(items)
-            progress("writing", done, header.objects)
-        writer.finish()
-    return BundleReport(
-        refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
-        objects=header.objects,
-        written=header.objects,
-        bytes=header.size,
-        file_bytes=writer.bytes,
-        prerequisites=[str(oid) for oid in header.prerequisites],
-        seconds=time.monotonic() - began,
+    for _ in range(_ATTEMPTS):
+        sweep = repo.refs.sweep()
+        repo.history.reload()  # another process may have cut histories off
+        try:
+            refs = _refs_to_export(repo, revs, as_branch)
+            known = [repo.resolve(rev).oid for rev in since]
+            plan = _Plan(repo, progress)
+            plan.collect(refs.values(), known)
+            header = Header(
+                format=plan.format,
+                refs=refs,
+                prerequisites=sorted(set(known)),
+                shallow=plan.shallow,
+                counts=plan.counts,
+                size=plan.bytes,
+            )
+            with _output(file) as output:
+                writer = Writer(output, header)
+                done = 0
+                for items in plan.frames():
+                    writer.frame(items, _bodies(repo, items))
+                    done += len(items)
+                    progress("writing", done, header.objects)
+                writer.finish()
+        except CorruptObject:
+            if repo.refs.sweep() == sweep:
+                raise
+            continue  # gc has taken away what it was about to export: what there is now, then
+        return BundleReport(
+            refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
+            objects=header.objects,
+            written=header.objects,
+            bytes=header.size,
+            file_bytes=writer.bytes,
+            prerequisites=[str(oid) for oid in header.prerequisites],
+            seconds=time.monotonic() - began,
+        )
+    raise NotFound(
+        "gc keeps removing some of what is to be exported: export again when it has ended", name=""
     )
 
 
@@ -158,6 +173,8 @@ class _Plan:
             waiting += [oid for oid in self._repo.history.parents(commit) if self._reached.add(oid)]
 
     def _add(self, kind: Kind, oid: bytes, length: int) -> None:
+        if length > longest(kind):
+            raise CorruptObject(oid.hex(), f"a {kind.name} that is said to have {length} bytes")
         self._records += kind.code.encode() + oid + length.to_bytes(4, "big")
         self.counts[kind] += 1
         self.bytes += length
@@ -171,7 +188,7 @@ class _Plan:
         waiting = [commit.tree]
         while waiting:
             ids, waiting = waiting[-BATCH:], waiting[:-BATCH]
-            for oid, body in self._repo.objects.read_many(TREE, ids).items():
+            for oid, body in self._repo.objects.read_each(TREE, ids):
                 node = _decoded(Node.decode, oid, body)
                 nodes.setdefault(node.height, []).append((oid, len(body)))
                 waiting += filter(self._reached.add, node.children())
@@ -198,7 +215,7 @@ class _Plan:
         indexes: dict[int, list[tuple[ObjectId, int]]] = {}
         while waiting:
             ids, waiting = waiting[-BATCH:], waiting[:-BATCH]
-            for oid, body in self._repo.objects.read_many(INDEX, ids).items():
+            for oid, body in self._repo.objects.read_each(INDEX, ids):
                 height, items = _decoded(read_index, oid, body)
                 indexes.setdefault(height, []).append((oid, len(body)))
                 for child, length in items:
@@ -251,20 +268,31 @@ def _decoded(decode: Callable[[bytes], _T], oid: ObjectId, body: bytes) -> _T:
 
 @contextmanager
 def _output(file: File) -> Iterator[BinaryIO]:
-    """A file to write to: a path gets its contents all at once, and durably, or keeps what it has."""
-    if not isinstance(file, str | os.PathLike):
-        yield file
-        file.flush()
+    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream, a pipe
+    or a device gets all of it at the end.
+    """
+    mode = stat.S_IFREG | (0o666 & ~_umask())
+    if isinstance(file, str | os.PathLike):
+        path = os.path.realpath(file)
+        with suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode
+    if not isinstance(file, str | os.PathLike) or not stat.S_ISREG(mode):
+        with tempfile.TemporaryFile() as spool:
+            yield spool
+            spool.seek(0)
+            with open(path, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
+                shutil.copyfileobj(spool, output)
+                output.flush()
         return
-    directory, name = os.path.split(os.path.abspath(file))
+    directory, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=directory)
     try:
         with open(descriptor, "wb") as output:
             yield output
             output.flush()
             os.fsync(output.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, file)
+        os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
