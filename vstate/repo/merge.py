@@ -150,6 +150,8 @@ class Resolver:
         if policy == APPEND and ours is not None and theirs is not None:
             function = append_onto if self._onto_theirs else self._in_order(key)
         merged = function(self.load(key, base), self.load(key, ours), self.load(key, theirs))
+        if merged is NotImplemented:
+            raise Unmergeable(f"the policy {name} returned NotImplemented")
         if merged is ABSENT:
             return None, {}, name
         encoded = encode_value(merged)

@@ -90,6 +90,8 @@ class Versioned(Worktree):
         Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
+        if rev is not None and steps != 1:
+            raise InvalidInput("rollback takes a revision, or a number of steps, not both")
         with self._alone():
             branch = self._own_branch()
             target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
