@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar, cast, overload
 
 from vstate.errors import CannotLoad, InvalidInput, VStateError
@@ -16,6 +15,7 @@ from vstate.state.base import ReadableState, State
 from vstate.state.live import Live
 from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
+from vstate.state.turns import Turn
 from vstate.state.versioned import Versioned
 
 OnError = Literal["discard", "commit", "keep"]
@@ -64,23 +64,36 @@ def task(
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
                 state = _checked(state)
-                if state.root.turns.nested:
-                    with _Call(state, title, on_error).nested():
-                        return await function(*args, state=state, **options)
-                await state.root.turns.acquire()
-                with state.root.turns.acquired(), _Call(state, title, on_error).outermost():
-                    return await cast(Awaitable[Any], function(*args, state=state, **options))
+                run, turn = _Call(state, title, on_error), Turn()
+                with turn.bell, turn.held:
+                    if not run.nested:
+                        await state.root.turns.take_async(turn)
+                    run.begin()
+                    try:
+                        result = await cast(Awaitable[Any], function(*args, state=state, **options))
+                    except BaseException as error:
+                        run.fail(error)
+                        raise
+                    run.end()
+                    return result
 
             return cast(_F, call_async)
 
         @functools.wraps(function)
         def call(*args: Any, state: State | None = None, **options: Any) -> Any:
             state = _checked(state)
-            if state.root.turns.nested:
-                with _Call(state, title, on_error).nested():
-                    return _finished(function(*args, state=state, **options))
-            with state.root.turns.held(), _Call(state, title, on_error).outermost():
-                return _finished(function(*args, state=state, **options))
+            run, turn = _Call(state, title, on_error), Turn()
+            with turn.bell, turn.held:
+                if not run.nested:
+                    state.root.turns.take(turn)
+                run.begin()
+                try:
+                    result = _finished(function(*args, state=state, **options))
+                except BaseException as error:
+                    run.fail(error)
+                    raise
+                run.end()
+                return result
 
         return cast(_F, call)
 
@@ -107,48 +120,43 @@ def _checked(state: object) -> State:
 
 
 class _Call:
-    """One call of a task on one state."""
+    """One call of a task on one state; `nested` in another, it leaves the commit to that."""
 
     def __init__(self, state: State, name: str, on_error: OnError) -> None:
         self._state = state
         self._name = name
         self._on_error = on_error
+        self.nested = state.root.turns.nested
+        self._restore: Callable[[], None] | None = None
         self._began = time.perf_counter()
 
-    @contextmanager
-    def outermost(self) -> Iterator[None]:
-        """Commit what was there before, then, at the end, what the call changed."""
-        self._state.commit(f"Before {self._name}")
-        with self._recorded(self._state.savepoint(), self._commit):
-            yield
-        self._commit("ok")
-
-    @contextmanager
-    def nested(self) -> Iterator[None]:
-        """Leave the commit to the task outside."""
-        with self._recorded(self._state.savepoint(), lambda outcome: None):
-            yield
-
-    @contextmanager
-    def _recorded(self, restore: Callable[[], None], failed: Callable[[str], None]) -> Iterator[None]:
+    def begin(self) -> None:
+        """Commit what was there before, so that what the call changes can be told apart."""
+        if not self.nested:
+            self._state.commit(f"Before {self._name}")
+        self._restore = self._state.savepoint()
         self._state.record("task.start", name=self._name)
         self._began = time.perf_counter()
-        try:
-            yield
-        except BaseException as error:
-            if self._on_error == "discard":
-                _noting(error, restore)
-            self._state.record(
-                "task.error",
-                name=self._name,
-                seconds=self._seconds(),
-                type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-                message=_text(error),
-            )
-            if self._on_error != "keep":
-                _noting(error, lambda: failed("error"))
-            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Deal with what the call changed before it raised this."""
+        if self._on_error == "discard" and self._restore is not None:
+            _noting(error, self._restore)
+        self._state.record(
+            "task.error",
+            name=self._name,
+            seconds=self._seconds(),
+            type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+            message=_text(error),
+        )
+        if self._on_error != "keep" and not self.nested:
+            _noting(error, lambda: self._commit("error"))
+
+    def end(self) -> None:
+        """Commit what the call changed."""
         self._state.record("task.end", name=self._name, seconds=self._seconds())
+        if not self.nested:
+            self._commit("ok")
 
     def _seconds(self) -> float:
         return round(time.perf_counter() - self._began, 6)

@@ -1,4 +1,5 @@
-"""Writers beside a process that collects garbage all the time: `python beside_gc.py WRITERS SECONDS DIRECTORY`.
+"""Writers beside a process that collects garbage all the time, one that exports and imports, and one that looks
+for damage: `python beside_gc.py WRITERS SECONDS DIRECTORY`.
 
 Each writer has a branch of its own, of which it knows what it has to hold, and makes garbage on it; all of them
 count in main. With the directory "-" they are threads over a store without transactions. At the end all that the
@@ -8,6 +9,7 @@ refs lead to is read and fsck is asked. Prints as JSON what was done.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import random
@@ -135,6 +137,34 @@ def collect(store: KVStore, end: float) -> Counter[str]:
     return done
 
 
+def exchange(store: KVStore, end: float) -> Counter[str]:
+    """Export branches and import them under other names, most of which are deleted again, until then."""
+    done: Counter[str] = Counter()
+    chance = random.Random(0)
+    repo = Repository(store)
+    while time.monotonic() < end:
+        bundle = io.BytesIO()
+        repo.export(bundle, ["main", *(f"own-{number}" for number in repo.refs.list("heads/own-"))])
+        repo.import_bundle(bundle, prefix=f"imported-{done['import'] % 3}/")
+        done["import"] += 1
+        for name in repo.refs.list("heads/imported-"):
+            if chance.random() < 0.7:
+                repo.delete_branch(f"imported-{name}")
+    return done
+
+
+def look_for_damage(store: KVStore, end: float) -> Counter[str]:
+    """Let fsck repair what is damaged until then: nothing is."""
+    done: Counter[str] = Counter()
+    repo = Repository(store)
+    while time.monotonic() < end:
+        report = repo.fsck(repair=True)
+        assert not report.damaged, str(report)
+        assert not report.repaired, str(report)
+        done["fsck"] += 1
+    return done
+
+
 def run(
     writers: int,
     seconds: float,
@@ -149,7 +179,8 @@ def run(
     work: list[Callable[[KVStore], Counter[str]]] = [
         lambda opened, number=number: Writer(opened, number).run(end) for number in range(writers)
     ]
-    done = sum(start([*work, lambda opened: collect(opened, end)]), Counter())
+    work += [lambda opened, task=task: task(opened, end) for task in (collect, exchange, look_for_damage)]
+    done = sum(start(work), Counter())
     repo = Repository(store)
     check_sound(store)
     assert Versioned(store, branch="main")["counter"] == done["count"]

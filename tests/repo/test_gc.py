@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from random import Random
+from threading import Thread
 
 import pytest
 from hypothesis import given, settings
@@ -501,9 +502,40 @@ def test_garbage_waits_for_the_grace_period() -> None:
     assert entry is not None
     later = repo.gc(keep_reflog="0", grace="1h")
     assert (later.removed, later.waiting) == (0, report.waiting)
+    sweep = repo.refs.sweep()
     last = repo.gc(keep_reflog="0", grace="0")
+    assert repo.refs.sweep() != sweep, "nobody who found it in the trash can know"
     assert (last.removed, last.waiting) == (report.waiting, 0)
     assert not list(store.keys(TRASH))
+    whole(store)
+
+
+def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
+    """Without transactions the commit is written before the ref moves: what gc put aside in between comes back at
+    once, and who moves another ref there meanwhile waits for it.
+    """
+
+    class Between(Plain):
+        def delete_many(self, keys: Iterable[str]) -> None:
+            keys = list(keys)
+            super().delete_many(keys)
+            if f"o/{late}" in keys and not done:
+                done.append(Thread(target=lambda: writer.create_tag("again", late)))
+                self.values["r/heads/late"] = str(late).encode()
+                done[0].start()
+
+    done: list[Thread] = []
+    store = Between()
+    chain(store, 2)
+    chain(store, 1, "late")
+    writer = Repository(store)
+    late = writer.branch("late").oid
+    Repository(store).delete_branch("late")
+    Repository(store).gc(keep_reflog="0", grace="1h")
+    done[0].join()
+    assert not list(store.keys(TRASH))
+    assert set(Repository(store).refs.all().values()) >= {late}
+    assert Repository(store).resolve("again").oid == late
     whole(store)
 
 

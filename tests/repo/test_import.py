@@ -32,6 +32,7 @@ from vstate.errors import (
     InvalidInput,
     StoreUnavailable,
 )
+from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
 from vstate.repo import bundle as bundles
 from vstate.testing import Faulty
@@ -43,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def written_frames(calls: Sequence[str]) -> int:
-    return sum(call == "set_many" for call in calls)
+    return sum(call in ("set_many", "transact") for call in calls)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_interrupted_anywhere_and_done_again(
     assert written_frames(counted.calls) > 5
     for fail_at in range(2, len(counted.calls) + 1, 3):
         target, faulty = run(fail_at)
-        report = Repository(target).fsck()
+        report = Repository(Faulty(target, atomic=atomic)).fsck()
         assert report.ok, str(report)
         before = set(target.keys("o/"))
         report_again = imported(target, data)
@@ -215,6 +216,43 @@ def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None
     whole(memory)
 
 
+def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to it."""
+    from vstate.repo import packing
+
+    monkeypatch.setattr(packing, "FRAME_BYTES", 1)
+    store = Memory()
+    state = Versioned(store)
+    for number in range(3):
+        state["key"] = "value " * number
+        state.commit(f"{number}")
+    data = exported(store)
+    trees = {key: value for key, value in store.items("o/") if value[:1] in b"tT"}
+    moments = 0
+    at = 0
+    while at <= moments:
+        memory = Memory()
+        memory.set_many(trees)
+        repo = Repository(memory)
+        moments = 0
+
+        def look(what: str, count: int, total: int | None, memory: Memory = memory, at: int = at) -> None:
+            nonlocal moments
+            if what != "importing":
+                return
+            if moments == at:
+                Repository(memory).gc(keep_reflog="0")
+            moments += 1
+            fresh = Repository(memory)
+            for oid in map(ObjectId.parse, (key[2:] for key, row in memory.items("o/") if row[:1] in b"cC")):
+                assert f"o/{fresh.objects.commit(oid).tree}" in memory
+
+        repo.import_bundle(io.BytesIO(data), progress=look)
+        equal(store, memory)
+        at += 1
+    assert at > 5
+
+
 def test_a_writer_moves_the_branch_meanwhile(many_frames: tuple[Memory, bytes]) -> None:
     """The ref is looked at again: what was to be created has then diverged."""
     _, data = many_frames
@@ -251,6 +289,42 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
     imported(fresh, data)
     assert not list(store.keys("shallow/"))
     assert values_at(store) == values_at(fresh)
+
+
+@pytest.mark.parametrize("letter", "bitc")
+def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
+    """As an interrupted import left it, or another disk has it: a ref moves only to what is whole."""
+    store = Memory()
+    chain(store, 3)
+    data = exported(store)
+    rows = {key: value for key, value in store.items("o/") if value[:1].lower() == letter.encode()}
+    for key, value in rows.items():
+        target = Memory()
+        target.set_many(dict(store.items("o/")))
+        target.set(key, value[:-1] + bytes([value[-1] ^ 1]))
+        report = imported(target, data)
+        assert report.written == 1
+        equal(store, target)
+        whole(target)
+
+
+def test_what_is_there_and_damaged_and_in_no_bundle_keeps_one_out() -> None:
+    """The message names it, and no ref moves."""
+    store, target = Memory(), Memory()
+    state = chain(store, 3)
+    imported(target, exported(store))
+    since = [str(state.head.id)] if state.head else []
+    later = chain(store, 2, start=3)
+    before = refs_of(target)
+    root = Repository(target).branch("main").tree
+    assert root is not None
+    row = target.get(f"o/{root}")
+    assert row is not None
+    target.set(f"o/{root}", row[:-1] + bytes([row[-1] ^ 1]))
+    later.rollback("HEAD~2")
+    with pytest.raises(InvalidInput, match=f"tree {root}"):
+        imported(target, exported(store, since=since))
+    assert refs_of(target) == before
 
 
 def test_damage_elsewhere_does_not_keep_a_bundle_out() -> None:
@@ -340,6 +414,68 @@ def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.M
     assert done
     assert len(list(Versioned(store).log())) == 5
     whole(store)
+
+
+def test_a_history_goes_on_that_gc_is_just_cutting_off() -> None:
+    """An import that still has the rest brings it back between the cut and the sweep."""
+    store = Memory()
+    chain(store, 5)
+    data = exported(store)
+    done: list[str] = []
+
+    def bring_back(what: str, count: int) -> None:
+        if what == "finding garbage" and not done:
+            done.append(what)
+            imported(store, data)
+
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0", progress=bring_back)
+    assert done
+    assert len(list(Versioned(store).log())) == 5
+    whole(store)
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+def test_a_history_that_ends_arrives_while_gc_is_at_work(atomic: bool) -> None:
+    """Gc goes no further than to where the bundle says that it ends."""
+    store = Memory()
+    chain(store, 5)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    data = exported(store)
+    memory = Memory()
+    target = Faulty(memory, atomic=atomic)
+    chain(memory, 1, "mine")
+    chain(memory, 1, "dead")
+    Repository(memory).delete_branch("dead")
+    done: list[str] = []
+
+    def bring(what: str, count: int) -> None:
+        if what == "finding garbage" and not done:
+            done.append(what)
+            imported(target, data)
+
+    Repository(target).gc(keep_reflog="0", grace="0", progress=bring)
+    assert done
+    assert [commit.message for commit in Versioned(memory, branch="main").log()] == ["c4", "c3"]
+    assert Repository(target).fsck().ok
+
+
+def test_a_history_that_ends_arrives_while_fsck_looks() -> None:
+    """What came meanwhile is looked at with the ends that came with it."""
+    store, target = Memory(), Memory()
+    chain(store, 5)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    data = exported(store)
+    chain(target, 1, "mine")
+    done: list[str] = []
+
+    def bring(what: str, count: int) -> None:
+        if not done:
+            done.append(what)
+            imported(target, data)
+
+    report = Repository(target).fsck(progress=bring)
+    assert done
+    assert report.ok, str(report)
 
 
 def test_progress_is_told(many_frames: tuple[Memory, bytes]) -> None:

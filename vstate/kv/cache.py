@@ -226,16 +226,18 @@ class Cache(KVStore, ForkAware):
             self._drop(key)
             if size > self._max_bytes:
                 return
+            # No call between the two: an interruption would put the sum wrong for good.
             self._memory[key] = value
             self._memory_bytes += size
             while self._memory_bytes > self._max_bytes:
-                _, oldest = self._memory.popitem(last=False)
-                self._memory_bytes -= ENTRY_BYTES + len(oldest)
+                self._drop(next(iter(self._memory)))
 
     def _drop(self, key: str) -> None:
-        value = self._memory.pop(key, None)
+        value = self._memory.get(key)
         if value is not None:
-            self._memory_bytes -= ENTRY_BYTES + len(value)
+            size = ENTRY_BYTES + len(value)
+            del self._memory[key]
+            self._memory_bytes -= size
 
 
 def _cacheable(key: str) -> bool:
@@ -252,6 +254,8 @@ class _Tier(ForkAware):
     def __init__(self, directory: str, size: int) -> None:
         self._lock = threading.RLock()
         survive_forks(self)
+        self._directory, self._size = directory, size
+        self._interrupted = False
         try:
             with self._lock:
                 self._cache = _open_diskcache(directory, size)
@@ -288,7 +292,17 @@ class _Tier(ForkAware):
             return None
         try:
             with self._lock:
-                return action(self._cache)
+                if self._interrupted:
+                    # Its transaction may be open still, and it may believe so.
+                    self._cache.close()
+                    self._cache = _open_diskcache(self._directory, self._size)
+                self._interrupted = True
+                try:
+                    result = action(self._cache)
+                except Exception:
+                    result = None
+                self._interrupted = False
+                return result
         except Exception:
             return None
 

@@ -362,9 +362,11 @@ class Disk(KVStore, ForkAware):
     def _transaction(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]]) -> bool:
         connection = self._writer.connection or self._open(self._writer)
         self._check_place(self._writer)
-        connection.execute("BEGIN IMMEDIATE")
         committing = False
         try:
+            if connection.in_transaction:
+                connection.rollback()  # an interruption kept it from being undone
+            connection.execute("BEGIN IMMEDIATE")
             self._turn.leave()
             for key, value in expected:
                 row = connection.execute(_GET, (key,)).fetchone()
@@ -379,7 +381,12 @@ class Disk(KVStore, ForkAware):
             committing = True
             connection.execute("COMMIT")
         except BaseException as error:
-            self._abandon(connection)
+            try:
+                # Undone before anything else, and by a function in C: an interruption may keep any other from
+                # being called, and others would be locked out.
+                connection.rollback()
+            except sqlite3.Error:
+                self._writer.close()  # nothing else helps
             if committing and isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_IOERR:
                 self._unsynced.note()
                 self._writer.close()
@@ -390,14 +397,6 @@ class Disk(KVStore, ForkAware):
                 ) from error
             raise
         return True
-
-    def _abandon(self, connection: sqlite3.Connection) -> None:
-        """Undo the transaction, if SQLite has not done so itself; by closing, if nothing else helps."""
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._writer.close()
 
     # Opening and closing
 
@@ -553,10 +552,12 @@ class Disk(KVStore, ForkAware):
             self._closed = True
             self._writer.close()
             self._reader.close()
+            self._checker.close()
 
     def __del__(self) -> None:
         self._writer.close()
         self._reader.close()
+        self._checker.close()
 
     def before_fork(self) -> None:
         for handle in (self._checker, self._writer, self._reader):

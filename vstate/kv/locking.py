@@ -52,12 +52,14 @@ class Turnstile:
             try:
                 if self.descriptor is None:
                     self.descriptor = os.open(self.directory, os.O_RDONLY)
+                # Said before it is so: an interruption right after the call must not leave it unsaid.
+                self.held = True
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                self.held = False
                 return False
             except OSError:
-                return True
-            self.held = True
+                self.held = False
         return True
 
     def leave(self) -> None:
@@ -87,40 +89,45 @@ class Queue:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait for the turn, for two seconds at the most, and have it in the with block."""
-        held: list[int] = []
+        opened: list[int] = []
         if self._waited:
             time.sleep(POLITE_PAUSE)
         began = time.monotonic()
         limit = began + PATIENCE
         try:
             if sys.platform != "win32":
-                for path, pause in zip(self._paths, LONGEST_PAUSES, strict=True):
-                    if not _lock(path, held, limit, pause):
-                        break
-                if len(held) == 2:
-                    os.close(held.pop(0))
+                following, now = self._paths
+                if _lock(following, opened, limit, LONGEST_PAUSES[0]) and _lock(
+                    now, opened, limit, LONGEST_PAUSES[1]
+                ):
+                    _close_first(opened)
             self._waited = time.monotonic() - began > FIRST_PAUSE
             yield
         finally:
-            for descriptor in held:
-                os.close(descriptor)
+            while opened:
+                _close_first(opened)
 
 
-def _lock(path: str, held: list[int], limit: float, longest_pause: float) -> bool:
-    """Lock the file and add its descriptor to `held`; False if it cannot be had."""
+def _lock(path: str, opened: list[int], limit: float, longest_pause: float) -> bool:
+    """Open the file, put its descriptor into `opened`, and lock it; False if it cannot be had."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # Put there before it is locked: whatever interrupts this, it is closed in the end.
+        opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     except OSError:
         return False
     pause = FIRST_PAUSE
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held.append(descriptor)
+            fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
             if not isinstance(error, BlockingIOError) or time.monotonic() > limit:
-                os.close(descriptor)
                 return False
         time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
         pause = min(pause * 1.5, longest_pause)
+
+
+def _close_first(opened: list[int]) -> None:
+    descriptor = opened[0]
+    del opened[0]
+    os.close(descriptor)

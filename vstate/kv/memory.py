@@ -15,11 +15,15 @@ class Memory(KVStore, ForkAware):
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._lock = threading.RLock()
+        # What a transaction sets and deletes, until all of it is done: an interruption may come between.
+        self._journal: tuple[dict[str, bytes], list[str]] | None = None
         survive_forks(self)
 
     def get(self, key: str) -> bytes | None:
         check_key(key)
         with self._lock:
+            if self._journal is not None:
+                self._carry_out()
             return self._values.get(key)
 
     def set(self, key: str, value: bytes) -> None:
@@ -31,10 +35,12 @@ class Memory(KVStore, ForkAware):
     def keys(self, prefix: str = "") -> Iterator[str]:
         check_key(prefix)
         with self._lock:
+            self._carry_out()
             return iter([key for key in self._values if key.startswith(prefix)])
 
     def present(self, keys: Iterable[str]) -> Set[str]:
         with self._lock:
+            self._carry_out()
             return {key for key in keys if check_key(key) in self._values}
 
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
@@ -51,16 +57,25 @@ class Memory(KVStore, ForkAware):
         checked = {
             check_key(key): None if value is None else check_value(value) for key, value in writes.items()
         }
+        sets = {key: value for key, value in checked.items() if value is not None}
+        deletes = [key for key, value in checked.items() if value is None]
         with self._lock:
+            self._carry_out()
             for key, value in expected.items():
                 if self._values.get(key) != value:
                     return False
-            for key, value in checked.items():
-                if value is None:
-                    self._values.pop(key, None)
-                else:
-                    self._values[key] = value
+            self._journal = sets, deletes
+            self._carry_out()
         return True
+
+    def _carry_out(self) -> None:
+        """Do what the journal says, from its beginning, if there is one."""
+        if self._journal is not None:
+            sets, deletes = self._journal
+            self._values.update(sets)
+            for key in deletes:
+                self._values.pop(key, None)
+            self._journal = None
 
     @property
     def transactional(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import sleep
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.repo import revision
 from vstate.repo.diff import Diff
 from vstate.repo.history import History, Log
-from vstate.repo.objects import Objects
+from vstate.repo.objects import TRASH, Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import HEADS, Head, Refs, Sweep
 from vstate.repo.security import Security
@@ -43,6 +44,9 @@ FORMAT = 2
 SIGNED_COMMITS = 2
 
 FORMAT_KEY = "format"
+
+_PATIENCE = 0.5  # seconds for `gc` to put back what it should not have put aside
+_LOOKS = 25
 
 Revision = str | Commit | ObjectId
 
@@ -263,12 +267,22 @@ class Commits:
         while True:
             sweep = self.refs.sweep()
             for oid in needs:
-                if not self.objects.is_stored(oid):
+                if not self._is_kept(oid):
                     raise NotFound(f"no commit {oid}: gc has removed it", name=str(oid))
             if move(sweep):
                 return True
             if self.refs.sweep() == sweep:
                 return False
+
+    def _is_kept(self, oid: ObjectId) -> bool:
+        """Whether the store has the commit, or gets it back: `gc` may have put it aside just as a ref came to it."""
+        for _ in range(_LOOKS):
+            if self.objects.is_stored(oid):
+                return True
+            if TRASH + oid.hex() not in self.store:
+                break
+            sleep(_PATIENCE / _LOOKS)
+        return self.objects.is_stored(oid)
 
     def _move(
         self,

@@ -247,9 +247,15 @@ class Inspection:
         for ref, ids in self.rows.check_lines():
             batch.update({oid: REFLOG + ref for oid in ids if oid not in self.verifier.reached})
             if len(batch) >= _REFLOG_READ:
-                self.verifier.extend(self._present_commits(batch))
+                self._extend(self._present_commits(batch))
                 batch = {}
-        self.verifier.extend(self._present_commits(batch))
+        self._extend(self._present_commits(batch))
+
+    def _extend(self, roots: Sequence[tuple[str, ObjectId]]) -> None:
+        """Check also what these commits need, which were found after histories were looked at."""
+        if roots:
+            self.rows.read_ends()
+            self.verifier.extend(roots)
 
     def _present_commits(self, ids: Mapping[ObjectId, str]) -> list[tuple[str, ObjectId]]:
         rows = self.salvage.rows([PREFIX + oid.hex() for oid in ids])
@@ -271,7 +277,7 @@ class Inspection:
         now = Rows(self.salvage, lambda damage: None)
         now.read()
         new = [(REF + name, oid) for name, oid in now.refs.items() if oid not in self.verifier.reached]
-        self.verifier.extend(new)
+        self._extend(new)
 
     def _look_at_all_keys(self) -> None:
         """Check the objects that nothing leads to, and count the rows that are not vstate's."""

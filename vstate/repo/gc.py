@@ -338,6 +338,11 @@ class _Collector:
             {TRASH + key.removeprefix(PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
+        # Who had written one of them before the look, and moved a ref to it after, is to find it where it was.
+        self._catch_up()
+        back = {key: value for key, value in found.items() if _object_id(key) in self.reach}
+        self._store.set_many(back)
+        self._store.delete_many([TRASH + key.removeprefix(PREFIX) for key in back])
 
     def _mark_sweep(self) -> None:
         self._store.set(SWEEP, _new_mark())
@@ -405,6 +410,10 @@ def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch
+
+
+def _object_id(key: str) -> ObjectId:
+    return ObjectId.parse(key.removeprefix(PREFIX))
 
 
 def _new_mark() -> bytes:

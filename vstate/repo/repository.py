@@ -411,8 +411,8 @@ class Repository(Commits):
         A branch that is not here is created, one that the bundle's is ahead of is moved; one that has
         diverged, and a tag that is elsewhere, is left, and the report says so: with the prefix `imported/`
         they arrive as `imported/main`. Killed or interrupted and called again, it goes on where it was. Raises
-        InvalidInput for a bundle that is damaged, NotFound if commits that it continues from are not
-        here; no ref has moved then.
+        InvalidInput for a bundle that is damaged or whose commits need what neither it nor the store holds whole,
+        NotFound if commits that it continues from are not here; no ref has moved then.
         """
         from vstate.repo import unpacking  # late, for a quick `import vstate`
 

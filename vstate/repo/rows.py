@@ -111,17 +111,23 @@ class Rows:
         mark = self._salvage.row(SWEEP)
         if isinstance(mark, Unreadable):
             self._refuse(SWEEP, "row", mark.reason)
+        self.read_ends()
+        for key, row in self._salvage.items(POLICY):
+            try:
+                parse_row(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "policy", f"{key}: {error}")
+
+    def read_ends(self) -> None:
+        """Read and check where histories end: again for what refs and lines lead to that came since, perhaps with
+        ends of its own.
+        """
         for key, row in self._salvage.items(SHALLOW):
             try:
                 commit, kept = parse_shallow_row(key, _readable(row))
                 self._shallow[commit] = kept
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "shallow", f"{key} names no parents: {error}", readable=False)
-        for key, row in self._salvage.items(POLICY):
-            try:
-                parse_row(_readable(row))
-            except (ValueError, CorruptStore) as error:
-                self._refuse(key, "policy", f"{key}: {error}")
 
     def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:

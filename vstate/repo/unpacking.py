@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -14,10 +15,14 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedForm
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo.bundle import Bundle, BundleRef, BundleReport, File, Outcome, Progress
 from vstate.repo.commits import FORMAT
+from vstate.repo.damage import Damage, link_key
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.objects import PREFIX, Objects
-from vstate.repo.reach import Reach
+from vstate.repo.reach import IdSet
 from vstate.repo.refs import HEADS, SWEEP, TAGS, Sweep, check_ref_name
+from vstate.repo.refs import PREFIX as REF
+from vstate.repo.salvage import Salvage
+from vstate.repo.verifier import READERS, Verifier
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -60,7 +65,7 @@ def _input(file: File) -> Iterator[tuple[BinaryIO, str]]:
 
 
 class _Import:
-    """One import. Objects first, then, once nothing is missing, the refs."""
+    """One import. Objects first, then, once all is there and whole, the refs."""
 
     def __init__(self, repo: Repository, bundle: Bundle, name: str, prefix: str, progress: Progress) -> None:
         self._repo = repo
@@ -72,6 +77,9 @@ class _Import:
         self._action = f"import: {os.path.basename(name)}"
         self._ends = {key.removeprefix(SHALLOW) for key in repo.store.keys(SHALLOW)}
         self._brought: set[ObjectId] = set()  # commits of the bundle where a history of ours ends
+        self._salvage = Salvage(repo.store)
+        self._written = IdSet()  # links to the blobs that need not be read again
+        self._wary = False  # whether what is there already is read before it is relied on
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
 
@@ -82,20 +90,24 @@ class _Import:
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
         self._check_prerequisites()
         while not self._try(wanted, self._repo.refs.sweep()):
-            pass  # gc has taken away some of what no ref led to yet, and left its mark
+            pass  # gc has taken away some of what no ref led to yet, or some of what was there is damaged
         self._repo.history.reload()
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: Sweep) -> bool:
-        """Write what is missing and move the refs; False if gc has swept since."""
-        self._write_objects()
+        """Write what is missing and move the refs; False if that has to be done once more."""
+        if not self._write_objects(sweep):
+            return False
         # Not the repository's own, which remember commits that gc may just have removed.
         objects = Objects(self._repo.store.uncached())
         history = History(objects)
         try:
             ends = self._ends_of_histories(objects, history)
-            self._check_connected(objects, history, wanted, ends)
+            self._check_connected(history, wanted, ends)
         except (InvalidInput, CorruptObject):
             if self._repo.refs.sweep() != sweep:
+                return False
+            if not self._wary:
+                self._wary = True
                 return False
             raise
         rows: dict[str, bytes | None] = {}
@@ -129,18 +141,33 @@ class _Import:
                 name=str(missing[0]),
             )
 
-    def _write_objects(self) -> None:
+    def _write_objects(self, sweep: Sweep) -> bool:
+        """Write what is missing; False if gc has swept since.
+
+        Not a frame more is written then: others take a commit that is there for a sign that all it holds is.
+        """
         for frame in self._bundle.frames():
             keys = {PREFIX + item.oid.hex(): item.oid for item in frame.items}
             if self._ends:
                 self._brought.update(oid for oid in keys.values() if str(oid) in self._ends)
-            there = self._repo.store.present(keys)
+            there = self._whole(keys) if self._wary else self._repo.store.present(keys)
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
-                self._repo.store.set_many(self._repo.objects.stored(objects))
+                if not self._repo.store.transact(self._repo.objects.stored(objects), {SWEEP: sweep.mark}):
+                    return False
                 self.written += len(objects)
+                for oid, (kind, body) in objects.items():
+                    if kind is BLOB:
+                        self._written.add(link_key(oid, len(body)))
             self._progress("importing", frame.end, self._bundle.bytes)
+        return True
+
+    def _whole(self, keys: Mapping[str, ObjectId]) -> Set[str]:
+        rows = self._salvage.rows(list(keys))
+        return {
+            key for key, oid in keys.items() if self._salvage.kind_of_whole(oid, rows.get(key)) is not None
+        }
 
     def _ends_of_histories(self, objects: Objects, history: History) -> dict[ObjectId, tuple[ObjectId, ...]]:
         """The commits whose parents change in this store, with those that they have then.
@@ -167,33 +194,60 @@ class _Import:
 
     def _check_connected(
         self,
-        objects: Objects,
         history: History,
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
-        """Make sure that all is here that the refs, and histories that go on, are going to lead to."""
-        ours = list(self._repo.refs.all().values())
+        """Make sure that all is here, and is what it should be, that the refs, and histories that go on, are
+        going to lead to.
+        """
+        with ThreadPoolExecutor(READERS) as readers:
+            verifier = self._trusting_ours(history, readers)
+            history.cut_off(ends)
+            continued = [(oid.hex(), parent) for oid, left in ends.items() for parent in left]
+            verifier.extend([*((REF + name, oid) for name, oid in wanted.items()), *continued])
+
+    def _trusting_ours(self, history: History, readers: Executor) -> Verifier:
+        """A verifier that goes no further than to what our refs lead to."""
+        ours = {oid: REF + name for name, oid in self._repo.refs.all().items()}
+
+        def trusting(*commits: ObjectId) -> Verifier:
+            verifier = self._verifier(history, readers)
+            verifier.trust([(ours[oid], oid) for oid in commits])
+            return verifier
+
+        def is_whole(oid: ObjectId) -> bool:
+            try:
+                trusting(oid)
+            except InvalidInput:
+                return False
+            return True
+
         try:
-            reach = Reach(objects, history)
-            reach.leave_out(ours)
-        except CorruptObject:
+            return trusting(*ours)
+        except InvalidInput:
             # Some of what is here is damaged. Only what is not is relied on.
-            reach = Reach(objects, history)
-            reach.leave_out([oid for oid in set(ours) if _is_whole(objects, history, oid)])
-        history.cut_off(ends)
-        starts = [*wanted.values(), *(parent for left in ends.values() for parent in left)]
-        try:
-            for kind, ids in reach.extend(starts):
-                if kind is BLOB:
-                    keys = {PREFIX + oid.hex(): oid for oid in ids}
-                    for key in keys.keys() - self._repo.store.present(keys):
-                        raise CorruptObject(str(keys[key]), "it is missing")
-        except CorruptObject as error:
-            raise InvalidInput(
-                f"{self._name} is not imported: it needs {error.id}, which neither it nor the store holds "
-                f"whole ({error.reason}); export it again without --since, or see `vstate fsck`"
-            ) from error
+            return trusting(*filter(is_whole, ours))
+
+    def _verifier(self, history: History, readers: Executor) -> Verifier:
+        """One that raises InvalidInput for the first thing that keeps values from being read."""
+
+        def found(damage: Damage) -> None:
+            if not damage.readable:
+                raise InvalidInput(
+                    f"{self._name} is not imported: its commits need what neither it nor the store holds whole: "
+                    f"{damage}; export it again without --since, or see `vstate fsck`"
+                )
+
+        return Verifier(
+            self._salvage,
+            history.parents,
+            found,
+            whole_blobs=True,
+            readers=readers,
+            progress=lambda count: None,
+            known=self._written,
+        )
 
     def _move(
         self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
@@ -227,11 +281,3 @@ class _Import:
             return "ahead" if history.is_ancestor(new, old) else "diverged"
         except CorruptObject:  # of what we have
             return "diverged"
-
-
-def _is_whole(objects: Objects, history: History, oid: ObjectId) -> bool:
-    try:
-        Reach(objects, history).leave_out([oid])
-    except CorruptObject:
-        return False
-    return True

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from vstate.errors import NotVersioned
 from vstate.objects.commit import Event
 from vstate.state.base import RootState, check_key, missing
+from vstate.state.turns import Turn
 
 
 class Live(RootState):
@@ -62,21 +63,16 @@ class Live(RootState):
 
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
-        if self.turns.nested:
-            with self._undone():
+        turn = Turn()
+        with turn.bell, turn.held:
+            if not self.turns.nested:
+                self.turns.take(turn)
+            values = dict(self._values)
+            try:
                 yield self
-        else:
-            with self.turns.held(), self._undone():
-                yield self
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        restore = self.savepoint()
-        try:
-            yield
-        except BaseException:
-            restore()
-            raise
+            except BaseException:
+                self._values = values
+                raise
 
     def run_update(
         self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any

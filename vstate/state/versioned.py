@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from vstate.errors import (
@@ -20,8 +21,7 @@ from vstate.repo.refs import HEADS, check_ref_name
 from vstate.repo.repository import Landing, Revision
 from vstate.state.base import check_key
 from vstate.state.snapshot import Snapshot
-from vstate.state.working import Staged
-from vstate.state.worktree import Worktree
+from vstate.state.worktree import Worktree, alone
 
 if TYPE_CHECKING:
     from vstate.repo.combine import Given
@@ -56,7 +56,7 @@ class Versioned(Worktree):
 
         Empty before the first commit; NotFound for a revision that is not there.
         """
-        if rev == "HEAD" and self._head is None:
+        if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
 
@@ -84,6 +84,7 @@ class Versioned(Worktree):
             lambda commit: bool(predicate(self.checkout(commit))), good, bad, head=self._own_head()
         )
 
+    @alone
     def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
         """Make the state what it was at `rev`, or `steps` commits ago, as a new commit on top.
 
@@ -92,30 +93,44 @@ class Versioned(Worktree):
         """
         if rev is not None and steps != 1:
             raise InvalidInput("rollback takes a revision, or a number of steps, not both")
-        with self._alone():
-            branch = self._own_branch()
-            target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
-            self.commit("Before rollback")
-            # Found now, because nothing may fail once the branch has moved.
-            foreign = list(self._repo.diff(self._tree, target.tree))
-            commit = self._repo.rollback(branch, target, message=message, seen=self._head)
-            self._working.forget(foreign)
-            self._head = commit
-            return commit
+        branch = self._own_branch()
+        target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
+        self.commit("Before rollback")
+        # Found now, because nothing may fail once the branch has moved.
+        foreign = list(self._repo.diff(self._tree, target.tree))
+        commit = self._moved(lambda: self._repo.rollback(branch, target, message=message, seen=self._head))
+        self._arrive(commit, foreign, branch=branch)
+        return commit
 
+    @alone
     def reset(self, rev: Revision) -> Commit:
         """Move the branch itself to `rev`; uncommitted changes and recorded events are gone.
 
         The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
         """
-        with self._alone():
-            target = self._repo.move_branch(
-                self._own_branch(), self._trusted(self._resolve(rev)), seen=self._head
-            )
-            self._events.clear()
+        branch, target = self._own_branch(), self._trusted(self._resolve(rev))
+        self._moved(
+            lambda: self._repo.move_branch(branch, target, seen=self._head),
+            note=partial(self._note_reset, self._head, target),
+        )
+        self._begin_anew(target)
+        return target
+
+    def _note_reset(self, old: Commit | None, target: Commit) -> None:
+        """Find out whether an interrupted reset has happened."""
+        if old != target and self._repo.refs.read(HEADS + self._own_branch()) == target.oid:
+            self._begin_anew(target)
+        else:
+            self._note_moved()
+
+    def _begin_anew(self, commit: Commit) -> None:
+        """Be at a commit of this branch, with nothing in hand."""
+
+        def begin() -> None:
             self._working.clear()
-            self._head = target
-            return target
+            self._head, self._events, self._in_flight = commit, [], None
+
+        self._unfinished.surely(begin)
 
     def undo(self, *, steps: int = 1) -> Commit:
         """Put the branch where it was before its last `steps` moves, whatever these were; nothing is lost.
@@ -131,18 +146,19 @@ class Versioned(Worktree):
         """Take back the last undo, if nothing else has moved the branch since; raises as `undo` does."""
         return self._carried_out("redo", lambda name: self._repo.find_redo(name, seen=self._head))
 
+    @alone
     def _carried_out(self, operation: str, find: Callable[[str], Undo]) -> Commit:
-        with self._alone():
-            branch = self._own_branch()
-            self._require_clean(operation)
-            found = find(branch)
-            self._trusted(found.new)
-            # Found now, because nothing may fail once the branch has moved.
-            foreign = list(self._repo.diff(self._tree, found.new.tree))
-            self._head = self._repo.carry_out(found)
-            self._working.forget(foreign)
-            return self._head
+        branch = self._own_branch()
+        self._require_clean(operation)
+        found = find(branch)
+        self._trusted(found.new)
+        # Found now, because nothing may fail once the branch has moved.
+        foreign = list(self._repo.diff(self._tree, found.new.tree))
+        commit = self._moved(lambda: self._repo.carry_out(found))
+        self._arrive(commit, foreign, branch=branch)
+        return commit
 
+    @alone
     def merge(self, rev: Revision, *, policy: Given = None, message: str = "") -> MergeResult:
         """Merge what `rev` holds into this branch, three-way by key from where the two parted.
 
@@ -151,25 +167,22 @@ class Versioned(Worktree):
         Raises MergeConflict, whose `conflicts` have base, ours and theirs for each key that is left, and
         UncommittedChanges; nothing has changed then.
         """
-        with self._alone():
-            # Once, though another commit may be HEAD by the time that this one is merged.
-            theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
-            result = self._combined(
-                "merge",
-                lambda branch, landing: self._repo.merge(
-                    branch,
-                    theirs,
-                    policy=policy,
-                    message=message,
-                    seen=self._head,
-                    name=name,
-                    landing=landing,
-                ),
-            )
-            if result.commit is not None:
-                self._working.forget(result.merged_keys)
-                self._head = result.commit
-            return result
+        # Once, though another commit may be HEAD by the time that this one is merged.
+        theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
+        result = self._combined(
+            "merge",
+            lambda branch, landing: self._repo.merge(
+                branch,
+                theirs,
+                policy=policy,
+                message=message,
+                seen=self._head,
+                name=name,
+                landing=landing,
+            ),
+        )
+        self._arrive(result.commit or self._head, result.merged_keys, branch=self._branch)
+        return result
 
     def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
         """Commit here what the commit `rev` changed against its first parent; None if that is so already.
@@ -185,6 +198,7 @@ class Versioned(Worktree):
         """
         return self._picked("revert", self._repo.revert, rev, policy, message)
 
+    @alone
     def _picked(
         self,
         operation: str,
@@ -193,18 +207,16 @@ class Versioned(Worktree):
         policy: Given,
         message: str,
     ) -> Commit | None:
-        with self._alone():
-            picked = self._trusted(self._resolve(rev))
-            commit = self._combined(
-                operation,
-                lambda branch, landing: pick(
-                    branch, picked, policy=policy, message=message, seen=self._head, landing=landing
-                ),
-            )
-            if commit is not None:
-                self._working.forget(list(self._repo.diff(self._tree, commit.tree)))
-                self._head = commit
-            return commit
+        picked = self._trusted(self._resolve(rev))
+        commit = self._combined(
+            operation,
+            lambda branch, landing: pick(
+                branch, picked, policy=policy, message=message, seen=self._head, landing=landing
+            ),
+        )
+        foreign = [] if commit is None else list(self._repo.diff(self._tree, commit.tree))
+        self._arrive(commit or self._head, foreign, branch=self._branch)
+        return commit
 
     def _combined(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
         """Combine the branch with something, on top of what others commit to it meanwhile.
@@ -213,17 +225,21 @@ class Versioned(Worktree):
         """
         for attempt in range(1, _ATTEMPTS + 1):
             self._require_clean(operation)
-            with self._working.collected(self._tree) as staged:
 
-                def landing(keys: Collection[str], staged: Staged = staged) -> None:
+            def combined() -> _T:
+                staged = self._working.collect(self._tree)
+
+                def landing(keys: Collection[str]) -> None:
                     if self._working.edited_meanwhile(staged, keys):
                         raise UncommittedChanges(operation)
 
-                try:
-                    return combine(self._own_branch(), landing)
-                except RefMoved:
-                    if attempt == _ATTEMPTS:
-                        raise
+                return combine(self._own_branch(), landing)
+
+            try:
+                return self._moved(combined)
+            except RefMoved:
+                if attempt == _ATTEMPTS:
+                    raise
             self._go_to_newest()
         raise AssertionError("the last attempt returns or raises")
 
@@ -257,34 +273,30 @@ class Versioned(Worktree):
         """
         return self._repo.create_branch(name, at, head=self._own_head(), like=self._branch)
 
+    @alone
     def switch(self, name: str, *, create: bool = False) -> Commit | None:
         """Go to another branch, made here with `create`; a handle that follows HEAD takes HEAD along.
 
         Raises UncommittedChanges rather than lose any, NotFound with the branches there are.
         """
-        with self._alone():
-            check_ref_name(name)
-            if name == self._branch:
-                return self._head
-            target, foreign = self._head, list[str]()
-            if not create:
-                self._require_clean("switch")
-                target = self._trusted(self._repo.branch(name))
-                # Found now, because nothing may fail once HEAD has moved.
-                foreign = list(self._repo.diff(self._tree, target.tree))
-            elif self._head is not None:
-                self.create_branch(name)
-            elif self._repo.refs.read(HEADS + name) is not None:
-                # Nothing is committed here yet: the first commit will make the branch, so it must be free.
-                raise AlreadyExists(
-                    f"there is a branch {name!r} already; switch to it without create", name=name
-                )
-            if self._follows_head:
-                self._take_head_along(name, created=create)
-            self._working.forget(foreign)
-            self._head = target
-            self._branch = name
-            return target
+        check_ref_name(name)
+        if name == self._branch:
+            return self._head
+        target, foreign = self._head, list[str]()
+        if not create:
+            self._require_clean("switch")
+            target = self._trusted(self._repo.branch(name))
+            # Found now, because nothing may fail once HEAD has moved.
+            foreign = list(self._repo.diff(self._tree, target.tree))
+        elif self._head is not None:
+            self.create_branch(name)
+        elif self._repo.refs.read(HEADS + name) is not None:
+            # Nothing is committed here yet: the first commit will make the branch, so it must be free.
+            raise AlreadyExists(f"there is a branch {name!r} already; switch to it without create", name=name)
+        if self._follows_head:
+            self._take_head_along(name, created=create)
+        self._arrive(target, foreign, branch=name)
+        return target
 
     def _take_head_along(self, name: str, *, created: bool) -> None:
         try:

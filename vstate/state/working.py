@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
@@ -45,6 +44,9 @@ class WorkingValues:
     - `_watched` are the keys of values that may be edited in place: all mutable ones in `values`.
     - `_sealed` are values that nothing outside could reach when they were last compared. They cannot
       change until they are handed out again, so a commit does not look at them.
+    - `_held` are the values while they are held still, from `collect` to `let_go`.
+
+    An interruption may come between any two calls: what belongs together is changed without one in between.
     """
 
     def __init__(self, repo: Repository) -> None:
@@ -72,12 +74,14 @@ class WorkingValues:
         if self._noticed is not None:
             self._noticed.keys.add(key)
             if key in self._noticed.values:
-                self.values[key] = self._noticed.values.pop(key)
-                return self.values[key]
+                value = self.values[key] = self._noticed.values[key]
+                del self._noticed.values[key]
+                return value
         if key in self._sealed:
-            value = self._sealed.pop(key)
-            self._watched.add(key)
+            value = self._sealed[key]
+            self._watched |= {key}
             self.values[key] = value
+            del self._sealed[key]
             return value
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
         if data is None:
@@ -85,12 +89,14 @@ class WorkingValues:
         value, chunks, size, unordered = self._repo.load(key, data)
         if is_immutable(value):
             self._keep(size)
+            self.values[key] = value
         else:
-            self._watched.add(key)
             # The order of a set can change with each loading; in this one copy it stays what it is now.
             now = frozenset({encode_value(value, chunks).entry} if unordered else ())
-            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternates=now)
-        self.values[key] = value
+            baseline = Baseline(data, chunks, size, loaded=True, alternates=now)
+            self._baselines[key] = baseline
+            self._watched |= {key}
+            self.values[key] = value
         return value
 
     def contains(self, key: str, root: ObjectId | None) -> bool:
@@ -117,36 +123,39 @@ class WorkingValues:
 
     def end_notice(self) -> None:
         """Take no more notes; those that were taken stay."""
-        if self._noticed is not None:
-            self.values = self._noticed.hand_back() | self.values
-            self._noticed = None
+        noticed = self._noticed
+        if noticed is not None:
+            self.values, noticed.values, self._noticed = noticed.values | self.values, {}, None
 
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
-        self._require_writable()
+        self.require_free("written to")
+        immutable = is_immutable(value)
         if self._noticed is not None:
-            self._noticed.keys.add(key)
-            self._noticed.values.pop(key, None)
-        self._sealed.pop(key, None)
-        self.deleted.discard(key)
-        self.staged.add(key)
-        if is_immutable(value):
-            self._watched.discard(key)
+            self._noticed.keys |= {key}
+            if key in self._noticed.values:
+                del self._noticed.values[key]
+        if key in self._sealed:
+            del self._sealed[key]
+        self.deleted -= {key}
+        self.staged |= {key}
+        if immutable:
+            self._watched -= {key}
         else:
-            self._watched.add(key)
+            self._watched |= {key}
         self.values[key] = value
 
     def delete(self, key: str) -> None:
         """Stage a deletion."""
-        self._require_writable()
+        self.require_free("written to")
         if self._noticed is not None:
             self._noticed.keys.add(key)
-        self.forget((key,))
-        self.deleted.add(key)
+        self._drop(key, deleted=True)
 
-    def _require_writable(self) -> None:
+    def require_free(self, done: str) -> None:
+        """Raise InvalidInput while the values are held still."""
         if self._held is not None:
-            raise InvalidInput("a state cannot be written to by the pickling of one of its own values")
+            raise InvalidInput(f"a state cannot be {done} by the pickling of one of its own values")
 
     def decoded(self, key: str, encoded: Encoded) -> Any:
         """A new copy of a value that may not be stored yet; CannotLoad."""
@@ -155,14 +164,26 @@ class WorkingValues:
     def forget(self, keys: Iterable[str]) -> None:
         """Drop all that is held for the keys, changes included."""
         for key in list(keys):
-            self.values.pop(key, None)
-            if self._noticed is not None:
-                self._noticed.values.pop(key, None)
-            self._sealed.pop(key, None)
-            self._baselines.pop(key, None)
-            self._watched.discard(key)
-            self.staged.discard(key)
-            self.deleted.discard(key)
+            self._drop(key)
+
+    def _drop(self, key: str, *, deleted: bool = False) -> None:
+        # Without a call or a loop: a key that is half dropped would show what was committed, and not be staged.
+        if key in self.values:
+            del self.values[key]
+        if self._held is not None and key in self._held:
+            del self._held[key]
+        if key in self._sealed:
+            del self._sealed[key]
+        if key in self._baselines:
+            del self._baselines[key]
+        if self._noticed is not None and key in self._noticed.values:
+            del self._noticed.values[key]
+        self._watched -= {key}
+        self.staged -= {key}
+        if deleted:
+            self.deleted |= {key}
+        else:
+            self.deleted -= {key}
 
     def agree(self, keys: Iterable[str]) -> None:
         """Take what is held for the keys as what another writer committed, since that is the same."""
@@ -171,10 +192,16 @@ class WorkingValues:
             self.deleted.discard(key)
             self._baselines.pop(key, None)
 
+    def compare_anew(self, keys: Iterable[str]) -> None:
+        """Compare what is held for the keys with the tree itself, which has changed, the next time."""
+        for key in keys:
+            self._baselines.pop(key, None)
+
     def clear(self) -> None:
         """Drop everything."""
         if self._noticed is not None:
-            self._noticed.give_up()
+            self._noticed.prefixes = {""}
+            self._noticed.values = {}
         self.values = {}
         self._sealed = {}
         self._baselines = {}
@@ -185,38 +212,44 @@ class WorkingValues:
 
     # Comparing
 
-    @contextmanager
-    def collected(self, root: ObjectId | None, *, tolerant: bool = False) -> Iterator[Staged]:
-        """What differs from the tree now, with every value held still for the with block.
+    def collect(self, root: ObjectId | None, *, tolerant: bool = False) -> Staged:
+        """What differs from the tree now, with every value held still from now on, until `let_go`.
 
         Raises Unpicklable, naming all culprits; `tolerant` lists their keys in `unpicklable` instead.
         """
-        if self._noticed is not None:
-            self.values = self._noticed.give_up() | self.values
-        held = self.values
-        self._held = held
-        self.values = {}  # readers now wait for the lock, so that none takes a value being looked at
-        try:
-            staged = Staged(self, held)
-            self._compare(staged, root)
-            if staged.unpicklable and not tolerant:
-                raise Unpicklable(
-                    {
-                        key: culprit(held[key], f'state["{key}"]', error)
-                        for key, error in sorted(staged.unpicklable.items())
-                    }
-                )
-            yield staged
-        finally:
+        noticed = self._noticed
+        if noticed is not None:  # all is read from now on
+            noticed.prefixes = {""}
+            self.values = noticed.values | self.values
+            noticed.values = {}
+        # Readers now wait for the lock, so that none takes a value being looked at.
+        held = self._held = self.values
+        self.values = {}
+        staged = Staged(self._repo, held)
+        self._compare(staged, root)
+        if staged.unpicklable and not tolerant:
+            raise Unpicklable(
+                {
+                    key: culprit(held[key], f'state["{key}"]', error)
+                    for key, error in sorted(staged.unpicklable.items())
+                }
+            )
+        return staged
+
+    def let_go(self) -> None:
+        """Hand the values out again, if they are held still."""
+        held = self._held
+        if held is not None:
             # What pickling itself made the state load, if a class's code does that.
-            held |= {key: value for key, value in self.values.items() if key not in held}
-            self.values = held
-            self._held = None
-            self._lent = set()
+            loaded = {key: value for key, value in self.values.items() if key not in held}
+            held |= loaded
+            self.values, self._held, self._lent = held, None, set()
 
     def _compare(self, staged: Staged, root: ObjectId | None) -> None:
         held = staged.held
         for key in sorted(self._watched | self.staged):
+            if key not in held:
+                continue  # an interruption kept it from being loaded
             unshared = key in self._watched and is_unshared(held, key)
             baseline = self._baselines.get(key)
             if baseline is None:
@@ -284,23 +317,23 @@ class WorkingValues:
         return edited
 
     def settle(self, staged: Staged) -> None:
-        """Take what was collected as committed now."""
+        """Take what was collected as committed now; may be done again, if it was interrupted."""
         for key, encoded in staged.encoded.items():
-            if encoded is not None and key in self._watched:
+            if encoded is not None and (key in self._watched or key in self._sealed):
                 self._baselines[key] = Baseline(encoded.entry, encoded.chunks, encoded.size, loaded=False)
             else:
                 self._baselines.pop(key, None)
             if encoded is not None and key not in self._watched:
                 self._keep(encoded.size)
-        self.staged = set()
-        self.deleted = set()
+        self.staged, self.deleted = set(), set()
         for key in staged.unshared:
-            if key in self._lent:
+            if key in self._lent or key not in staged.held:
                 continue
-            self._sealed[key] = staged.held.pop(key)
-            self._watched.discard(key)
             baseline = self._baselines.get(key)
             self._keep(baseline.size if baseline else 0)
+            self._sealed[key] = staged.held[key]
+            del staged.held[key]
+            self._watched -= {key}
         if self._idle_bytes > KEEP_BYTES:
             self._drop_idle(staged.held)
 
@@ -325,25 +358,15 @@ class Noticed:
         self.keys: set[str] = set()
         self.prefixes: set[str] = set()
 
-    def give_up(self) -> dict[str, Any]:
-        """Take everything as read from now on; the values that had not been."""
-        self.prefixes = {""}
-        return self.hand_back()
-
-    def hand_back(self) -> dict[str, Any]:
-        """The values that were not read."""
-        values, self.values = self.values, {}
-        return values
-
     def __contains__(self, key: str) -> bool:
         return key in self.keys or any(key.startswith(prefix) for prefix in self.prefixes)
 
 
 class Staged:
-    """What `collected` found: entries by key (None: deleted), their objects, and what nobody else holds."""
+    """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds."""
 
-    def __init__(self, working: WorkingValues, held: dict[str, Any]) -> None:
-        self._working = working
+    def __init__(self, repo: Repository, held: dict[str, Any]) -> None:
+        self._repo = repo
         self.held = held
         self.changes: dict[str, bytes | None] = {}
         self.encoded: dict[str, Encoded | None] = {}
@@ -351,10 +374,6 @@ class Staged:
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}
 
-    def settle(self) -> None:
-        """Take all of it as committed now."""
-        self._working.settle(self)
-
     def reader(self) -> Reader:
         """A reader that finds these objects besides the stored ones."""
-        return Overlay(self._working._repo.objects, dict(self.objects))
+        return Overlay(self._repo.objects, dict(self.objects))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext, suppress
+from functools import partial, wraps
 from heapq import merge
 from os import PathLike
-from typing import Any, Self
+from threading import Lock
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from vstate.errors import (
@@ -21,6 +23,7 @@ from vstate.errors import (
     MergeConflict,
     NotFound,
     RefMoved,
+    StorageError,
     UncommittedChanges,
     VStateError,
 )
@@ -37,12 +40,38 @@ from vstate.repo.security import Security
 from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
-from vstate.state.working import WorkingValues
+from vstate.state.turns import Turn
+from vstate.state.unfinished import Step, Unfinished
+from vstate.state.working import Noticed, Staged, WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
 
 _SHORT = 0.05  # seconds
 _PAUSE = 0.001  # seconds, doubled with each attempt
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_W = TypeVar("_W", bound="Worktree")
+
+
+def alone(method: Callable[Concatenate[_W, _P], _T]) -> Callable[Concatenate[_W, _P], _T]:
+    """A method that waits for the transaction of another thread, if there is one, to end: its half is not ours
+    to move."""
+
+    @wraps(method)
+    def call(self: _W, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        if self.turns.nested:
+            with self._lock:
+                self._catch_up()
+                return method(self, *args, **options)
+        turn = Turn()
+        with turn.bell, turn.held:
+            self.turns.take(turn)
+            with self._lock:
+                self._catch_up()
+                return method(self, *args, **options)
+
+    return call
 
 
 class Worktree(RootState):
@@ -79,8 +108,10 @@ class Worktree(RootState):
         self._branch = head.branch
         self._working = WorkingValues(self._repo)
         self._events: list[Event] = []
-        self._updating = False  # while the function of an update runs
-        self._in_flight: Commit | None = None  # what an interrupted commit was about to put on the branch
+        self._unfinished = Unfinished()
+        # How to find out, after an interruption, whether what was about to move the branch has done so.
+        self._in_flight: Callable[[], None] | None = None
+        self._running: Lock | None = None  # held while the function of an update runs
         self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
 
@@ -103,6 +134,10 @@ class Worktree(RootState):
     @property
     def head(self) -> Commit | None:
         """The commit that the next one is made on; None before the first."""
+        # Otherwise without the lock, for which one would wait as long as a commit takes.
+        if self._in_flight is not None and not self._unfinished.in_a_span():
+            with self._lock:
+                self._look()
         return self._head
 
     @property
@@ -123,21 +158,26 @@ class Worktree(RootState):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            return self._working.values[key]
+            if self._in_flight is None:
+                return self._working.values[key]
         except (KeyError, TypeError):
-            if not isinstance(key, str):
-                raise missing(key) from None
+            pass
+        if not isinstance(key, str):
+            raise missing(key)
         with self._lock:
+            self._look()
             return self._working.load(str.__str__(key), self._tree)
 
     def __setitem__(self, key: str, value: Any) -> None:
         key = check_key(key)
         with self._lock:
+            self._look()
             self._working.set(key, value)
 
     def __delitem__(self, key: str) -> None:
         key = check_key(key)
         with self._lock:
+            self._look()
             if key not in self:
                 raise missing(key)
             self._working.delete(key)
@@ -145,13 +185,15 @@ class Worktree(RootState):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False
-        if key in self._working.values:
+        if self._in_flight is None and key in self._working.values:
             return True
         with self._lock:
+            self._look()
             return self._working.contains(str.__str__(key), self._tree)
 
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
+            self._look()
             self._working.notice_scan(prefix)
             staged = sorted(key for key in self._working.staged if key.startswith(prefix))
             deleted = set(self._working.deleted)
@@ -165,6 +207,7 @@ class Worktree(RootState):
 
     def count_keys(self, prefix: str) -> int:
         with self._lock:
+            self._look()
             self._working.notice_scan(prefix)
             count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
             for key in self._working.staged:
@@ -179,6 +222,8 @@ class Worktree(RootState):
         return tree.lookup(self._repo.objects.node, self._tree, key) is not None
 
     def describe_key(self, key: str) -> str:
+        with self._lock:
+            self._look()
         if key in self._working.values:
             return super().describe_key(key)
         entry = self._repo.entry(self._tree, key)
@@ -199,12 +244,15 @@ class Worktree(RootState):
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
         still staged.
         """
-        if self._updating:
+        if self._running is not None and self._running.locked():
             raise InvalidInput(
                 "an update commits by itself, once its function has returned; leave commit() out"
             )
-        with self._alone():
-            return self._commit(message, info)
+        return self._commit_alone(message, info)
+
+    @alone
+    def _commit_alone(self, message: str, info: Mapping[str, Any]) -> Commit | None:
+        return self._commit(message, info)
 
     def _commit(
         self,
@@ -214,61 +262,130 @@ class Worktree(RootState):
     ) -> Commit | None:
         """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
         branch = self._own_branch()
-        self._settle_landed(branch)
-        with self._working.collected(self._tree) as staged:
-            root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
-            if root == self._tree and not self._events:
-                staged.settle()
-                return None
-            events = tuple(self._events)
-            parents = () if self._head is None else (self._head,)
-            commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
-            self._in_flight = commit
-            try:
-                published = publish(
-                    self._repo,
-                    branch,
-                    self._head,
-                    commit,
-                    staged,
-                    staged.objects | objects,
-                    nodes,
-                    working=self._working,
-                    depends_on=depends_on,
-                )
-            except Exception:  # it did not land; of an interruption, one cannot know
-                self._in_flight = None
-                raise
-            staged.settle()
-        self._head = head = published.head
-        self._in_flight = None
-        del self._events[: len(events)]
-        self._working.forget(published.moved)
-        for savepoint in self._savepoints:
-            savepoint.staged.clear()
-        return head
+        self._working.require_free("committed")
+        landing, span = _Landing(self._working), Lock()
+        try:
+            with span:
+                self._unfinished.begin(span, landing.finish)
+                staged = self._working.collect(self._tree)
+                root, objects, nodes = tree.update(self._repo.objects.node, self._tree, staged.changes)
+                if root == self._tree and not self._events:
+                    landing.staged = staged
+                    return None
+                events = tuple(self._events)
+                parents = () if self._head is None else (self._head,)
+                commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
+                self._in_flight = partial(self._note_landed, branch, commit, events)
+                try:
+                    published = publish(
+                        self._repo,
+                        branch,
+                        self._head,
+                        commit,
+                        staged,
+                        staged.objects | objects,
+                        nodes,
+                        working=self._working,
+                        depends_on=depends_on,
+                    )
+                except Exception:  # it did not land; of an interruption, one cannot know
+                    self._in_flight = None
+                    raise
+                left = self._events[len(events) :]
+                self._head, self._events, self._in_flight = published.head, left, None
+                landing.staged, landing.moved, landing.savepoints = staged, published.moved, self._savepoints
+                return published.head
+        finally:
+            self._unfinished.finish()
 
-    def _settle_landed(self, branch: str) -> None:
+    # After an interruption
+
+    def _put_right(self) -> bool:
+        """Finish what an interruption cut short; what holds the lock does so first. False inside a span."""
+        return self._unfinished.finish()
+
+    def _catch_up(self) -> None:
+        """Finish what an interruption cut short, and find out what it kept us from seeing."""
+        if self._put_right() and self._in_flight is not None:
+            self._in_flight()  # if the store fails, the next call asks again
+            self._in_flight = None
+
+    def _look(self) -> None:
+        """As `_catch_up`, before the mapping is used: if the store fails, that is the next operation's matter."""
+        if self._unfinished or self._in_flight is not None:
+            with suppress(StorageError):
+                self._catch_up()
+
+    def _note_landed(self, branch: str, commit: Commit, events: tuple[Event, ...]) -> None:
         """Take note of a commit that landed though an interruption kept us from seeing it."""
-        commit, self._in_flight = self._in_flight, None
-        if commit is not None and self._repo.has_landed(branch, commit.oid):
-            self._head = commit
-            del self._events[: len(commit.events)]
+        if self._repo.has_landed(branch, commit.oid):
+            changes = tree.diff(self._repo.objects.nodes, self._tree, commit.tree)
+            self._working.compare_anew([change.key for change in changes])
+            _clear(self._savepoints)
+            known = set(map(id, events))
+            left = [event for event in self._events if id(event) not in known]
+            self._head, self._events, self._in_flight = commit, left, None
+
+    def _note_moved(self) -> None:
+        """Go where the branch is, which another operation than a commit may have moved."""
+        # A conflict with what has been changed since is the next commit's, as if others had moved the branch.
+        with suppress(Conflict):
+            self._go_to_newest()
+
+    def _moved(self, move: Callable[[], _T], *, note: Callable[[], None] | None = None) -> _T:
+        """What `move`, which moves the branch, returns; after an interruption `note` finds out if it has.
+
+        `_arrive` has to follow. Values that `move` has held still are let go.
+        """
+        self._working.require_free("moved")
+        span = Lock()
+        try:
+            with span:
+                self._unfinished.begin(span, self._working.let_go)
+                self._in_flight = note or self._note_moved
+                try:
+                    return move()
+                except Exception:
+                    self._in_flight = None
+                    raise
+        finally:
+            self._unfinished.finish()
+
+    def _arrive(
+        self, commit: Commit | None, moved: Iterable[str], *, branch: str | None, agreed: Iterable[str] = ()
+    ) -> None:
+        """Be at a commit of this branch, in which the values `moved` are not those in hand any more."""
+        keys, same = list(moved), list(agreed)
+
+        def arrive() -> None:
+            self._working.forget(keys)
+            self._working.agree(same)
+            self._head, self._branch, self._in_flight = commit, branch, None
+
+        self._unfinished.surely(arrive)
+
+    def _compared(self, root: ObjectId | None, *, tolerant: bool = False) -> Staged:
+        """What differs from the tree now; the values are held still for no longer than this takes."""
+        self._put_right()
+        self._working.require_free("compared")
+        span = Lock()
+        try:
+            with span:
+                self._unfinished.begin(span, self._working.let_go)
+                return self._working.collect(root, tolerant=tolerant)
+        finally:
+            self._unfinished.finish()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child and not self.turns.nested:
+            self._unfinished.forget_spans()
+            self._running = None
+        super().after_fork(child=child)
 
     def _own_branch(self) -> str:
         if self._branch is None:
             raise DetachedHead(self._head.id if self._head else None)
         return self._branch
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Wait for the transaction of another thread, if there is one, to end: its half is not ours to move."""
-        if self.turns.nested:
-            with self._lock:
-                yield
-        else:
-            with self.turns.held(), self._lock:
-                yield
 
     def _foreign_changes(
         self, base: Commit | None, theirs: Commit, changes: dict[str, bytes | None], branch: str | None
@@ -295,10 +412,8 @@ class Worktree(RootState):
     def has_uncommitted(self) -> bool:
         """Whether `commit` would make a commit."""
         with self._lock:
-            if self._events:
-                return True
-            with self._working.collected(self._tree) as staged:
-                return bool(staged.changes)
+            self._catch_up()
+            return bool(self._events or self._compared(self._tree).changes)
 
     def status(self) -> Diff:
         """The Diff of HEAD to the working state: what `commit` would commit."""
@@ -307,70 +422,76 @@ class Worktree(RootState):
     def discard(self, *keys: str) -> None:
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         with self._lock:
+            self._look()
             if not keys and self._is_base_gone():
-                self._working.clear()
+                self._unfinished.surely(self._working.clear)
                 return
-            with self._working.collected(self._tree, tolerant=True) as staged:
-                changed = {*staged.changes, *staged.unpicklable}
+            staged = self._compared(self._tree, tolerant=True)
             # What has not changed stays the same object: the program may be about to edit it.
-            self._working.forget(changed.intersection(map(check_key, keys)) if keys else changed)
+            changed = {*staged.changes, *staged.unpicklable}
+            chosen = changed.intersection(map(check_key, keys)) if keys else changed
+            self._unfinished.surely(partial(self._working.forget, chosen))
 
     def record_event(self, event: Event) -> None:
         """Keep an event for the next commit."""
         with self._lock:
+            self._look()
             self._events.append(event)
 
     def pending_events(self) -> list[Event]:
         """The events that no commit holds yet, oldest first."""
         with self._lock:
+            self._look()
             return list(self._events)
 
-    @contextmanager
-    def transaction(self, message: str = "", **info: Any) -> Iterator[Self]:
+    def transaction(self, message: str = "", **info: Any) -> _Transaction[Self]:
         """Commit at the end of the with block; on an exception discard what was changed inside.
 
         Inside another transaction, or a task, it leaves the commit to that one. Transactions of several
         threads on one handle follow one another; a failing one discards whatever changed on the handle
         since it began, so give independent work handles of its own.
         """
-        if self.turns.nested:
-            with self._discarding():
-                yield self
-            return
-        with self.turns.held():
-            with self._discarding():
-                yield self
-            # Not commit(): this block may end in another context than the one that has the turn.
-            with self._lock:
-                self._commit(message, info)
+        return _Transaction(partial(self._transact, message, info))
 
-    @contextmanager
-    def _discarding(self) -> Iterator[None]:
-        restore = self.savepoint()
-        try:
-            yield
-        except BaseException as error:
+    def _transact(self, message: str, info: Mapping[str, Any]) -> Generator[Self, None, None]:
+        turn = Turn()
+        with turn.bell, turn.held:
+            nested = self.turns.nested
+            if not nested:
+                self.turns.take(turn)
+            saved = self._saved()
             try:
-                restore()
-            except VStateError as failure:
-                error.add_note(f"vstate, while it undid what changed: {failure}")
-            raise
+                yield self
+            except BaseException as error:
+                # Written down first, and without calling a function of ours, which an interruption can prevent.
+                with self._lock:
+                    self._unfinished.steps.append(saved.step)
+                _noting(error, saved.restore)
+                raise
+            if not nested:
+                # Not commit(): this block may end in another context than the one that has the turn.
+                with self._lock:
+                    self._catch_up()
+                    self._commit(message, info)
 
     def savepoint(self) -> Callable[[], None]:
         """A function that takes the mapping back to what it is now; recorded events stay."""
+        return self._saved().restore
+
+    def _saved(self) -> _Savepoint:
         with self._lock:
-            with self._working.collected(self._tree) as staged:
-                saved = _Savepoint(self, dict(staged.encoded))
+            self._catch_up()
+            saved = _Savepoint(self, dict(self._compared(self._tree).encoded))
             self._savepoints.add(saved)
-        return saved.restore
+        return saved
 
     def _restore(self, saved: dict[str, Encoded | None]) -> None:
         with self._lock:
-            with self._working.collected(self._tree, tolerant=True) as now:
-                moved = set(now.unpicklable)
-                for key in now.encoded.keys() | saved.keys():
-                    if key not in saved or key not in now.encoded or not _same(now.encoded[key], saved[key]):
-                        moved.add(key)
+            now = self._compared(self._tree, tolerant=True)
+            moved = set(now.unpicklable)
+            for key in now.encoded.keys() | saved.keys():
+                if key not in saved or key not in now.encoded or not _same(now.encoded[key], saved[key]):
+                    moved.add(key)
             # Load first, change then: a value that does not load leaves the others, and itself, in hand.
             restored: dict[str, Any] = {}
             failures: list[CannotLoad] = []
@@ -382,14 +503,17 @@ class Worktree(RootState):
                     except CannotLoad as error:
                         failures.append(error)
                         moved.discard(key)
-            self._working.forget(moved)
-            for key in moved & saved.keys():
-                if key in restored:
-                    self._working.set(key, restored[key])
-                else:
-                    self._working.delete(key)
+            self._unfinished.surely(partial(self._put_back, moved, moved & saved.keys(), restored))
             if failures:
                 raise failures[0]
+
+    def _put_back(self, moved: set[str], back: set[str], values: Mapping[str, Any]) -> None:
+        self._working.forget(moved)
+        for key in back:
+            if key in values:
+                self._working.set(key, values[key])
+            else:
+                self._working.delete(key)
 
     def run_update(
         self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
@@ -400,7 +524,9 @@ class Worktree(RootState):
             _called(function)
             return None
         # The turn only, not the lock: what the function starts in other threads may read and write too.
-        with self.turns.held():
+        turn = Turn()
+        with turn.bell, turn.held:
+            self.turns.take(turn)
             self._require_clean("update")
             queue = f"update {self._own_branch()}"
             for attempt in range(1, attempts + 1):
@@ -419,36 +545,36 @@ class Worktree(RootState):
     def _try_update(
         self, function: Callable[[], object], message: str, info: Mapping[str, Any]
     ) -> Commit | None:
-        with self._lock:
-            self._go_to_newest()
-            noticed = self._working.notice()
-        recorded, began = len(self._events), time.monotonic()
-        self._updating = True
+        span, attempt = Lock(), _Attempt(self)
         try:
-            _called(function)
-            self._updating = False
-            self._update_seconds = time.monotonic() - began
+            with span:
+                with self._lock:
+                    self._catch_up()
+                    self._go_to_newest()
+                    self._unfinished.begin(span, attempt.finish)
+                    noticed = attempt.begin()
+                began, running = time.monotonic(), Lock()
+                self._running = running
+                with running:
+                    _called(function)
+                self._update_seconds = time.monotonic() - began
+                with self._lock:
+                    self._working.end_notice()
+                    try:
+                        commit = self._commit(message, info, noticed.__contains__)
+                    except Conflict as conflict:
+                        raise _LostRace(conflict) from None
+                    attempt.done = True
+                    return commit
+        finally:
             with self._lock:
-                self._working.end_notice()
-                try:
-                    return self._commit(message, info, noticed.__contains__)
-                except Conflict as conflict:
-                    raise _LostRace(conflict) from None
-        except BaseException:
-            self._updating = False
-            with self._lock:
-                self._working.end_notice()
-                del self._events[recorded:]
-                with self._working.collected(self._tree, tolerant=True) as staged:
-                    changed = {*staged.changes, *staged.unpicklable}
-                # What it neither read nor wrote is another thread's, and stays.
-                self._working.forget(key for key in changed if key in noticed)
-            raise
+                self._unfinished.finish()
 
     # Where it is
 
     def _own_head(self) -> Head:
-        return Head(self._branch, None if self._head is None else self._head.oid)
+        head = self.head
+        return Head(self._branch, None if head is None else head.oid)
 
     def _resolve(self, rev: Revision) -> Commit:
         return self._repo.resolve(rev, head=self._own_head())
@@ -459,8 +585,9 @@ class Worktree(RootState):
             before = self._tree if old is None else self._trusted(self._resolve(old)).tree
             return self._repo.diff(before, self._trusted(self._resolve(new)).tree)
         with self._lock:
-            with self._working.collected(self._tree) as staged:
-                changes, reader = dict(staged.changes), staged.reader()
+            self._catch_up()
+            staged = self._compared(self._tree)
+            changes, reader = dict(staged.changes), staged.reader()
             node = self._repo.objects.node
             if old is None:
                 pairs = [
@@ -477,25 +604,23 @@ class Worktree(RootState):
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
         return self._repo.make_diff(pairs, reader)
 
+    @alone
     def refresh(self) -> Commit | None:
         """Load what other processes committed to the branch; uncommitted changes stay staged on top.
 
         Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
         that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
         """
-        with self._alone():
-            head = self._repo.refs.head()
-            if self._follows_head and head.branch != self._branch:
-                self._require_clean("refresh")
-                self._go_to(head)
-            else:
-                self._go_to_newest()
-            return self._head
+        head = self._repo.refs.head()
+        if self._follows_head and head.branch != self._branch:
+            self._require_clean("refresh")
+            self._go_to(head)
+        else:
+            self._go_to_newest()
+        return self._head
 
     def _go_to_newest(self) -> None:
         """Go to the newest commit of the branch that this state is on, wherever HEAD is."""
-        if self._branch is not None:
-            self._settle_landed(self._branch)
         if self._branch is None:
             self._go_to(self._repo.refs.head())
         else:
@@ -503,25 +628,24 @@ class Worktree(RootState):
 
     def _go_to(self, head: Head) -> None:
         if head.commit is not None:
-            self._move(self._trusted(self._repo.objects.commit(head.commit)))
+            self._move(self._trusted(self._repo.objects.commit(head.commit)), head.branch)
         elif self._head is not None:
             raise RefMoved(f"{HEADS}{head.branch}", expected=self._head.id, actual=None)
-        self._branch = head.branch
+        else:
+            self._branch = head.branch
 
-    def _move(self, commit: Commit) -> None:
+    def _move(self, commit: Commit, branch: str | None) -> None:
         """Go to another commit with what is staged; values that are the same there stay the same objects."""
         try:
-            with self._working.collected(self._tree, tolerant=True) as staged:
-                changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
+            staged = self._compared(self._tree, tolerant=True)
+            changes = staged.changes | dict.fromkeys(staged.unpicklable, b"")
             foreign, agreed = self._foreign_changes(self._head, commit, changes, self._branch)
         except CorruptObject:
             if not self._is_base_gone():
                 raise
             self._leave_gone_base()
             foreign, agreed = [], []
-        self._working.forget(foreign)
-        self._working.agree(agreed)
-        self._head = commit
+        self._arrive(commit, foreign, branch=branch, agreed=agreed)
 
     def _is_base_gone(self) -> bool:
         return self._head is not None and not self._repo.objects.is_stored(self._head.oid)
@@ -529,15 +653,15 @@ class Worktree(RootState):
     def _leave_gone_base(self) -> None:
         """Drop what is held of a commit that gc has removed; NotFound, with all kept, if some of it is new."""
         assert self._head is not None
-        with self._working.collected(None, tolerant=True) as staged:
-            changed = bool(staged.changes or staged.unpicklable or self._working.deleted)
+        staged = self._compared(None, tolerant=True)
+        changed = bool(staged.changes or staged.unpicklable or self._working.deleted)
         if changed or self._events:
             raise NotFound(
                 f"gc has removed {self._head.short}, which the uncommitted changes here were made on: take what "
                 "you need of them, discard() and refresh()",
                 name=self._head.id,
             )
-        self._working.clear()
+        self._unfinished.surely(self._working.clear)
 
     def _require_clean(self, operation: str) -> None:
         if self.has_uncommitted():
@@ -568,9 +692,42 @@ class _LostRace(Exception):
 def _called(function: Callable[[], object]) -> None:
     """Call the function of an update; TypeError for a coroutine, which nobody would await."""
     result = function()
-    if inspect.iscoroutine(result):
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
-        raise TypeError("the function of an update is called and not awaited: give it a plain def")
+        raise TypeError("the function of an update is called, not awaited nor gone through: give it a plain def")
+
+
+def _noting(error: BaseException, action: Callable[[], None]) -> None:
+    """Carry out the action; if that fails too, say so on the error that is on its way to the caller."""
+    try:
+        action()
+    except VStateError as failure:
+        error.add_note(f"vstate, while it undid what changed: {failure}")
+
+
+class _Transaction(AbstractContextManager[_W], ContextDecorator):
+    """The context manager of a generator, which is closed if an interruption keeps its with block from beginning.
+
+    One that keeps `__exit__` itself from beginning leaves it open until the exception is let go of: it is then
+    discarded.
+    """
+
+    def __init__(self, begin: Callable[[], Generator[_W, None, None]]) -> None:
+        self._begin = begin
+
+    def _recreate_cm(self) -> Self:
+        return type(self)(self._begin)  # as a decorator, a new one for each call
+
+    def __enter__(self) -> _W:
+        self._block = block = contextmanager(self._begin)()
+        try:
+            return block.__enter__()
+        except BaseException:
+            block.gen.close()
+            raise
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._block.__exit__(*raised)
 
 
 class _Savepoint:
@@ -579,9 +736,67 @@ class _Savepoint:
     def __init__(self, state: Worktree, staged: dict[str, Encoded | None]) -> None:
         self._state = state
         self.staged = staged
+        self.step: Step = Lock(), partial(state._restore, staged)
+        """`restore`, as a step that is left to do."""
 
     def restore(self) -> None:
-        self._state._restore(self.staged)
+        """Take the mapping back to that."""
+        with self._state._lock:
+            if self.step not in self._state._unfinished.steps:
+                self._state._unfinished.steps.append(self.step)
+            self._state._unfinished.finish()
+
+
+class _Landing:
+    """What is left to do when a commit has ended: once it landed, and `staged` is set, to take that as committed."""
+
+    def __init__(self, working: WorkingValues) -> None:
+        self._working = working
+        self.staged: Staged | None = None
+        self.moved: Iterable[str] = ()
+        self.savepoints: Iterable[_Savepoint] = ()
+
+    def finish(self) -> None:
+        """Do it, and hand the values out again."""
+        if self.staged is not None:
+            self._working.settle(self.staged)
+            self._working.forget(self.moved)
+            _clear(self.savepoints)
+        self._working.let_go()
+
+
+class _Attempt:
+    """One attempt of an update: what its function reads and writes, to be undone unless it is `done`."""
+
+    def __init__(self, state: Worktree) -> None:
+        self._state = state
+        self._events: list[Event] = []
+        self.noticed: Noticed | None = None
+        self.done = False
+
+    def begin(self) -> Noticed:
+        """Take note from now on."""
+        self._events = list(self._state._events)
+        self.noticed = noticed = self._state._working.notice()
+        return noticed
+
+    def finish(self) -> None:
+        """Take no more notes, and undo what was done."""
+        state = self._state
+        state._working.end_notice()
+        noticed = self.noticed
+        if self.done or noticed is None:
+            return
+        known = set(map(id, self._events))
+        state._events = [event for event in state._events if id(event) in known]
+        staged = state._compared(state._tree, tolerant=True)
+        # What it neither read nor wrote is another thread's, and stays.
+        state._working.forget([key for key in {*staged.changes, *staged.unpicklable} if key in noticed])
+
+
+def _clear(savepoints: Iterable[_Savepoint]) -> None:
+    for savepoint in savepoints:
+        savepoint.staged.clear()
 
 
 def _same(one: Encoded | None, other: Encoded | None) -> bool:
