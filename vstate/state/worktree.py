@@ -694,7 +694,9 @@ def _called(function: Callable[[], object]) -> None:
     result = function()
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
-        raise TypeError("the function of an update is called, not awaited nor gone through: give it a plain def")
+        raise TypeError(
+            "the function of an update is called, not awaited nor gone through: give it a plain def"
+        )
 
 
 def _noting(error: BaseException, action: Callable[[], None]) -> None:
