@@ -229,12 +229,12 @@ class Commits:
         commits = list(commits)
         new = commits[-1].oid
         self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
-        rows: dict[str, bytes | None] = dict(self.objects.stored(objects))
+        made = {commit.oid: commit.as_object() for commit in commits}
+        rows: dict[str, bytes | None] = dict(self.objects.stored({**objects, **made}))
         if not self.store.transactional:
-            # Interrupted, it may leave any part of what it was to set: no commit without what it holds.
+            # All of it before anything names the commits: interrupted, this may leave any part of it.
             self.store.set_many({key: value for key, value in rows.items() if value is not None})
             rows = {}
-        rows |= self.objects.stored({commit.oid: commit.as_object() for commit in commits})
         try:
             done = self._keeping(
                 needs,

@@ -170,9 +170,12 @@ class Refs:
 
     def head(self) -> Head:
         """Where HEAD is; on the branch `main` in a new store."""
-        value = self._store.get(PREFIX + HEAD)
+        default = PREFIX + HEADS + DEFAULT_BRANCH
+        # Where HEAD is on the default branch, as it mostly is, one read does for both.
+        values = self._store.get_many([PREFIX + HEAD, default])
+        value = values.get(PREFIX + HEAD)
         if value is None:
-            return Head(DEFAULT_BRANCH, self.read(HEADS + DEFAULT_BRANCH))
+            return Head(DEFAULT_BRANCH, self._parse(HEADS + DEFAULT_BRANCH, values.get(default)))
         text = value.decode("utf-8", "replace")
         if text.startswith(_SYMBOLIC + HEADS):
             branch = text.removeprefix(_SYMBOLIC + HEADS)

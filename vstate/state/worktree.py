@@ -100,8 +100,9 @@ class Worktree(RootState):
         super().__init__()
         self._repo = Repository(store, security)
         self._follows_head = branch is None
-        head = self._repo.refs.head()
-        if branch is not None:
+        if branch is None:
+            head = self._repo.refs.head()
+        else:
             check_ref_name(branch)
             head = Head(branch, self._repo.refs.read(HEADS + branch))
         self._head = None if head.commit is None else self._trusted(self._repo.objects.commit(head.commit))
