@@ -11,7 +11,7 @@ from functools import partial, wraps
 from heapq import merge
 from os import PathLike
 from threading import Lock
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
 from vstate.errors import (
@@ -45,6 +45,9 @@ from vstate.state.unfinished import Step, Unfinished
 from vstate.state.working import Noticed, Staged, WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
+
+if TYPE_CHECKING:
+    from vstate.state.watching import Watch
 
 _SHORT = 0.05  # seconds
 _PAUSE = 0.001  # seconds, doubled with each attempt
@@ -115,6 +118,7 @@ class Worktree(RootState):
         self._running: Lock | None = None  # held while the function of an update runs
         self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
+        self._watches: WeakSet[Watch] = WeakSet()
 
     def _trusted(self, commit: Commit) -> Commit:
         self._repo.require_trusted(commit)
@@ -671,7 +675,9 @@ class Worktree(RootState):
     # Closing
 
     def close(self) -> None:
-        """Close the store, if this handle opened it. What is uncommitted is not committed."""
+        """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
+        for watch in list(self._watches):
+            watch.close()
         if self._owned:
             self.store.close()
 
