@@ -34,6 +34,8 @@ MOMENTS = None if SOAK else 40
 
 PATIENCE = 20  # seconds; whoever waits longer waits for ever
 
+pytestmark = pytest.mark.timeout(3600 if SOAK else 230)
+
 Contents = dict[str, Any]
 Record = Callable[[str, object], None]
 
