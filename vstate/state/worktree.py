@@ -458,11 +458,17 @@ class Worktree(RootState):
         """
         return _Transaction(partial(self._transact, message, info))
 
-    def _transact(self, message: str, info: Mapping[str, Any]) -> Generator[Self, None, None]:
+    def transaction_in_turn(self, message: str, info: Mapping[str, Any]) -> _Transaction[Self]:
+        """A transaction for whoever has the turn, and is not inside another one."""
+        return _Transaction(partial(self._transact, message, info, in_turn=True))
+
+    def _transact(
+        self, message: str, info: Mapping[str, Any], *, in_turn: bool = False
+    ) -> Generator[Self, None, None]:
         turn = Turn()
         with turn.bell, turn.held:
-            nested = self.turns.nested
-            if not nested:
+            nested = self.turns.nested and not in_turn
+            if not nested and not in_turn:
                 self.turns.take(turn)
             saved = self._saved()
             try:
@@ -532,19 +538,25 @@ class Worktree(RootState):
         turn = Turn()
         with turn.bell, turn.held:
             self.turns.take(turn)
-            self._require_clean("update")
-            queue = f"update {self._own_branch()}"
-            for attempt in range(1, attempts + 1):
-                # Short ones go one after the other, rather than do the work in vain; long ones only when
-                # they were in each other's way, since others can go on with other keys meanwhile.
-                one_by_one = attempt > 1 or self._update_seconds < _SHORT
-                with self.store.turn(queue) if one_by_one else nullcontext():
-                    try:
-                        return self._try_update(function, message, info)
-                    except _LostRace as lost:
-                        if attempt == attempts:
-                            raise lost.conflict from None
-                time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
+            return self.update_in_turn(function, attempts, message, info)
+
+    def update_in_turn(
+        self, function: Callable[[], object], attempts: int, message: str, info: Mapping[str, Any]
+    ) -> Commit | None:
+        """`run_update` for whoever has the turn, and is not inside another one."""
+        self._require_clean("update")
+        queue = f"update {self._own_branch()}"
+        for attempt in range(1, attempts + 1):
+            # Short ones go one after the other, rather than do the work in vain; long ones only when
+            # they were in each other's way, since others can go on with other keys meanwhile.
+            one_by_one = attempt > 1 or self._update_seconds < _SHORT
+            with self.store.turn(queue) if one_by_one else nullcontext():
+                try:
+                    return self._try_update(function, message, info)
+                except _LostRace as lost:
+                    if attempt == attempts:
+                        raise lost.conflict from None
+            time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
         raise AssertionError("the last attempt returns or raises")
 
     def _try_update(
