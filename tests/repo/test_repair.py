@@ -44,9 +44,8 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
     assert report.damaged == 1
     assert report.broken == ()
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
-    # What was undone before is the newest by the reflog; to a lost commit's parents nothing else leads.
-    expected = ["was"] if what == "commit" else ["merged", "third", "on", "second", "first"]
-    assert messages(store) == expected
+    # To a lost commit's parent its reflog leads; what was undone before that stays so.
+    assert messages(store) == ["merged", "third", "on", "second", "first"]
     line = next(repo.refs.reflog("heads/main"))
     assert (line.old, line.action) == (head.oid, "fsck: repaired")
     assert line.new == repo.branch("main").oid
@@ -765,3 +764,25 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
     assert not report.ok
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
     assert any("it cannot be checked again" in line and "made to fail" in line for line in report.left)
+
+
+@pytest.mark.parametrize("how", ["undo", "reset"])
+def test_a_branch_does_not_go_back_to_what_was_undone(how: str) -> None:
+    """Where the commit is lost that an undo or a reset went to, the branch goes to the one before it."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    for number in range(5):
+        state["n"] = number
+        state.commit(f"c{number}")
+    if how == "undo":
+        state.undo()
+    else:
+        state.reset("HEAD~1")
+    assert state.head is not None
+    row = store.get(f"o/{state.head.id}")
+    assert row is not None
+    store.set(f"o/{state.head.id}", row[:-1] + bytes([row[-1] ^ 1]))
+    assert Repository(store).fsck(repair=True).ok
+    again = Versioned(store, branch="main")
+    assert [commit.message for commit in again.log()] == ["c2", "c1", "c0"]
+    assert again["n"] == 2

@@ -184,11 +184,18 @@ class Repair:
     def _newest_whole(self, name: str, oid: ObjectId | None) -> Commit | None:
         """The newest commit that the ref was at, or could be taken for, and whose state is whole.
 
-        By its first parents from `oid` on; else from where its reflog says that it was; else by any parents: those
-        behind a merge were never the ref's own.
+        By its first parents from `oid` on, or where these are lost from where the ref was before it came there first;
+        else from wherever its reflog says that it was; else by any parents: those behind a merge were never the
+        ref's own.
         """
-        logged = [oid for _, ids in reversed(list(self._rows.lines(name))) for oid in ids]
-        starts = [*([oid] if oid is not None else []), *logged]
+        lines = [ids for _, ids in self._rows.lines(name)]
+        # Not where it was before its last move: that may be what an undo or a reset left behind.
+        came_from = {ids[0]: ids[1] for ids in reversed(lines) if len(ids) == 2}
+        starts: list[ObjectId] = []
+        while oid is not None and oid not in starts:
+            starts.append(oid)
+            oid = came_from.get(oid)
+        starts += [oid for ids in reversed(lines) for oid in ids]
         seen = IdSet()
         for start in starts:
             for commit in self._loss.first_parents(start, seen=seen):
