@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["redis_server", "postgres_server", "seaweed_server"]
+
 settings.register_profile(
     "vstate",
     deadline=None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +13,9 @@ from vstate.errors import InvalidInput
 
 OBJECT_PREFIX = "o/"
 """The keys that start so hold objects: content-addressed, so never changed once written."""
+
+POLL_SECONDS = 0.1
+"""How long to wait before looking at a key again, where no store tells of its changes."""
 
 
 def check_key(key: object) -> str:
@@ -168,6 +172,15 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         waited for. This default waits for nobody.
         """
         return nullcontext()
+
+    @contextmanager
+    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+        """Within it, a function that waits for a change of `key`, so many seconds at most.
+
+        It may return sooner, and for nothing: whoever waits looks at the key again. A store that hears of changes
+        returns soon after each one made since `with` began. This default hears of none, and waits POLL_SECONDS.
+        """
+        yield lambda timeout: time.sleep(min(timeout, POLL_SECONDS))
 
     def forget(self, key: str) -> None:
         """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""

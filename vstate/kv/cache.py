@@ -138,6 +138,9 @@ class Cache(KVStore, ForkAware):
     def turn(self, name: str) -> AbstractContextManager[None]:
         return self._store.turn(name)
 
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self._store.listening(key)
+
     def forget(self, key: str) -> None:
         if not _cacheable(key):
             return

@@ -30,6 +30,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import AbstractContextManager
 from typing import Final, NoReturn
 
 from blake3 import blake3
@@ -203,6 +204,9 @@ class Encrypted(KVStore):
             return rows
 
         return self._store.exclusively(encrypted)
+
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self._store.listening(self._cipher.name(key))
 
     def forget(self, key: str) -> None:
         self._store.forget(self._cipher.name(key))

@@ -92,6 +92,9 @@ class Faulty(KVStore):
     def turn(self, name: str) -> AbstractContextManager[None]:
         return self.store.turn(name)
 
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self.store.listening(key)
+
     def forget(self, key: str) -> None:
         self.store.forget(key)
 
