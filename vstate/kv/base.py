@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -173,14 +173,13 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """
         return nullcontext()
 
-    @contextmanager
-    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         """Within it, a function that waits for a change of `key`, so many seconds at most.
 
         It may return sooner, and for nothing: whoever waits looks at the key again. A store that hears of changes
         returns soon after each one made since `with` began. This default hears of none, and waits POLL_SECONDS.
         """
-        yield lambda timeout: time.sleep(min(timeout, POLL_SECONDS))
+        return nullcontext(lambda timeout: time.sleep(min(timeout, POLL_SECONDS)))
 
     def forget(self, key: str) -> None:
         """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""

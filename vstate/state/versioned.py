@@ -14,6 +14,7 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
+from vstate.repo.diff import Change
 from vstate.repo.history import Log
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from vstate.repo.combine import Given
     from vstate.repo.merge import MergeResult
     from vstate.repo.undo import Undo
+    from vstate.state.watching import Subscription, Watch
 
 _T = TypeVar("_T")
 
@@ -48,6 +50,32 @@ class Versioned(Worktree):
     - `allow` are the names of what unpickling may import, such as `["app.*", "numpy"]`, besides plain data;
       anything else raises CannotLoad.
     """
+
+    # Watching
+
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
+        """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
+
+        An iterator and an async iterator of (key, Change, Commit) that waits for the next one; it begins after
+        `since`, a commit of this branch, or after the commit that this state is at. This state itself does not
+        move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead, NotFound.
+        """
+        from vstate.state.watching import Watch  # late, for a quick `import vstate`
+
+        seen = self._head if since is None else self._trusted(self._resolve(since))
+        watch = Watch(self._repo, self._own_branch(), pattern, seen)
+        self._watches.add(watch)
+        return watch
+
+    def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
+        """Have `function(key, change, commit)` called for each change that `watch` would give, in a thread of its own.
+
+        One call at a time, in order. What the function raises is logged, to the logger "vstate", and the next
+        change comes all the same. Ends when the subscription or this state is closed.
+        """
+        from vstate.state.watching import Subscription
+
+        return Subscription(self.watch(pattern), function)
 
     # History
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from heapq import merge
 from os import PathLike
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 from vstate.errors import (
@@ -40,6 +40,9 @@ from vstate.state.publishing import publish
 from vstate.state.working import WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
+
+if TYPE_CHECKING:
+    from vstate.state.watching import Watch
 
 _SHORT = 0.05  # seconds
 _PAUSE = 0.001  # seconds, doubled with each attempt
@@ -83,6 +86,7 @@ class Worktree(RootState):
         self._in_flight: Commit | None = None  # what an interrupted commit was about to put on the branch
         self._update_seconds = 0.0  # how long the function of the last update took
         self._savepoints: WeakSet[_Savepoint] = WeakSet()
+        self._watches: WeakSet[Watch] = WeakSet()
 
     def _trusted(self, commit: Commit) -> Commit:
         self._repo.require_trusted(commit)
@@ -546,7 +550,9 @@ class Worktree(RootState):
     # Closing
 
     def close(self) -> None:
-        """Close the store, if this handle opened it. What is uncommitted is not committed."""
+        """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
+        for watch in list(self._watches):
+            watch.close()
         if self._owned:
             self.store.close()
 
