@@ -8,6 +8,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from fnmatch import translate
 from types import TracebackType
@@ -56,6 +57,7 @@ class Watch:
         self._failures = 0
         self._listening = ExitStack()
         self._wait: Callable[[float], None] | None = None
+        self._threads: ThreadPoolExecutor | None = None
 
     @property
     def seen(self) -> Commit | None:
@@ -85,7 +87,10 @@ class Watch:
         while not self._ready:
             if self._closed.is_set():
                 raise StopAsyncIteration
-            await asyncio.to_thread(self._look)
+            if self._threads is None:
+                # Its own, since it waits most of the time: many watches would use up the loop's threads.
+                self._threads = ThreadPoolExecutor(1, thread_name_prefix="vstate watch")
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._look)
         return self._ready.popleft()
 
     def close(self) -> None:
@@ -93,6 +98,8 @@ class Watch:
         self._closed.set()
         with self._lock:
             self._stop_listening()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
 
     def __enter__(self) -> Self:
         return self

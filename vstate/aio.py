@@ -1,0 +1,395 @@
+"""vstate.aio: the state for programs with an event loop.
+
+from vstate.aio import Versioned
+
+async with Versioned("agent-state") as state:
+    state["messages"] = ["hello"]
+    await state.commit("first words")
+    print(await state["messages"])
+
+The names are those of `vstate.Versioned`; what may read or write the store is awaited, and runs in worker
+threads. Nothing else is different: there is one implementation, and this is the way into it.
+
+- A call that is cancelled has happened or has not: the cancellation is passed on once that is settled.
+- Tasks may share a handle, as threads do; a transaction of one is waited for by the others without
+  holding up the loop.
+- A Change of a `diff`, and a Snapshot given to the predicate of `bisect`, load values when asked for, in the thread that
+  asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from vstate import state as sync
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Commit, Event
+from vstate.repo.diff import Change
+from vstate.repo.repository import Revision
+from vstate.state.base import ReadableState, State
+from vstate.state.watching import Subscription, Watch
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_S = TypeVar("_S", bound=ReadableState)
+_T = TypeVar("_T")
+
+_THREADS = 4  # a handle does one thing at a time, mostly; reads beside a commit go on
+_AT_ONCE = 256  # items that an iteration fetches at a time
+
+
+class _Workers:
+    """The threads of a handle, and of what was made from it."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
+
+    async def run(self, function: Callable[[], _R]) -> _R:
+        """Call the function in a thread, in a copy of this context; if cancelled, when it has returned."""
+        work = self._threads.submit(contextvars.copy_context().run, function)
+        future = asyncio.wrap_future(work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not work.cancel():  # it has begun
+                await _settled(future)
+            raise
+
+    def stop(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+async def _settled(future: asyncio.Future[Any]) -> None:
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            pass  # the first one is passed on
+    if not future.cancelled():
+        future.exception()  # looked at, so that nobody is told that nobody did
+
+
+def _awaited(
+    function: Callable[Concatenate[Any, _P], _R], *, turn: bool = False
+) -> Callable[Concatenate[_Reading[Any], _P], Coroutine[Any, Any, _R]]:
+    """The method that awaits this one of the sync handle: in its turn, if it moves the branch."""
+
+    @wraps(function)
+    async def method(self: _Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
+        handle = await self._opened()
+        async with self._turn(handle) if turn else nullcontext():
+            return await self._workers.run(partial(function, handle, *args, **options))
+
+    return method
+
+
+class _Reading(Generic[_S]):
+    """A mapping to be read."""
+
+    def __init__(self, workers: _Workers, handle: _S | None) -> None:
+        self._workers = workers
+        self._handle = handle
+
+    async def _opened(self) -> _S:
+        return self.sync
+
+    @property
+    def sync(self) -> _S:
+        """The handle that this one is the way into, for a thread; InvalidInput before it is open."""
+        if self._handle is None:
+            raise InvalidInput("this state is not open yet: use `async with` it, or await it")
+        return self._handle
+
+    @asynccontextmanager
+    async def _turn(self, handle: ReadableState) -> AsyncIterator[bool]:
+        """Hold the turn, and say whether this is the outermost to hold it."""
+        turns = handle.root.turns if isinstance(handle, sync.Versioned | sync.Namespace) else None
+        if turns is None or turns.nested:
+            yield False
+            return
+        await turns.acquire()
+        with turns.acquired():
+            yield True
+
+    async def __getitem__(self, key: str) -> Any:
+        """The value of the key: `await state["k"]`. Raises KeyNotFound."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle[key])
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value of the key, or `default` if there is none."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.get(key, default))
+
+    async def contains(self, key: str) -> bool:
+        """Whether there is such a key."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: key in handle)
+
+    async def count(self, prefix: str = "") -> int:
+        """How many keys begin with `prefix`."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.count_keys(prefix))
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.keys()
+
+    def keys(self, prefix: str = "") -> AsyncIterator[str]:
+        """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""
+        return self._iterated(lambda handle: iter(handle.keys(prefix)))
+
+    def values(self, prefix: str = "") -> AsyncIterator[Any]:
+        """The values whose keys begin with `prefix`, in key order."""
+        return self._iterated(lambda handle: iter(handle.values(prefix)))
+
+    def items(self, prefix: str = "") -> AsyncIterator[tuple[str, Any]]:
+        """The items whose keys begin with `prefix`, in key order."""
+        return self._iterated(lambda handle: iter(handle.items(prefix)))
+
+    async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
+        handle = await self._opened()
+        items = await self._workers.run(lambda: begin(handle))
+        at_once = 1  # the first ones soon
+        while batch := await self._workers.run(partial(_some, items, at_once)):
+            for item in batch:
+                yield item
+            at_once = min(at_once * 4, _AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<aio {self._handle!r}>" if self._handle is not None else "<aio, not open>"
+
+
+def _some(items: Iterator[_T], count: int) -> list[_T]:
+    return [item for _, item in zip(range(count), items, strict=False)]
+
+
+class Snapshot(_Reading[sync.Snapshot]):
+    """The state at one commit, read-only."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit whose state this is."""
+        return self.sync.commit
+
+
+_W = TypeVar("_W", bound="sync.Versioned | sync.Namespace")
+
+
+class _Writing(_Reading[_W]):
+    """A mapping to be read and written."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        """Set the key, in memory, until the next commit. It waits for a commit of this handle that is under way:
+        await `set` where that would hold up the loop for too long.
+        """
+        self.sync[key] = value
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set the key, in memory, until the next commit."""
+        handle = await self._opened()
+        await self._workers.run(lambda: handle.__setitem__(key, value))
+
+    async def delete(self, key: str) -> None:
+        """Delete the key, in memory, until the next commit. Raises KeyNotFound."""
+        handle = await self._opened()
+        await self._workers.run(lambda: handle.__delitem__(key))
+
+    async def pop(self, key: str, *default: Any) -> Any:
+        """Delete the key and give its value; `default` if there is none."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.pop(key, *default))
+
+    async def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of the key, set to `default` if there was none."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.setdefault(key, default))
+
+    clear = _awaited(State.clear)
+
+    async def update(
+        self,
+        other: Callable[[Any], object] | Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        /,
+        *,
+        attempts: int = 10,
+        message: str = "",
+        **values: Any,
+    ) -> Commit | None:
+        """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
+        on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
+        """
+        handle = await self._opened()
+        if not callable(other) or hasattr(other, "keys"):
+            await self._workers.run(lambda: handle.update(other, **values))
+            return None
+        root = handle.root
+        assert isinstance(root, sync.Versioned)
+        call = partial(other, handle)
+        async with self._turn(handle) as outermost:
+            if outermost:
+                return await self._workers.run(lambda: root.update_in_turn(call, attempts, message, values))
+            return await self._workers.run(
+                lambda: root.run_update(call, attempts=attempts, message=message, **values)
+            )
+
+    async def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit what changed, in place or by key; None if nothing did. Cancelled, it is done or not done."""
+        handle = await self._opened()
+        async with self._turn(handle):
+            return await self._workers.run(lambda: handle.commit(message, **info))
+
+    @asynccontextmanager
+    async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:
+        """Commit at the end of the `async with` block; discard what was changed inside on an exception.
+
+        Inside another transaction, or a task, it leaves the commit to that one.
+        """
+        handle = await self._opened()
+        root = handle.root
+        assert isinstance(root, sync.Versioned)
+        async with self._turn(handle) as outermost:
+            inner: AbstractContextManager[None] = (
+                root.committing(message, info) if outermost else root.discarding()
+            )
+            await self._workers.run(inner.__enter__)
+            try:
+                yield self
+            except BaseException as error:
+                failure = error
+                await self._workers.run(lambda: _ended(inner, failure))
+                raise
+            await self._workers.run(lambda: inner.__exit__(None, None, None))
+
+    def record(self, kind: str, **data: Any) -> Event:
+        """Record that something happened; the next commit keeps it. `data` is plain data."""
+        return self.sync.record(kind, **data)
+
+    def namespace(self, name: str) -> Namespace:
+        """The mapping of the keys under `name/`; it nests, and one commit covers all."""
+        return Namespace(self._workers, self.sync.namespace(name))
+
+
+def _ended(inner: AbstractContextManager[None], error: BaseException) -> None:
+    try:
+        inner.__exit__(type(error), error, error.__traceback__)
+    except BaseException as raised:
+        if raised is not error:
+            raise
+
+
+class Namespace(_Writing[sync.Namespace]):
+    """The keys of a state under one prefix."""
+
+
+class Versioned(_Writing[sync.Versioned]):
+    """A branch that a program with an event loop can write to; takes what `vstate.Versioned` takes.
+
+    It opens with `async with`, which closes it too, or when it is first awaited: `state = await Versioned(store)`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(_Workers(), None)
+        self._open = partial(sync.Versioned, *args, **options)
+        self._opening = asyncio.Lock()
+
+    async def _opened(self) -> sync.Versioned:
+        async with self._opening:
+            if self._handle is None:
+                self._handle = await self._workers.run(self._open)
+        return self._handle
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from self._opened().__await__()
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self._opened()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
+        if self._handle is not None:
+            await self._workers.run(self._handle.close)
+        self._workers.stop()
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the next one is made on; None before the first."""
+        return self.sync.head
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; None when HEAD is detached."""
+        return self.sync.branch
+
+    # What is uncommitted
+
+    status = _awaited(sync.Versioned.status)
+    diff = _awaited(sync.Versioned.diff)
+    discard = _awaited(sync.Versioned.discard)
+    refresh = _awaited(sync.Versioned.refresh, turn=True)
+
+    # History
+
+    def log(
+        self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[Commit]:
+        """The commits from `rev` back, newest first; with `key`, only those that changed it."""
+        return self._iterated(lambda handle: iter(handle.log(rev, key=key, limit=limit)))
+
+    async def checkout(self, rev: Revision) -> Snapshot:
+        """The state at a revision, to look at. This state does not move."""
+        handle = await self._opened()
+        return Snapshot(self._workers, await self._workers.run(lambda: handle.checkout(rev)))
+
+    blame = _awaited(sync.Versioned.blame)
+    bisect = _awaited(sync.Versioned.bisect)
+    rollback = _awaited(sync.Versioned.rollback, turn=True)
+    reset = _awaited(sync.Versioned.reset, turn=True)
+    undo = _awaited(sync.Versioned.undo, turn=True)
+    redo = _awaited(sync.Versioned.redo, turn=True)
+    merge = _awaited(sync.Versioned.merge, turn=True)
+    cherry_pick = _awaited(sync.Versioned.cherry_pick, turn=True)
+    revert = _awaited(sync.Versioned.revert, turn=True)
+    set_policy = _awaited(sync.Versioned.set_policy)
+    policies = _awaited(sync.Versioned.policies)
+
+    # Branches and tags
+
+    create_branch = _awaited(sync.Versioned.create_branch)
+    switch = _awaited(sync.Versioned.switch, turn=True)
+    branches = _awaited(sync.Versioned.branches)
+    delete_branch = _awaited(sync.Versioned.delete_branch)
+    tag = _awaited(sync.Versioned.tag)
+    tags = _awaited(sync.Versioned.tags)
+    delete_tag = _awaited(sync.Versioned.delete_tag)
+
+    async def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
+        """A new state on a new branch."""
+        handle = await self._opened()
+        other = Versioned()
+        other._handle = await self._workers.run(lambda: handle.fork(name, at))
+        return other
+
+    # Watching
+
+    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
+        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.watch(pattern, since=since))
+
+    async def subscribe(
+        self, pattern: str, function: Callable[[str, Change, Commit], object]
+    ) -> Subscription:
+        """Have `function(key, change, commit)` called, in a thread of its own, for each change of a watch."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.subscribe(pattern, function))
