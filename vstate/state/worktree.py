@@ -31,6 +31,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
 from vstate.repo.diff import Diff
+from vstate.repo.guard import Guard
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
 from vstate.repo.security import Security
@@ -203,18 +204,23 @@ class Worktree(RootState):
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
         still staged.
         """
+        return self.commit_guarded(None, message, info)
+
+    def commit_guarded(self, guard: Guard | None, message: str, info: Mapping[str, Any]) -> Commit | None:
+        """As `commit`, if the guard allows it at the moment that the branch moves; it raises otherwise."""
         if self._updating:
             raise InvalidInput(
                 "an update commits by itself, once its function has returned; leave commit() out"
             )
         with self._alone():
-            return self._commit(message, info)
+            return self._commit(message, info, guard=guard)
 
     def _commit(
         self,
         message: str,
         info: Mapping[str, Any],
         depends_on: Callable[[str], bool] = lambda key: False,
+        guard: Guard | None = None,
     ) -> Commit | None:
         """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
         branch = self._own_branch()
@@ -239,6 +245,7 @@ class Worktree(RootState):
                     nodes,
                     working=self._working,
                     depends_on=depends_on,
+                    guard=guard,
                 )
             except Exception:  # it did not land; of an interruption, one cannot know
                 self._in_flight = None
@@ -338,18 +345,24 @@ class Worktree(RootState):
         since it began, so give independent work handles of its own.
         """
         if self.turns.nested:
-            with self._discarding():
+            with self.discarding():
                 yield self
             return
-        with self.turns.held():
-            with self._discarding():
-                yield self
-            # Not commit(): this block may end in another context than the one that has the turn.
-            with self._lock:
-                self._commit(message, info)
+        with self.turns.held(), self.committing(message, info):
+            yield self
 
     @contextmanager
-    def _discarding(self) -> Iterator[None]:
+    def committing(self, message: str, info: Mapping[str, Any]) -> Iterator[None]:
+        """A transaction for whoever has the turn."""
+        with self.discarding():
+            yield
+        # Not commit(): this block may end in another context than the one that has the turn.
+        with self._lock:
+            self._commit(message, info)
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """Take the mapping back, on an exception, to what it was before the with block."""
         restore = self.savepoint()
         try:
             yield
@@ -405,19 +418,25 @@ class Worktree(RootState):
             return None
         # The turn only, not the lock: what the function starts in other threads may read and write too.
         with self.turns.held():
-            self._require_clean("update")
-            queue = f"update {self._own_branch()}"
-            for attempt in range(1, attempts + 1):
-                # Short ones go one after the other, rather than do the work in vain; long ones only when
-                # they were in each other's way, since others can go on with other keys meanwhile.
-                one_by_one = attempt > 1 or self._update_seconds < _SHORT
-                with self.store.turn(queue) if one_by_one else nullcontext():
-                    try:
-                        return self._try_update(function, message, info)
-                    except _LostRace as lost:
-                        if attempt == attempts:
-                            raise lost.conflict from None
-                time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
+            return self.update_in_turn(function, attempts, message, info)
+
+    def update_in_turn(
+        self, function: Callable[[], object], attempts: int, message: str, info: Mapping[str, Any]
+    ) -> Commit | None:
+        """`run_update` for whoever has the turn."""
+        self._require_clean("update")
+        queue = f"update {self._own_branch()}"
+        for attempt in range(1, attempts + 1):
+            # Short ones go one after the other, rather than do the work in vain; long ones only when
+            # they were in each other's way, since others can go on with other keys meanwhile.
+            one_by_one = attempt > 1 or self._update_seconds < _SHORT
+            with self.store.turn(queue) if one_by_one else nullcontext():
+                try:
+                    return self._try_update(function, message, info)
+                except _LostRace as lost:
+                    if attempt == attempts:
+                        raise lost.conflict from None
+            time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
         raise AssertionError("the last attempt returns or raises")
 
     def _try_update(
