@@ -1,7 +1,7 @@
-"""Writers beside a process that collects garbage all the time: `python beside_gc.py WRITERS SECONDS DIRECTORY`.
+"""Writers beside a process that collects garbage all the time: `python beside_gc.py WRITERS SECONDS STORE`.
 
 Each writer has a branch of its own, of which it knows what it has to hold, and makes garbage on it; all of them
-count in main. With the directory "-" they are threads over a store without transactions. At the end all that the
+count in main. STORE is a path or a URL; with "-" they are threads over a store without transactions. At the end all that the
 refs lead to is read and fsck is asked. Prints as JSON what was done.
 """
 
@@ -17,12 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from soundness import check_sound
 
-from vstate import Disk, KVStore, Memory, Versioned
+from vstate import KVStore, Memory, Versioned, open_store
 from vstate.errors import InvalidInput, NotFound
 from vstate.repo import Repository
 from vstate.testing import Faulty
@@ -182,7 +181,7 @@ def in_threads(store: KVStore) -> Callable[[list[Callable[[KVStore], Counter[str
     return start
 
 
-def in_processes(directory: Path) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
+def in_processes(place: str) -> Callable[[list[Callable[[KVStore], Counter[str]]]], list[Counter[str]]]:
     def start(work: list[Callable[[KVStore], Counter[str]]]) -> list[Counter[str]]:
         pipes, children = [], []
         for task in work:
@@ -191,8 +190,8 @@ def in_processes(directory: Path) -> Callable[[list[Callable[[KVStore], Counter[
             if child == 0:
                 status = 1
                 try:
-                    with Disk(directory) as disk:
-                        os.write(writing, json.dumps(task(disk)).encode())
+                    with open_store(place) as store:
+                        os.write(writing, json.dumps(task(store)).encode())
                     status = 0
                 except BaseException as error:
                     print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -216,5 +215,5 @@ if __name__ == "__main__":
         memory = Faulty(Memory(), atomic=False)
         print(json.dumps(run(int(count), float(length), in_threads(memory), memory)))
     else:
-        with Disk(place) as disk:
-            print(json.dumps(run(int(count), float(length), in_processes(Path(place)), disk)))
+        with open_store(place) as opened:
+            print(json.dumps(run(int(count), float(length), in_processes(place), opened)))

@@ -1,4 +1,4 @@
-"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW DIRECTORY`.
+"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW STORE`, a path or a URL.
 
 Prints as JSON what the counter came to, and the smallest share that a process had of WINDOW commits in a row,
 while all of them were counting.
@@ -11,11 +11,10 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 from soundness import check_sound
 
-from vstate import Disk, Versioned
+from vstate import Versioned, open_store
 from vstate.repo import Repository
 
 
@@ -23,9 +22,9 @@ def increment(state: Versioned) -> None:
     state["counter"] += 1
 
 
-def count(directory: Path, name: int, commits: int) -> None:
+def count(place: str, name: int, commits: int) -> None:
     """Increment so often, each time in a commit of its own."""
-    with Versioned(Disk(directory), branch="main") as state:
+    with Versioned(place, branch="main") as state:
         for _ in range(commits):
             state.update(increment, attempts=1000, writer=name)
 
@@ -41,9 +40,8 @@ def smallest_share(writers: list[int], processes: int, window: int) -> float:
     return least / window
 
 
-def run(processes: int, commits: int, window: int, directory: Path) -> dict[str, object]:
-    with Disk(directory) as disk:
-        state = Versioned(disk)
+def run(processes: int, commits: int, window: int, place: str) -> dict[str, object]:
+    with Versioned(place) as state:
         state["counter"] = 0
         state.commit("zero")
     began = time.monotonic()
@@ -53,7 +51,7 @@ def run(processes: int, commits: int, window: int, directory: Path) -> dict[str,
         if child == 0:
             status = 1
             try:
-                count(directory, name, commits)
+                count(place, name, commits)
                 status = 0
             finally:
                 os._exit(status)
@@ -62,9 +60,9 @@ def run(processes: int, commits: int, window: int, directory: Path) -> dict[str,
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status == 0, f"a process ended with {status}"
     seconds = time.monotonic() - began
-    with Disk(directory) as disk:
-        repo = Repository(disk)
-        state = Versioned(disk)
+    with open_store(place) as store:
+        repo = Repository(store)
+        state = Versioned(store)
         log = [commit for commit in state.log() if "writer" in commit.info]
         writers = [int(commit.info["writer"]) for commit in reversed(log)]
         first = max(writers.index(name) for name in range(processes))
@@ -81,4 +79,4 @@ def run(processes: int, commits: int, window: int, directory: Path) -> dict[str,
 
 if __name__ == "__main__":
     processes, commits, window, place = sys.argv[1:]
-    print(json.dumps(run(int(processes), int(commits), int(window), Path(place))))
+    print(json.dumps(run(int(processes), int(commits), int(window), place)))
