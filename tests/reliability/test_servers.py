@@ -1,0 +1,193 @@
+"""Servers that are killed, connections that are cut: nothing acknowledged is lost, nothing happens twice."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from soak import LONGEST, run_script, sized
+from soundness import check_sound
+from tcp_proxy import Proxy
+
+from vstate import StoreUnavailable, Versioned, open_store
+
+PROCESSES = 4
+COMMITS = sized({"redis": 100, "postgres": 60, "s3": 10}, {"redis": 5000, "postgres": 2000, "s3": 200})
+SECONDS_OF_GC = sized(8, 600)
+KILLS = sized(4, 200)
+POINTS_STEP = sized(1, 1)
+
+pytestmark = pytest.mark.timeout(LONGEST)
+
+Record = Callable[[str, object], None]
+
+
+class Server(Protocol):
+    def restart(self) -> None: ...
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server that may be killed, and the URL of a store on it."""
+    if request.param == "redis":
+        from redis_server import RedisServer
+
+        server = RedisServer(tmp_path / "redis")
+        yield server, f"{server.url}?timeout=30"
+        server.stop()
+    else:
+        server = request.getfixturevalue("start_postgres")()
+        yield server, f"{server.dsn}?timeout=30"
+
+
+@pytest.fixture
+def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
+    found = re.search(r"127\.0\.0\.1(?::|%3A)(\d+)", server_url)
+    assert found is not None, "the server is on another machine"
+    with Proxy("127.0.0.1", int(found[1])) as proxy:
+        yield (
+            proxy,
+            server_url.replace(found[1], str(proxy.port))
+            .replace("timeout=20", "timeout=3")
+            .replace("timeout=60", "timeout=3"),
+        )
+
+
+def kind(url: str) -> str:
+    return "s3" if url.startswith("s3") else "postgres" if url.startswith("postgres") else "redis"
+
+
+def test_processes_that_count(server_url: str, record_property: Record) -> None:
+    """Processes that `update` one key of one branch lose no increment."""
+    commits = COMMITS[kind(server_url)]
+    result = run_script("counting.py", PROCESSES, commits, PROCESSES * commits // 4, server_url)
+    assert result["counter"] == result["commits"] == PROCESSES * commits
+    for name, value in result.items():
+        record_property(name, value)
+
+
+def test_writers_beside_gc(server_url: str, record_property: Record) -> None:
+    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles."""
+    result = run_script("beside_gc.py", 2, SECONDS_OF_GC, server_url)
+    assert result["gc"] >= 1
+    for name, value in result.items():
+        record_property(name, value)
+
+
+def commit_anyway(state: Versioned, refused: list[StoreUnavailable]) -> None:
+    """Commit; where the store cannot be reached, what is staged is still there, and is committed again."""
+    value = state["n"]
+    while True:
+        try:
+            state.commit(f"{value}")
+            return
+        except StoreUnavailable as error:
+            refused.append(error)
+            assert state["n"] == value
+            time.sleep(0.05)
+
+
+def check_story(url: str, last: int) -> None:
+    """Each number is in the history once, in order."""
+    with open_store(url) as store:
+        state = Versioned(store, branch="main")
+        told = [int(commit.message) for commit in state.log()]
+        assert told == list(range(last, -1, -1))
+        assert state["n"] == last
+        check_sound(store)
+
+
+def test_a_server_that_is_killed(own_server: tuple[Server, str], record_property: Record) -> None:
+    """SIGKILL in the middle of commits, again and again: each commit is there once, as it was acknowledged."""
+    server, url = own_server
+    refused: list[StoreUnavailable] = []
+    done = threading.Event()
+    numbers = [0]
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with open_store(url) as store:
+                state = Versioned(store, branch="main")
+                while not done.is_set():
+                    state["n"] = numbers[0]
+                    commit_anyway(state, refused)
+                    numbers[0] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for number in range(KILLS):
+        time.sleep(0.3 + 0.1 * (number % 4))
+        server.restart()
+    time.sleep(0.5)
+    done.set()
+    writer.join(60)
+    assert not failures, failures
+    assert not writer.is_alive()
+    assert numbers[0] > KILLS
+    check_story(url, numbers[0] - 1)
+    record_property("kills", KILLS)
+    record_property("commits", numbers[0])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_connection_cut_at_every_point(
+    proxied: tuple[Proxy, str], server_url: str, after: bool, record_property: Record
+) -> None:
+    """At each chunk of a commit's requests and replies, before it comes through or after: the commit lands once."""
+    proxy, url = proxied
+    refused: list[StoreUnavailable] = []
+    with open_store(url) as store:
+        state = Versioned(store, branch="main")
+        state["n"] = number = 0
+        commit_anyway(state, refused)
+        point = 1
+        while True:
+            number += 1
+            state["n"] = number
+            proxy.cut(point, after=after)
+            commit_anyway(state, refused)
+            if proxy.heal() < point:
+                break
+            point += 1
+    assert point > 2
+    check_story(server_url, number)
+    record_property("points", point - 1)
+
+
+def test_a_server_that_is_not_there(proxied: tuple[Proxy, str], server_url: str) -> None:
+    """A commit says so, keeps what is staged, and lands once when the server is back."""
+    proxy, url = proxied
+    with open_store(url) as store:
+        state = Versioned(store, branch="main")
+        state["n"] = 0
+        state.commit("0")
+        proxy.down()
+        state["n"] = 1
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            state.commit("1")
+        assert time.monotonic() - began < 20
+        assert state["n"] == 1
+        proxy.up()
+        commit_anyway(state, [])
+    check_story(server_url, 1)
+
+
+def test_latency(proxied: tuple[Proxy, str], server_url: str) -> None:
+    """50 ms of latency cost time, and nothing else."""
+    proxy, url = proxied
+    with open_store(url) as store:
+        state: Any = Versioned(store, branch="main")
+        proxy.latency = 0.05
+        for number in range(4):
+            state["n"] = number
+            commit_anyway(state, [])
+    check_story(server_url, 3)

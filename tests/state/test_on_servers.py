@@ -1,0 +1,77 @@
+"""Versioned over the real servers: the model, and what a commit costs in round trips."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+from tcp_proxy import Proxy
+from test_machine import VersionedMachine
+
+from vstate import KVStore, Versioned, open_store
+from vstate.kv import Prefixed
+
+LATENCY = 0.05
+KEYS = 10_000
+
+
+@pytest.fixture
+def server_store(server_url: str) -> Iterator[KVStore]:
+    with open_store(server_url) as store:
+        yield store
+
+
+@pytest.fixture
+def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
+    """A proxy in front of the server, and the URL that goes through it."""
+    found = re.search(r"127\.0\.0\.1(?::|%3A)(\d+)", server_url)
+    assert found is not None, "the server is on another machine"
+    with Proxy("127.0.0.1", int(found[1])) as proxy:
+        yield proxy, server_url.replace(found[1], str(proxy.port))
+
+
+def test_the_model_holds(server_store: KVStore) -> None:
+    """Any mixture of edits and moves ends where a dict with copies would, on a server too."""
+    numbers = count()
+
+    class OnServer(VersionedMachine):
+        def make_store(self) -> KVStore:
+            return Prefixed(server_store, f"run-{next(numbers)}")
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        OnServer, settings=settings(max_examples=8, stateful_step_count=20)
+    )
+
+
+def test_round_trips(
+    proxied: tuple[Proxy, str], server_url: str, record_property: pytest.FixtureRequest
+) -> None:
+    """At 50 ms of latency: a commit of one key of 10,000 waits for two, opening and reading one key for six at most."""
+    proxy, url = proxied
+    with open_store(server_url) as direct:
+        first = Versioned(direct, branch="main")
+        first.update({f"key-{number}": number for number in range(KEYS)})
+        first.commit()
+    with open_store(url) as store:
+        assert "there" not in store  # the connection is made
+        proxy.latency = LATENCY
+        proxy.heal()
+        state = Versioned(store, branch="main")
+        assert state["key-7"] == 7
+        opening = proxy.round_trips()
+        state["key-7"] = 8
+        state.status()  # what is read of the tree is read
+        proxy.heal()
+        assert state.commit() is not None
+        commit = proxy.round_trips()
+        proxy.heal()
+        state["key-7"] = 9
+        assert state.commit() is not None
+        again = proxy.round_trips()
+    assert opening <= 6
+    assert commit <= 2
+    assert again <= 2
