@@ -27,7 +27,7 @@ GENERAL = """\
 
 - **Which store.** `-s`/`--store PATH|URL`, before or behind the command's name, else the environment variable
   `VSTATE_STORE`, else a directory `.vstate` here or in a parent. Only
-  `vstate import --create` creates a store.
+  `vstate import`, `vstate clone` and `vstate push --create` make a store that is not there.
 - **Safety.** Nothing that is stored is run, whatever it says: a pickle is read as data, an object is shown as a
   record of its class and fields (`app.Plan(goal='x')`), a call that loading it would make in angle brackets
   (`<os.system('…')>`). Control characters are escaped.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from vstate.errors import InvalidInput, NotFound
@@ -10,6 +11,8 @@ from vstate.repo.repository import Repository
 
 DIRECTORY = ".vstate"
 VARIABLE = "VSTATE_STORE"
+
+_MEMORY = re.compile("((cache|encrypted|prefixed|readonly):)*memory:")
 
 _HOW = f"point at one with --store PATH, or set {VARIABLE}"
 
@@ -20,8 +23,8 @@ def find(given: str | None, *, create: bool = False) -> str:
     With `create` it is then the one that is to be made here.
     """
     if given:
-        if given.partition(":")[0] == "memory":
-            raise InvalidInput(f"{given} is gone with the process that made it; {_HOW}")
+        if _MEMORY.match(given):
+            raise InvalidInput(f"memory: is gone with the process that made it; {_HOW}")
         return given
     try:
         here = Path.cwd()
@@ -43,7 +46,8 @@ def open_repository(given: str | None, *, create: bool = False) -> Repository:
     except NotFound as error:
         inside = Path(place) / DIRECTORY
         hint = f"did you mean {inside}?" if inside.is_dir() else _HOW
-        raise NotFound(f"{error}; {hint}", name=place) from None
+        # The store's own words for the place: the URL may hold a password.
+        raise NotFound(f"{error}; {hint}", name=error.name) from None
     try:
         return Repository(store)
     except BaseException:

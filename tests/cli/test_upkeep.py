@@ -258,8 +258,7 @@ def test_a_bundle_takes_history_elsewhere(vstate, store, tmp_path):
         r"exported heads/main, tags/v1: \d+ objects, [\d.]+ k?B, in a bundle of [\d.]+ k?B\n", text
     )
     other = type(vstate)(tmp_path / "other")
-    assert other.fails("import", str(bundle)).startswith("no store at ")
-    text = other("import", str(bundle), "--create")
+    text = other("import", str(bundle))
     assert re.match(r"imported \d+ objects, all of them new, ", text)
     assert re.search(rf"^  created   heads/main  {resolve(store, 'main').short}$", text, re.MULTILINE)
     assert other("log", "--oneline") == vstate("log", "--oneline").replace(", what-if", "")
@@ -276,7 +275,7 @@ def test_an_incremental_bundle(vstate, store, tmp_path):
     text = vstate("export", "HEAD", "--since", "v1", "-o", str(second))
     assert f"It continues from {resolve(store, 'v1').short}, which the other store has to have." in text
     other = type(vstate)(tmp_path / "other")
-    message = other.run("import", str(second), "--create").stderr
+    message = other.run("import", str(second)).stderr
     assert f"continues from commit {resolve(store, 'v1').id}, which is not here" in message
     other("import", str(first))
     other("import", str(second))
@@ -325,7 +324,7 @@ def test_through_a_pipe(vstate, store, tmp_path, environment):
         stderr=subprocess.PIPE,
     )
     importing = subprocess.run(
-        [*COMMAND, "-s", str(tmp_path / "other"), "import", "-", "--create"],
+        [*COMMAND, "-s", str(tmp_path / "other"), "import", "-"],
         env=environment(),
         stdin=exporting.stdout,
         capture_output=True,
@@ -391,14 +390,15 @@ def test_files_that_are_no_bundles(vstate, store, tmp_path, content, message):
     assert rows(store) == before
 
 
-def test_create_makes_a_store_here(vstate, tmp_path, monkeypatch):
-    """Without -s, in `.vstate`."""
+def test_import_makes_a_store_here(vstate, tmp_path, monkeypatch):
+    """Without -s, in `.vstate`, unless there is nothing to import."""
     bundle = tmp_path / "a.bundle"
     vstate("export", "main", "-o", str(bundle))
     (tmp_path / "fresh").mkdir()
     monkeypatch.chdir(tmp_path / "fresh")
-    assert CliRunner().invoke(cli, ["import", str(bundle)]).exit_code == 1
-    assert CliRunner().invoke(cli, ["import", str(bundle), "--create"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["import", "absent.bundle"]).exit_code == 1
+    assert list((tmp_path / "fresh").iterdir()) == []
+    assert CliRunner().invoke(cli, ["import", str(bundle)]).exit_code == 0
     assert (tmp_path / "fresh" / ".vstate").is_dir()
     assert CliRunner().invoke(cli, ["log"]).exit_code == 0
 

@@ -1,11 +1,16 @@
 """open_store: paths and URLs."""
 
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from server_urls import with_options
 
-from vstate.errors import InvalidInput, NotFound
-from vstate.kv import Disk, Memory, open_store
+from vstate.errors import InvalidInput, NotFound, ReadOnly
+from vstate.kv import Cache, Disk, Memory, Postgres, Prefixed, Redis, open_store
+from vstate.kv.encrypted import save_key
 
 
 def test_none_and_memory() -> None:
@@ -86,3 +91,327 @@ def test_malformed_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InvalidInput):
         open_store(text)
     assert list(tmp_path.iterdir()) == []
+
+
+# Options and composition
+
+
+def test_options_are_percent_decoded(tmp_path: Path) -> None:
+    """What means something in a URL can stand in an option all the same."""
+    with open_store(f"cache:{tmp_path / 'store'}?directory={tmp_path}/a%26b%3F%25%20c&max_bytes=0") as store:
+        assert isinstance(store, Cache)
+        store.set("o/" + "ab" * 32, b"object")
+    assert (tmp_path / "a&b?% c" / "cache.db").exists()
+    with open_store(f"prefixed:{tmp_path / 'store'}?name=a%3Fb") as part:
+        assert isinstance(part, Prefixed)
+        assert part.name == "a?b"
+
+
+def test_compositions_nest(tmp_path: Path) -> None:
+    """Each takes its own options and leaves the others to the store that it stands before."""
+    key_file = tmp_path / "key"
+    save_key(key_file, bytes(32))
+    place = tmp_path / "store"
+    options = f"name=tenant-1&timeout=5&key_file={key_file}&max_bytes=1000&durability=process"
+    text = f"cache:encrypted:prefixed:disk:{place}?{options}"
+    with open_store(text) as store:
+        assert repr(store) == f"Cache(Encrypted(Prefixed(Disk({str(place)!r}), 'tenant-1')))"
+        store.set("key", b"value")
+    with open_store(f"readonly:{text}") as store:
+        assert store.get("key") == b"value"
+        with pytest.raises(ReadOnly):
+            store.set("key", b"other")
+    with Disk(place) as disk:
+        assert all(key.startswith("tenant-1/") for key in disk.keys())  # noqa: SIM118  # a store, not a dict
+
+
+def test_closing_a_composition_closes_all_of_it(tmp_path: Path) -> None:
+    """What open_store opened, it closes: a part of a store too."""
+    store = open_store(f"prefixed:{tmp_path / 'store'}?name=a")
+    behind = store._store  # type: ignore[attr-defined]
+    store.close()
+    with pytest.raises(InvalidInput, match="is closed"):
+        behind.get("key")
+
+
+def test_a_part_without_keys_is_not_there(tmp_path: Path) -> None:
+    """Without `create`, neither a part that is empty nor a store to be read is made."""
+    with open_store(f"prefixed:{tmp_path / 'store'}?name=a") as store:
+        store.set("key", b"value")
+    with open_store(f"prefixed:{tmp_path / 'store'}?name=a", create=False) as store:
+        assert store.get("key") == b"value"
+    with pytest.raises(NotFound, match=r"no store at .*store \(b/\)"):
+        open_store(f"prefixed:{tmp_path / 'store'}?name=b", create=False)
+    with pytest.raises(NotFound):
+        open_store(f"readonly:{tmp_path / 'absent'}")
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cache:", "readonly:", "cache:?max_bytes=1", "prefixed:x", "prefixed:x?name=", "prefixed:?name=a"]
+    + ["prefixed:x?name=a%2Fb", "prefixed:memory:?name=o", "cache:x?max_bytes=many", "cache:x?max_bytes=-1"]
+    + ["cache:x?max_bytes=1&max_bytes=2", "disk:x?timeout=1&timeout=2", "cache:memory:?speed=1"]
+    + ["disk:x?durability=%zz", "disk:x?durability=%ff", "readonly:gopher://x"],
+)
+def test_malformed_compositions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """What is malformed raises InvalidInput, and leaves no store open."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput):
+        open_store(text)
+
+
+# Addresses of servers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis://user:hunter2@host:port/0",
+        "redis://user:hunter2@host:65536/0",
+        "redis://user:hunt/er2@host/0",
+        "redis://user:hunt?er2@host/0",
+        "redis://:6379/er2@host/0",
+        "redis://:6379?er2@host/0",
+        "redis://:6379?er2=er2@host/0",
+        "redis://user:hunt#er2@host/0",
+        "redis://user:hunt@er2@host/0",
+        "redis://user:hunter2%@host/0",
+        "redis://user:hunter2%ff@host/0",
+        "redis://user:hunter2@host/hunter2",
+        "redis://user:hunter2@[::1/0",
+        "redis://user:hunter2@host /0",
+        "redis://user:hunter2@host/0?ttl=hunter2",
+        "redis://user:hunter2@host/0?prefix=%zzhunter2",
+        "redis://user:hunter2@host/0?prefix=a&prefix=hunter2",
+        "redis:user:hunter2@host",
+        "rediss://user:hunter2@host:/x",
+        "postgresql://user:hunter2@host:1,other:port/db",
+        "postgresql://user:hunt/er2@host/db",
+        "postgresql://user:hunter2@host/db?table=%ffhunter2",
+        "postgresql://user:hunter2@host/db?timeout=hunter2",
+        "postgres://user:hunt er2@host/db",
+        "s3://key:hunter2@bucket/path",
+        "s3://bucket/path?secret@hunter2=x",
+        "s3://bucket/path?secret_access_key=hunter2&secret_access_key=hunter2",
+        "s3:hunter2",
+        "s3:///hunter2",
+        "gs://hunter2:1/x",
+        "az://",
+        "cache:redis://user:hunter2@host:port/0",
+        "cache:redis://user:hunt?er2@host/0",
+        "encrypted:postgresql://user:hunter2@host:port/db?key_file=absent",
+        "nosuch://user:hunter2@host",
+        "readonly:nosuch://user:hunter2@host",
+    ],
+)
+def test_a_malformed_address_shows_no_password(text: str) -> None:
+    """It raises InvalidInput before a driver sees it, with nothing of it in the error or behind it."""
+    with pytest.raises(InvalidInput) as caught:
+        open_store(text)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
+    for part in ("hunt", "er2", "user", "hunter2"):
+        assert part not in shown
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+# Schemes of other packages
+
+
+def distribution(directory: Path, name: str, entry_points: str, module: str = "") -> None:
+    """Install a distribution called `name`, as an installer leaves it, with a module `vstate_<name>`."""
+    info = directory / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[vstate.stores]\n{entry_points}\n")
+    (directory / f"vstate_{name}.py").write_text(module)
+
+
+GOOD = """
+from vstate.kv import Memory, Disk
+from vstate.errors import NotFound
+
+def open_it(url, *, create):
+    store = Memory()
+    store.set_many({"url": url.encode(), "create": str(create).encode()})
+    return store
+
+def not_found(url, *, create):
+    raise NotFound("nothing there")
+
+def wrong(url, *, create):
+    return {}
+
+def failing(url, *, create):
+    raise RuntimeError("cannot open " + url)
+
+number = 7
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory on sys.path."""
+    directory = tmp_path / "site"
+    directory.mkdir()
+    monkeypatch.syspath_prepend(directory)
+    yield directory
+    for name in [name for name in sys.modules if name.startswith("vstate_")]:
+        if str(directory) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_another_package_adds_a_scheme(site: Path) -> None:
+    """It is given the URL as it was written, and takes part in compositions."""
+    distribution(site, "good", "good-1 = vstate_good:open_it\nplain = vstate_good:open_it", GOOD)
+    for text in ("good-1://user:secret@host/x?a=b#c", "plain:x", "GOOD-1://x"):
+        with open_store(text) as store:
+            assert store.get("url") == text.encode()
+            assert store.get("create") == b"True"
+    with open_store("readonly:good-1://x?y=1") as store:
+        assert (store.get("url"), store.get("create")) == (b"good-1://x?y=1", b"False")
+    with open_store("cache:good-1://x?max_bytes=10&my-option=1") as store:
+        assert store.get("url") == b"good-1://x?my-option=1"
+
+
+def test_only_an_unknown_scheme_is_looked_up(site: Path, tmp_path: Path) -> None:
+    """What is built in cannot be taken over, and a path stays one."""
+    schemes = "\n".join(f"{scheme} = vstate_good:failing" for scheme in ("disk", "memory", "redis", "c"))
+    distribution(site, "good", schemes, GOOD)
+    with open_store(f"disk:{tmp_path / 'store'}") as store:
+        assert isinstance(store, Disk)
+    assert isinstance(open_store("memory:"), Memory)
+    with pytest.raises(InvalidInput, match="redis: URL cannot be read"):
+        open_store("redis://host:port")
+
+
+def test_errors_of_its_own(site: Path) -> None:
+    """An error of vstate's kind comes out as it is."""
+    distribution(site, "good", "good = vstate_good:not_found", GOOD)
+    with pytest.raises(NotFound, match=r"^nothing there$"):
+        open_store("good://host")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "vstate_absent:open_it",
+            "loading 'vstate_absent:open_it' failed with ModuleNotFoundError: No module",
+        ),
+        ("vstate_broken:absent", "loading 'vstate_broken:absent' failed with AttributeError"),
+        ("not an object reference", "loading 'not an object reference' failed with"),
+        ("vstate_broken:wrong", "'vstate_broken:wrong' returned dict, not a KVStore"),
+        ("vstate_broken:failing", "'vstate_broken:failing' failed with RuntimeError"),
+        ("vstate_broken:number", "'vstate_broken:number' failed with TypeError"),
+    ],
+)
+def test_a_broken_package_is_named(site: Path, value: str, message: str) -> None:
+    """The error names the package and what is wrong, and nothing of the URL behind the scheme."""
+    distribution(site, "broken", f"broken = {value}", GOOD)
+    with pytest.raises(InvalidInput) as caught:
+        open_store("broken://user:hunter2@host")
+    assert "the package broken, which has the store for broken:, is broken" in str(caught.value)
+    assert message in str(caught.value)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value, limit=0))
+
+
+def test_two_packages_with_one_scheme(site: Path) -> None:
+    """Which is meant is not guessed."""
+    for name in ("first", "second"):
+        distribution(site, name, f"good = vstate_{name}:open_it", GOOD)
+    with pytest.raises(InvalidInput, match="several packages have a store for good:, first, second"):
+        open_store("good://x")
+
+
+# Drivers
+
+DRIVERS = {"redis": "redis://host", "psycopg": "postgresql://host/db", "obstore": "s3://bucket"}
+EXTRAS = {"redis": "redis", "psycopg": "postgres", "obstore": "s3"}
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_missing_driver(run_python: Callable[..., str], driver: str) -> None:
+    """It is named with what to type, also behind a cache."""
+    script = """
+import sys
+sys.modules[sys.argv[1]] = None
+from vstate import InvalidInput, open_store
+for text in sys.argv[2:]:
+    try:
+        open_store(text)
+    except InvalidInput as error:
+        print(error)
+"""
+    printed = run_python(script, driver, DRIVERS[driver], f"cache:{DRIVERS[driver]}")
+    assert printed.count(f"pip install 'vstate[{EXTRAS[driver]}]'") == 2
+
+
+def test_names_come_without_drivers(run_python: Callable[..., str]) -> None:
+    """The stores on servers can be imported from `vstate.kv`, which loads a driver no sooner than one is made."""
+    script = """
+import sys
+import vstate.kv
+print([name for name in ("vstate.kv.redis", "vstate.kv.postgres", "vstate.kv.s3") if name in sys.modules])
+from vstate.kv import S3, Postgres, ReadOnly, Redis, Tiered
+print([store.__module__ for store in (S3, Postgres, Redis)])
+print([name for name in ("redis", "psycopg", "psycopg_pool", "obstore", "asyncio") if name in sys.modules])
+print(hasattr(vstate.kv, "Nothing"))
+"""
+    lines = ["[]", "['vstate.kv.s3', 'vstate.kv.postgres', 'vstate.kv.redis']", "[]", "False"]
+    assert run_python(script).splitlines() == lines
+
+
+# Servers
+
+
+def test_a_server(server_url: str) -> None:
+    """What is not there yet is not found without `create`; what was written is found again, whatever stands before."""
+    for there in (server_url, f"cache:{server_url}", f"readonly:{server_url}"):
+        with pytest.raises(NotFound, match="no store at "):
+            open_store(there, create=False)
+    with open_store(server_url) as store:
+        store.set("key", b"value")
+    for there in (server_url, f"cache:{server_url}", f"readonly:{server_url}"):
+        with open_store(there, create=False) as store:
+            assert store.get("key") == b"value"
+    with open_store(f"prefixed:{server_url}&name=tenant") as part:
+        part.set("key", b"of the tenant")
+    with open_store(f"prefixed:{server_url}&name=tenant", create=False) as part:
+        assert part.get("key") == b"of the tenant"
+    with pytest.raises(NotFound, match=r"\(nobody/\)"):
+        open_store(f"prefixed:{server_url}&name=nobody", create=False)
+
+
+def test_what_is_vstates_is_taken_out_of_a_url(redis_url: str, redis_prefix: str) -> None:
+    """The store gets its options decoded, and redis-py its own."""
+    own = f"prefix={redis_prefix}%2Fa&ttl=1000&timeout=9"
+    with open_store(with_options(redis_url, ["socket_timeout=7", own, "health_check_interval=3"])) as store:
+        store.set("key", b"value")
+    with (
+        Redis(redis_url, prefix=f"{redis_prefix}/a", ttl=1000) as same,
+        Redis(redis_url, prefix=redis_prefix) as other,
+    ):
+        assert (same.get("key"), other.get("key")) == (b"value", None)
+    for wrong in ("ttl=0", "timeout=-1", "prefix=%7B", "nosuch=1", "socket_timeout=x"):
+        with pytest.raises(InvalidInput):
+            open_store(with_options(redis_url, [wrong]))
+
+
+def test_options_of_postgres_and_s3(postgres_dsn: str, postgres_table: str, s3_url: str) -> None:
+    """Each store checks its own, and its driver's."""
+    with open_store(
+        with_options(postgres_dsn, [f"table={postgres_table}", "application_name=a%20b"])
+    ) as store:
+        store.set("key", b"value")
+    with Postgres(postgres_dsn, table=postgres_table, create=False) as same:
+        assert same.get("key") == b"value"
+    for wrong in ("connections=1", "timeout=0", "table=", "nosuch=1"):
+        with pytest.raises(InvalidInput):
+            open_store(with_options(postgres_dsn, [wrong]))
+    for wrong in ("timeout=0", "nosuch=1"):
+        with pytest.raises(InvalidInput):
+            open_store(with_options(s3_url, [wrong]))

@@ -11,11 +11,41 @@ Invariants of this layer:
   stays fast.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from vstate.kv.base import KVStore
 from vstate.kv.cache import Cache
 from vstate.kv.disk import Disk
 from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
+from vstate.kv.prefixed import Prefixed
+from vstate.kv.readonly import ReadOnly
+from vstate.kv.tiered import Tiered
 from vstate.kv.url import open_store
 
-__all__ = ["Cache", "Disk", "Encrypted", "KVStore", "Memory", "open_store"]
+if TYPE_CHECKING:
+    from vstate.kv.postgres import Postgres
+    from vstate.kv.redis import Redis
+    from vstate.kv.s3 import S3
+
+__all__ = [
+    "S3",
+    "Cache",
+    "Disk",
+    "Encrypted",
+    "KVStore",
+    "Memory",
+    "Postgres",
+    "Prefixed",
+    "ReadOnly",
+    "Redis",
+    "Tiered",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("Postgres", "Redis", "S3"):  # late, for a quick `import vstate`
+        return getattr(import_module(f"vstate.kv.{name.lower()}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -142,12 +142,11 @@ class Cache(KVStore, ForkAware):
         return self._store.listening(key)
 
     def forget(self, key: str) -> None:
-        if not _cacheable(key):
-            return
-        with self._lock:
-            self._drop(key)
-        if self._tier is not None:
-            self._tier.delete(key)
+        if _cacheable(key):
+            with self._lock:
+                self._drop(key)
+            if self._tier is not None:
+                self._tier.delete(key)
         self._store.forget(key)
 
     def uncached(self) -> KVStore:

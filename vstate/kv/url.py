@@ -4,23 +4,55 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import unquote
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, NotFound, VStateError
 from vstate.kv.base import KVStore
+from vstate.kv.cache import Cache
 from vstate.kv.disk import Disk
-from vstate.kv.encrypted import Encrypted
+from vstate.kv.encrypted import MARK, Encrypted
 from vstate.kv.memory import Memory
+from vstate.kv.prefixed import Prefixed
+from vstate.kv.readonly import ReadOnly
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS: Final = "vstate.stores"
+"""The group of the entry points by which other packages open stores: each is named after its scheme, and is a
+function of the URL, `opener(url: str, *, create: bool) -> KVStore`."""
 
 
 def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool = True) -> KVStore:
     """The store that `store` stands for.
 
-    None or "memory:" is a new Memory; a KVStore is itself; a path, or "disk:PATH", a Disk in that
-    directory, with options as in `disk:agent-state?durability=process&size_limit=1000000`. "~" is the home
-    directory; a path that holds "?" must be given without "disk:". "encrypted:STORE?key_file=PATH" is an
-    Encrypted over the STORE, a path or URL that keeps its other options. Anything else raises InvalidInput,
-    and a Disk that is not there NotFound if `create` is False.
+    None is a new Memory; a KVStore is itself; a path is a Disk in that directory, "~" the home directory.
+    A str may also be one of these:
+
+    | | |
+    |---|---|
+    | `memory:` | a new Memory |
+    | `disk:PATH` | a Disk; options: durability, size_limit, timeout |
+    | `redis://`, `rediss://`, `redis+unix://` | a Redis; options: prefix, ttl, timeout, and those of redis-py |
+    | `redis+cluster://`, `rediss+cluster://` | the same on a cluster |
+    | `postgresql://`, `postgres://` | a Postgres; options: table, timeout, connections, and those of libpq |
+    | `s3://`, `gs://`, `az://` | an S3; options: timeout, and those of obstore: endpoint, region, ... |
+    | `encrypted:STORE?key_file=PATH` | an Encrypted over the STORE |
+    | `cache:STORE` | a Cache before it; options: max_bytes, directory, directory_bytes |
+    | `prefixed:STORE?name=NAME` | the part of it that has this name |
+    | `readonly:STORE` | a ReadOnly over it; it is never created |
+
+    STORE is a path or a URL, and keeps its other options. Options stand behind "?", with "&" between them, as in
+    `disk:agent-state?durability=process&size_limit=1000000`; in their values, as in passwords, what means
+    something in a URL is percent-encoded. A path that holds "?" must be given without "disk:". Other packages
+    add schemes, see ENTRY_POINTS.
+
+    Anything else raises InvalidInput, which never shows more of a URL than its scheme and the names of its
+    options. If `create` is False, NotFound for a store that is not there; on Redis, in a bucket, and as a part
+    of another, one that holds nothing is not there.
     """
     if store is None:
         return Memory()
@@ -29,72 +61,286 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     if not isinstance(store, str | os.PathLike):
         raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
     text = os.fspath(store)
-    if isinstance(store, str):
-        scheme, _, rest = text.partition(":")
-        if scheme in _SCHEMES:
-            return _SCHEMES[scheme](rest, create)
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
-            # Only the scheme is shown: what follows may hold a password.
-            raise InvalidInput(f"no store has the scheme {scheme!r}; known are {_known()}, and plain paths")
-    return Disk(os.path.expanduser(text), create=create)
+    scheme = _scheme_of(text) if isinstance(store, str) else None
+    if scheme is None:
+        return Disk(os.path.expanduser(text), create=create)
+    known = _SCHEMES.get(scheme)
+    if known is None:
+        return _open_with_plugin(scheme, text, create)
+    return known.open(_parse(scheme, known, text[len(scheme) + 1 :]), create)
 
 
-def _open_memory(rest: str, create: bool) -> KVStore:
-    if rest.strip("/"):
+# Reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """A URL, taken apart: what its scheme's options are about, and the rest, which something else will read."""
+
+    scheme: str
+    rest: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    """How a URL is read: its options, each with what turns its text into a value, and what else it holds.
+
+    "path": nothing that is secret, and no other options. "store": another path or URL, with its own. "server": an
+    address for a driver, with its own. "bucket": likewise, but the driver takes its options apart from the address.
+    """
+
+    open: Callable[[_Address, bool], KVStore]
+    options: Mapping[str, type] = field(default_factory=dict)
+    holds: Literal["path", "store", "server", "bucket"] = "path"
+
+
+def _scheme_of(text: str) -> str | None:
+    """The scheme of a URL, None for what is a path."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", text)
+    if match is None:
+        return None
+    if match[2]:
+        return match[1].lower()
+    # "C:" is a drive, and a file may be called "a:b".
+    return match[1] if match[1] in _SCHEMES or (len(match[1]) > 1 and _plugins(match[1])) else None
+
+
+def _parse(scheme: str, known: _Scheme, text: str) -> _Address:
+    """What stands behind the scheme's colon, without the options that are vstate's; and those, as values."""
+    # The STORE of "store" may be a path with a "?" in it.
+    place, mark, query = text.rpartition("?") if known.holds == "store" else text.partition("?")
+    if not mark:
+        place, query = text, ""
+    if known.holds in ("server", "bucket"):
+        _check_address(scheme, place, query)
+    options: dict[str, Any] = {}
+    others = []
+    for part in filter(None, query.split("&")):
+        name, _, value = part.partition("=")
+        kind = known.options.get(name)
+        if known.holds == "bucket" and _is_name(name):
+            kind = kind or str
+        if kind is None and known.holds in ("store", "server") and _is_name(name):
+            others.append(part)
+        elif kind is None:
+            which = f"; it has {', '.join(known.options)}" if known.options else ""
+            raise InvalidInput(f"{scheme}: has no option {_shown(name)}{which}")
+        elif name in options:
+            raise InvalidInput(f"{scheme}: has the option {_shown(name)} twice")
+        else:
+            options[name] = _value(scheme, name, value, kind)
+    if others:
+        if known.holds == "store" and _scheme_of(place) is None:
+            # Behind a plain path they would be part of its name.
+            place = f"disk:{place}"
+        place = f"{place}?{'&'.join(others)}"
+    return _Address(scheme, place, options)
+
+
+def _value(scheme: str, name: str, text: str, kind: type) -> Any:
+    wrong = None
+    try:
+        if not re.search(_BAD_ESCAPE, text):
+            return kind(unquote(text, errors="strict"))
+        wrong = "is wrongly percent-encoded: a % of its own is %25"
+    except UnicodeDecodeError:
+        wrong = "is not percent-encoded UTF-8"
+    except ValueError:
+        wrong = f"is not a {'whole ' if kind is int else ''}number"
+    raise InvalidInput(f"the option {_shown(name)} of {scheme}: {wrong}")
+
+
+def _shown(name: str) -> str:
+    # What looks like a name may be the end of a password that holds "?".
+    return repr(name) if _is_name(name) else "of that name"
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch("[A-Za-z][A-Za-z0-9_.-]{0,40}", text) is not None
+
+
+_BAD_ESCAPE: Final = "%(?![0-9A-Fa-f]{2})"
+_HOST: Final = r"(?:\[[0-9A-Za-z:.%]*\]|[^\[\]:]*)(?::([0-9]{0,5}))?"
+
+
+def _check_address(scheme: str, text: str, query: str) -> None:
+    """InvalidInput for an address that means something else than it seems to, or of which a driver's complaint would
+    quote the password.
+    """
+    authority, _, path = text.removeprefix("//").partition("/")
+    user, _, hosts = authority.rpartition("@")
+    problem = None
+    if not text.startswith("//"):
+        problem = f"it has to begin with {scheme}://"
+    elif not (text + query).isprintable() or " " in text + query:
+        problem = "spaces and control characters have to be percent-encoded"
+    elif "#" in text + query or "@" in path + query + user or not all(map(_is_host, hosts.split(","))):
+        problem = (
+            "ports are numbers up to 65535, and in a password / ? # @ [ ] : % have to be percent-encoded"
+        )
+    elif re.search(_BAD_ESCAPE, text + query) or "\ufffd" in unquote(text + query):
+        problem = "what is percent-encoded has to be UTF-8, and a % of its own is %25"
+    elif scheme in ("redis", "rediss") and not re.fullmatch("[0-9]{0,9}", path):
+        problem = f"behind the host comes the number of a database, as in {scheme}://host/0"
+    elif scheme in ("s3", "gs", "az") and ("@" in authority or ":" in authority or not authority):
+        problem = f"it is {scheme}://BUCKET/PATH, and keys come from the environment or as options"
+    if problem is not None:
+        raise InvalidInput(f"this {scheme}: URL cannot be read: {problem}")
+
+
+def _is_host(text: str) -> bool:
+    match = re.fullmatch(_HOST, text)
+    return match is not None and int(match[1] or 0) <= 65535
+
+
+# Opening
+
+
+def _open_memory(address: _Address, create: bool) -> KVStore:
+    if address.rest.strip("/"):
         raise InvalidInput('"memory:" takes nothing behind it: every one is a new, empty store')
     return Memory()
 
 
-def _open_disk(rest: str, create: bool) -> KVStore:
-    path, _, query = rest.partition("?")
-    options: dict[str, str] = {}
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
-        if name not in ("durability", "size_limit", "timeout"):
-            raise InvalidInput(f"disk: has no option {name!r}; it has durability, size_limit and timeout")
-        options[name] = value
-    durability = options.get("durability", "power")
-    if durability not in ("power", "process"):
-        raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
-    try:
-        size_limit = int(options["size_limit"]) if "size_limit" in options else None
-        timeout = float(options.get("timeout", "60"))
-    except ValueError as error:
-        raise InvalidInput(f"an option of disk: is not a number: {error}") from None
-    return Disk(
-        # "disk:///var/state" is what people write who are used to URLs.
-        os.path.expanduser(path.removeprefix("//")),
-        size_limit=size_limit,
-        durability="process" if durability == "process" else "power",
-        create=create,
-        timeout=timeout,
-    )
+def _open_disk(address: _Address, create: bool) -> KVStore:
+    # "disk:///var/state" is what people write who are used to URLs.
+    return Disk(os.path.expanduser(address.rest.removeprefix("//")), create=create, **address.options)
 
 
-def _open_encrypted(rest: str, create: bool) -> KVStore:
-    inner, _, query = rest.rpartition("?")
-    options = [part for part in query.split("&") if part]
-    files = [part.removeprefix("key_file=") for part in options if part.startswith("key_file=")]
-    others = "&".join(part for part in options if not part.startswith("key_file="))
-    if not inner or len(files) != 1 or not files[0]:
-        raise InvalidInput("an encrypted store is given as encrypted:STORE?key_file=PATH")
-    if others:
-        # Behind a plain path they would be part of its name.
-        scheme = "" if inner.partition(":")[0] in _SCHEMES else "disk:"
-        inner = f"{scheme}{inner}?{others}"
-    store = open_store(inner, create=create)
+def _open_redis(address: _Address, create: bool) -> KVStore:
+    from vstate.kv.redis import Redis  # late, as is every driver
+
+    scheme = "unix" if address.scheme == "redis+unix" else address.scheme
+    return _found(Redis(f"{scheme}:{address.rest}", **address.options), create)
+
+
+def _open_postgres(address: _Address, create: bool) -> KVStore:
+    from vstate.kv.postgres import Postgres  # late, as is every driver
+
+    return Postgres(f"{address.scheme}:{address.rest}", create=create, **address.options)
+
+
+def _open_s3(address: _Address, create: bool) -> KVStore:
+    from vstate.kv.s3 import S3  # late, as is every driver
+
+    own = {name: value for name, value in address.options.items() if name in _S3.options}
+    others = {name: value for name, value in address.options.items() if name not in own}
+    return _found(S3(f"{address.scheme}:{address.rest}", options=others or None, **own), create)
+
+
+def _open_encrypted(address: _Address, create: bool) -> KVStore:
+    key_file = os.path.expanduser(_needed(address, "key_file", "PATH"))
+    return _over(address, create, lambda store: Encrypted(store, key_file))
+
+
+def _open_cache(address: _Address, create: bool) -> KVStore:
+    options = dict(address.options)
+    if "directory" in options:
+        options["directory"] = os.path.expanduser(options["directory"])
+    return _over(address, create, lambda store: Cache(store, **options))
+
+
+def _open_prefixed(address: _Address, create: bool) -> KVStore:
+    name = _needed(address, "name", "NAME")
+    return _over(address, create, lambda store: _found(Prefixed(store, name, owns=True), create))
+
+
+def _open_readonly(address: _Address, create: bool) -> KVStore:
+    return _over(address, False, ReadOnly)
+
+
+def _over(address: _Address, create: bool, make: Callable[[KVStore], KVStore]) -> KVStore:
+    """The store that `make` puts before the one that the address holds."""
+    if not address.rest:
+        raise InvalidInput(f"{address.scheme}: stands before a path or the URL of a store")
+    store = open_store(address.rest, create=create)
     try:
-        return Encrypted(store, os.path.expanduser(files[0]))
+        return make(store)
     except BaseException:
         store.close()
         raise
 
 
-_SCHEMES: dict[str, Callable[[str, bool], KVStore]] = {
-    "memory": _open_memory,
-    "disk": _open_disk,
-    "encrypted": _open_encrypted,
+def _needed(address: _Address, name: str, value: str) -> str:
+    if not address.rest or not address.options.get(name):
+        raise InvalidInput(f"{address.scheme}: is given as {address.scheme}:STORE?{name}={value}")
+    return str(address.options[name])
+
+
+def _found(store: KVStore, create: bool) -> KVStore:
+    """The store itself; NotFound if it is not to be created, and holds nothing."""
+    try:
+        # A look at two keys first: a server may take long to find the first of few among many others'.
+        if create or store.present(["format", MARK]) or next(iter(store.keys()), None) is not None:
+            return store
+        raise NotFound(f"no store at {store.location}: there is nothing in it", name=store.location)
+    except BaseException:
+        store.close()
+        raise
+
+
+_REDIS: Final = _Scheme(_open_redis, {"prefix": str, "ttl": float, "timeout": float}, "server")
+_POSTGRES: Final = _Scheme(_open_postgres, {"table": str, "timeout": float, "connections": int}, "server")
+_S3: Final = _Scheme(_open_s3, {"timeout": float}, "bucket")
+
+_SCHEMES: Final[dict[str, _Scheme]] = {
+    "memory": _Scheme(_open_memory),
+    "disk": _Scheme(_open_disk, {"durability": str, "size_limit": int, "timeout": float}),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+unix": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+    "s3": _S3,
+    "gs": _S3,
+    "az": _S3,
+    "encrypted": _Scheme(_open_encrypted, {"key_file": str}, "store"),
+    "cache": _Scheme(_open_cache, {"max_bytes": int, "directory": str, "directory_bytes": int}, "store"),
+    "prefixed": _Scheme(_open_prefixed, {"name": str}, "store"),
+    "readonly": _Scheme(_open_readonly, holds="store"),
 }
+
+
+# Other packages
+
+
+def _plugins(scheme: str) -> list[EntryPoint]:
+    from importlib.metadata import entry_points  # late: it is slow to import, and reads every package's files
+
+    return list(entry_points(group=ENTRY_POINTS, name=scheme))
+
+
+def _open_with_plugin(scheme: str, url: str, create: bool) -> KVStore:
+    plugins = _plugins(scheme)
+    packages = [plugin.dist.name if plugin.dist is not None else "(unnamed)" for plugin in plugins]
+    if not plugins:
+        # Only the scheme is shown: what follows may hold a password.
+        raise InvalidInput(f"no store has the scheme {scheme!r}; known are {_known()}, and plain paths")
+    if len(plugins) > 1:
+        raise InvalidInput(
+            f"several packages have a store for {scheme}:, {', '.join(sorted(packages))}: uninstall all but one"
+        )
+    what = f"the package {packages[0]}, which has the store for {scheme}:, is broken"
+    try:
+        opener = plugins[0].load()
+    except Exception as error:
+        # Here the URL has not come into play yet.
+        raise InvalidInput(
+            f"{what}: loading {plugins[0].value!r} failed with {type(error).__name__}: {error}; install it again"
+        ) from error
+    try:
+        store = opener(url, create=create)
+    except VStateError:
+        raise
+    except Exception as error:
+        # Its text, and what it was raised from, may hold the URL.
+        raise InvalidInput(f"{what}: {plugins[0].value!r} failed with {type(error).__name__}") from None
+    if not isinstance(store, KVStore):
+        raise InvalidInput(f"{what}: {plugins[0].value!r} returned {type(store).__name__}, not a KVStore")
+    return store
 
 
 def _known() -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from vstate.errors import Conflict
+from vstate.errors import Conflict, NotFound
 from vstate.values.inspection import size_text
 from vstate_cli import documents
 from vstate_cli.output import Bar, safe
@@ -25,7 +26,7 @@ _STYLES = {"created": "green", "moved": "green", "diverged": "bold red"}
     examples=[
         "vstate import agent.bundle",
         "vstate import agent.bundle --prefix theirs",
-        "vstate -s restored import agent.bundle --create",
+        "vstate -s restored import agent.bundle",
     ],
     json="{refs: [{name, commit, outcome, old}], objects, written, bytes (of all objects), file_bytes, "
     'prerequisites: [commit], seconds}: outcome is "created", "moved", "unchanged", "ahead" or "diverged", old '
@@ -35,17 +36,17 @@ _STYLES = {"created": "green", "moved": "green", "diverged": "bold red"}
 @click.option(
     "--prefix", default="", metavar="NAME", help="Let branches and tags arrive under NAME/, as NAME/main."
 )
-@click.option("--create", is_flag=True, help="Make the store if there is none.")
-def import_(session: Session, file: str, prefix: str, create: bool) -> None:
-    """Put what a bundle holds into the store.
+def import_(session: Session, file: str, prefix: str) -> None:
+    """Put what a bundle holds into the store, which is made if there is none.
 
     FILE is what `vstate export` wrote, - for standard input. Every object in it is checked. A branch that is
     not here is created, one that the bundle's is ahead of is moved there. One that has diverged is left as it
     is, as is a tag that is elsewhere, and the exit code is 1. Interrupted, and run again, it goes on where it
     was.
     """
-    if create:
-        session.create_store()
+    if file != "-" and not os.path.exists(file):
+        raise NotFound(f"no file {file}", name=file)  # before a store is made for it
+    session.create_store()
     if prefix and not prefix.endswith("/"):
         prefix += "/"
     with Bar() as bar:

@@ -1,0 +1,209 @@
+"""The command on stores that are given as URLs, and on servers that are not there."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from vstate_cli.app import cli
+
+from vstate import Disk, Versioned, open_store
+from vstate.kv import Prefixed
+from vstate.kv.encrypted import generate_key, save_key
+
+SECRET = "hunter2"
+
+
+def run(*arguments, **environment):
+    return CliRunner(env=environment).invoke(cli, list(arguments))
+
+
+def fill(store):
+    with Versioned(store) as state:
+        state["k"] = [1]
+        state.commit("first")
+        state["k"].append(2)
+        state.commit("second")
+
+
+@pytest.fixture
+def free_port():
+    """A port of this machine at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    return port
+
+
+READING = [
+    ["log", "--oneline"],
+    ["show", "HEAD", "k"],
+    ["diff", "HEAD~1", "HEAD"],
+    ["ls"],
+    ["branch"],
+    ["tag"],
+    ["status", "--json"],
+    ["reflog"],
+    ["blame", "k"],
+    ["fsck", "--json"],
+    ["verify", "--json"],
+    ["gc", "--dry-run", "--json"],
+]
+
+
+@pytest.mark.parametrize("form", ["disk:{0}/plain", "cache:{0}/plain", "readonly:{0}/plain"])
+def test_commands_take_urls(tmp_path, form):
+    """Given by -s and by VSTATE_STORE, a URL is read as the path is."""
+    fill(Disk(tmp_path / "plain", durability="process"))
+    url = form.format(tmp_path)
+    for command in READING:
+        expected = run("-s", str(tmp_path / "plain"), *command)
+        for result in (
+            run("-s", url, *command),
+            run(*command, "--store", url),
+            run(*command, VSTATE_STORE=url),
+        ):
+            assert (result.exit_code, result.stderr) == (expected.exit_code, expected.stderr)
+            if "--json" in command:
+                drop = {"seconds"}
+                shown, wanted = json.loads(result.stdout), json.loads(expected.stdout)
+                assert {k: v for k, v in shown.items() if k not in drop} == {
+                    k: v for k, v in wanted.items() if k not in drop
+                }
+            else:
+                assert result.stdout == expected.stdout
+
+
+def test_writing_commands_take_urls(tmp_path):
+    """They write to the part of an encrypted store that the URL names, and to no other."""
+    save_key(tmp_path / "key", generate_key())
+    url = f"encrypted:prefixed:{tmp_path / 'store'}?name=a&key_file={tmp_path / 'key'}"
+    fill(open_store(url))
+    for command in (["branch", "other", "HEAD~1"], ["tag", "v1"], ["rollback", "v1~1"], ["undo"], ["gc"]):
+        result = run("-s", url, *command)
+        assert (result.exit_code, result.stderr) == (0, "")
+    assert run("-s", url, "log", "--oneline").stdout.count("\n") == 2
+    with Disk(tmp_path / "store") as disk:
+        assert list(disk.keys()) == list(disk.keys("a/"))
+
+
+def test_a_read_only_store_is_not_written_to(tmp_path):
+    """One line, exit 1, and what to do about it."""
+    fill(Disk(tmp_path / "store", durability="process"))
+    for command in (["tag", "v1"], ["branch", "b"], ["rollback", "HEAD~1"], ["checkout", "HEAD~1"], ["gc"]):
+        result = run("-s", f"readonly:{tmp_path / 'store'}", *command)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.count("\n") == 1
+        assert "was opened to be read only" in result.stderr
+        assert "without readonly:" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["{0}/new", "disk:{0}/new", "prefixed:{0}/new?name=a", "cache:{0}/new"])
+def test_import_makes_the_store_of_a_url(tmp_path, form):
+    """Whatever store is named, `import` makes it; no other command does."""
+    fill(Disk(tmp_path / "plain", durability="process"))
+    bundle = str(tmp_path / "bundle")
+    assert run("-s", str(tmp_path / "plain"), "export", "main", "-o", bundle).exit_code == 0
+    url = form.format(tmp_path)
+    for command in READING:
+        result = run("-s", url, *command)
+        assert result.exit_code == 1
+        assert result.stderr.startswith("vstate: no store at ")
+    assert not (tmp_path / "new").exists()
+    assert run("-s", url, "import", bundle).exit_code == 0
+    assert run("-s", url, "log").stdout == run("-s", str(tmp_path / "plain"), "log").stdout
+
+
+def test_a_part_that_is_empty_is_no_store(tmp_path):
+    """The message names the part."""
+    with Disk(tmp_path / "store") as disk:
+        fill(Prefixed(disk, "a"))
+    assert run("-s", f"prefixed:{tmp_path / 'store'}?name=a", "log").exit_code == 0
+    result = run("-s", f"prefixed:{tmp_path / 'store'}?name=b", "log")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        f"vstate: no store at {tmp_path / 'store'} (b/): there is nothing in it; "
+    )
+
+
+@pytest.mark.parametrize("url", ["memory:", "cache:memory:", "prefixed:memory:?name=a", "readonly:memory://"])
+def test_a_store_in_memory_is_refused(url):
+    """It is gone with the process, whatever stands before it."""
+    result = run("-s", url, "log")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("vstate: memory: is gone with the process that made it; ")
+
+
+UNREACHABLE = [
+    f"redis://user:{SECRET}@127.0.0.1:{{0}}/0",
+    f"cache:redis://:{SECRET}@127.0.0.1:{{0}}/0?max_bytes=1000",
+    f"rediss://user:{SECRET}@127.0.0.1:{{0}}/0",
+    f"postgresql://user:{SECRET}@127.0.0.1:{{0}}/db",
+    f"postgresql://127.0.0.1:{{0}}/db?user=user&password={SECRET}&timeout=5",
+    f"s3://bucket/path?endpoint=http://127.0.0.1:{{0}}&access_key_id={SECRET}&secret_access_key={SECRET}&region=x",
+]
+
+MALFORMED = [
+    f"redis://user:{SECRET}@127.0.0.1:port/0",
+    f"redis://user:{SECRET}@127.0.0.1/0?nosuchoption={SECRET}",
+    f"postgresql://user:{SECRET}@127.0.0.1:port/db",
+    f"postgresql://user:{SECRET}@127.0.0.1/db?nosuchoption={SECRET}",
+    f"s3://bucket?nosuchoption={SECRET}",
+    f"s3://user:{SECRET}@bucket",
+    f"nosuch://user:{SECRET}@host",
+]
+
+
+@pytest.mark.parametrize("url", [*UNREACHABLE, *MALFORMED])
+def test_a_server_that_cannot_be_reached(url, free_port):
+    """One line on standard error, exit 1, and no password in it, with a traceback neither."""
+    for environment in ({}, {"VSTATE_DEBUG": "1"}):
+        result = run("log", VSTATE_STORE=url.format(free_port), **environment)
+        assert (result.exit_code, result.stdout) == (1, "")
+        lines = result.stderr.splitlines()
+        assert lines[-1].startswith("vstate: ")
+        assert "internal error" not in lines[-1]
+        assert len(lines) == 1 or environment
+        assert SECRET not in result.stderr
+
+
+@pytest.mark.parametrize("url", UNREACHABLE[::3])
+def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environment):
+    """The same of a process of its own, whose standard error is nobody's but its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vstate_cli", "-s", url.format(free_port), "status"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert SECRET not in done.stderr
+
+
+def test_a_repository_on_a_server(server_url, tmp_path):
+    """From `import` into a store that is not there to `gc`, by the URL alone."""
+    url = server_url
+    fill(Disk(tmp_path / "plain", durability="process"))
+    bundle = str(tmp_path / "bundle")
+    assert run("-s", str(tmp_path / "plain"), "export", "main", "-o", bundle).exit_code == 0
+    result = run("-s", url, "log")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("vstate: no store at ")
+    result = run("-s", url, "import", bundle)
+    assert (result.exit_code, result.stderr) == (0, "")
+    for command in READING[:5]:
+        assert run(*command, VSTATE_STORE=url).stdout == run(*command, "-s", str(tmp_path / "plain")).stdout
+    with open_store(f"cache:{url}&directory={tmp_path / 'cache'}", create=False) as store:
+        with Versioned(store) as state:
+            assert state["k"] == [1, 2]
+            state["k"].append(3)
+            state.commit("third")
+    assert run("-s", f"readonly:{url}", "log", "--oneline").stdout.count("\n") == 3
+    for command in (["rollback", "HEAD~1"], ["fsck"], ["gc"]):
+        result = run("-s", url, *command)
+        assert (result.exit_code, result.stderr) == (0, "")
+    assert os.path.exists(tmp_path / "cache" / "cache.db")

@@ -1,0 +1,301 @@
+"""Prefixed: tenants of one store, which never see each other."""
+
+import pickle
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vstate.repo
+from vstate import Versioned
+from vstate.errors import InvalidInput
+from vstate.kv import Cache, Disk, KVStore, Memory, Prefixed
+from vstate.kv.prefixed import RESERVED
+from vstate.repo.repository import Repository
+from vstate.testing import Faulty, KVStoreTests
+
+KEY = "o/" + "ab" * 32
+REF = "r/heads/main"
+
+OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY: b"5", "tenant-1": b"6"}
+"""Keys around those of the part "tenant-1"."""
+
+
+class Beside(KVStoreTests):
+    """The store's tests, after which what lies beside the part has to be as it was."""
+
+    @pytest.fixture
+    def whole(self) -> KVStore:
+        return Memory()
+
+    @pytest.fixture
+    def store(self, whole: KVStore) -> Iterator[KVStore]:
+        whole.set_many(OTHERS)
+        yield Prefixed(whole, "tenant-1")
+        rest = {key: value for key, value in whole.items() if not key.startswith("tenant-1/")}
+        assert rest == OTHERS
+
+
+class TestOverMemory(Beside):
+    pass
+
+
+class TestOverDisk(Beside):
+    @pytest.fixture
+    def whole(self, tmp_path: Path) -> Iterator[KVStore]:
+        with Disk(tmp_path / "store") as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
+        return lambda: Prefixed(Disk(tmp_path / "store"), "tenant-1", owns=True)
+
+
+class TestWithoutTransactions(Beside):
+    @pytest.fixture
+    def whole(self) -> KVStore:
+        return Faulty(Memory(), atomic=False)
+
+
+class TestPartOfAPart(Beside):
+    @pytest.fixture
+    def store(self, whole: KVStore) -> Iterator[KVStore]:
+        whole.set_many(OTHERS)
+        part = Prefixed(whole, "tenant-1")
+        part.set_many(OTHERS)
+        yield Prefixed(part, "tenant-1")
+        assert {k: v for k, v in part.items() if not k.startswith("tenant-1/")} == OTHERS
+
+
+class TestBehindACache(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Cache:
+        return Cache(Prefixed(Memory(), "tenant-1"))
+
+
+@pytest.fixture
+def whole() -> Memory:
+    return Memory()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "/", "a/b", "a/", "/a", ".", "..", " a", "a ", "a\nb", "a\0b", "\ud800", "x" * 201, "é" * 101]
+    + [None, 7, b"a", *sorted(RESERVED)],
+)
+def test_names_that_are_refused(whole: Memory, name: Any) -> None:
+    """A name is one segment that can be told from the keys of a repository."""
+    with pytest.raises(InvalidInput, match="part of a store"):
+        Prefixed(whole, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "tenant-1", "x" * 200, "é" * 100, "a b", "a.b", "R", "heads", "a:b?c=%2F"]
+)
+def test_names_that_are_taken(whole: Memory, name: str) -> None:
+    """Anything else is taken as it is, and shown."""
+    store = Prefixed(whole, name)
+    store.set("a", b"1")
+    assert store.name == name
+    assert list(whole.keys()) == [f"{name}/a"]
+    assert store.location == f"{whole.location} ({name}/)"
+    assert repr(store) == f"Prefixed({whole!r}, {name!r})"
+
+
+def test_the_keys_of_a_repository_are_reserved() -> None:
+    """Whatever the keys of a repository begin with is no name of a part."""
+    roots = set()
+    for source in Path(vstate.repo.__file__).parent.glob("*.py"):
+        roots |= set(
+            re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z]+)/"$', source.read_text("utf-8"), re.MULTILINE)
+        )
+    below_a_root = {"heads", "tags", "remotes"}
+    assert len(roots) > 6
+    assert roots - below_a_root <= RESERVED
+    with Versioned(Memory()) as state:
+        state["a"] = "x" * 1000
+        state.commit()
+        keys = list(state.store.keys())
+    assert {key.partition("/")[0] for key in keys if "/" in key} <= RESERVED
+
+
+names = st.sampled_from(["a", "ab", "a b", "b", "A"])
+texts = st.text(st.sampled_from("ab/o AB"), max_size=6)
+
+
+@given(steps=st.lists(st.tuples(names, st.sampled_from("sdwbxtep"), texts, texts), max_size=30))
+def test_parts_never_see_each_other(steps: list[tuple[str, str, str, str]]) -> None:
+    """Whatever is done to the parts of one store, each is a store of its own."""
+    whole = Memory()
+    parts = {name: Prefixed(whole, name) for name in ("a", "ab", "a b", "b", "A")}
+    models = {name: Memory() for name in parts}
+    for number, (name, step, key, other) in enumerate(steps):
+        old, new = models[name].get(key), str(number).encode()
+        actions: dict[str, Callable[[KVStore], object]] = {
+            "s": lambda s, key=key, new=new: s.set(key, new),
+            "d": lambda s, key=key: s.delete(key),
+            "w": lambda s, key=key, other=other, new=new: s.set_many({key: new, other: b"other"}),
+            "b": lambda s, other=other: s.delete_many(list(s.keys(other))),
+            "x": lambda s, key=key, old=old, new=new: s.compare_and_swap(key, old, new),
+            "t": lambda s, key=key, other=other, old=old: s.transact({other: b"t", key: None}, {key: old}),
+            "e": lambda s, key=key, other=other: s.exclusively(lambda: {other: s.get(key)}),
+            "p": lambda s, key=key, other=other: (
+                key in s,
+                s.present([key, other]),
+                s.get_many([key, other]),
+            ),
+        }
+        assert actions[step](parts[name]) == actions[step](models[name])
+        for each, part in parts.items():
+            assert dict(part.items()) == dict(models[each].items())
+            assert sorted(part.keys(key)) == sorted(models[each].keys(key))
+    assert len(list(whole.keys())) == sum(len(list(model.keys())) for model in models.values())
+
+
+def test_repositories_side_by_side(tmp_path: Path) -> None:
+    """Tenants, and a repository in the store itself: gc, fsck and deletion of one leave the others alone."""
+    with Disk(tmp_path / "store") as whole:
+        stores: dict[str, KVStore] = {"": whole, "a": Prefixed(whole, "a"), "b": Prefixed(whole, "b")}
+        for name, store in stores.items():
+            with Versioned(store) as state:
+                state["text"] = name * 1000
+                state["same"] = "same" * 1000
+                state.commit(f"of {name}")
+                state.fork("garbage").reset("HEAD")
+                with Versioned(store, branch="garbage") as garbage:
+                    garbage["dropped"] = f"{name} dropped" * 100
+                    garbage.commit("dropped")
+                state.delete_branch("garbage")
+        before = {name: dict(store.items()) for name, store in stores.items() if name}
+        assert Repository(whole).gc(keep_reflog="0s").removed > 0
+        assert {name: dict(store.items()) for name, store in stores.items() if name} == before
+        assert Repository(stores["a"]).gc(keep_reflog="0s").removed > 0
+        assert dict(stores["b"].items()) == before["b"]
+        stores["a"].delete_many(list(stores["a"].keys()))
+        for name in ("", "b"):
+            assert Repository(stores[name]).fsck().ok
+            with Versioned(stores[name]) as state:
+                assert state["text"] == name * 1000
+                assert [commit.message for commit in state.log()] == [f"of {name}"]
+        assert list(stores["a"].keys()) == []
+
+
+def test_the_order_of_writes_holds_without_transactions() -> None:
+    """Interrupted at any call, a transaction has set no reflog line whose object is missing."""
+    for number in range(1, 10):
+        memory = Memory()
+        store = Prefixed(Faulty(memory, number, after=True, atomic=False), "a")
+        try:
+            store.transact({"reflog/1": b"line", REF: b"new", KEY: b"object"}, {REF: None})
+        except Exception:
+            pass
+        there = [key.removeprefix("a/") for key in memory.keys()]  # noqa: SIM118  # a store, not a dict
+        assert there == [KEY, "reflog/1", REF][: len(there)]
+
+
+def test_one_transaction_of_the_store() -> None:
+    """Over a store with transactions it is one call, and so is `exclusively`."""
+    inner = Faulty(Memory())
+    store = Prefixed(inner, "a")
+    assert store.transact({KEY: b"object", REF: b"1"}, {REF: None})
+    assert store.exclusively(lambda: {REF: b"2", KEY: None})
+    assert inner.calls == ["transact", "exclusively"]
+    assert dict(inner.store.items()) == {f"a/{REF}": b"2"}
+    assert store.transactional
+    assert not Prefixed(Faulty(Memory(), atomic=False), "a").transactional
+
+
+class Calls(Memory):
+    """A Memory that notes with what it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[tuple[str, str]] = []
+
+    def turn(self, name: str) -> Any:
+        self.noted.append(("turn", name))
+        return super().turn(name)
+
+    def listening(self, key: str) -> Any:
+        self.noted.append(("listening", key))
+        return super().listening(key)
+
+    def forget(self, key: str) -> None:
+        self.noted.append(("forget", key))
+
+    def check(self) -> Iterator[str]:
+        return iter(["a find"])
+
+
+def test_names_are_mapped_for_what_is_optional() -> None:
+    """Turns, listening and forgetting are about the part's own keys; a check is about the whole store."""
+    calls = Calls()
+    store = Prefixed(calls, "a")
+    with store.turn("update main"), store.listening(REF) as wait:
+        wait(0)
+    store.forget(KEY)
+    assert calls.noted == [("turn", "a/update main"), ("listening", f"a/{REF}"), ("forget", f"a/{KEY}")]
+    assert list(store.check()) == ["a find"]
+
+
+def test_turns_of_two_parts_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """The same turn in one part is waited for, that in another is not."""
+    with Disk(tmp_path / "store") as whole:
+        waited = {}
+
+        def take(name: str) -> None:
+            began = time.monotonic()
+            with Prefixed(whole, name).turn("update"):
+                waited[name] = time.monotonic() - began
+
+        with Prefixed(whole, "a").turn("update"):
+            threads = [threading.Thread(target=take, args=(name,)) for name in ("a", "b")]
+            for thread in threads:
+                thread.start()
+            threads[1].join()
+            time.sleep(0.5)
+        threads[0].join()
+        assert waited["b"] < 1.5  # a turn that is never given up is taken after 2 s
+        assert waited["a"] > 0.4
+
+
+def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:
+    """A cache behind it is passed by, and the part stays the part."""
+    assert (plain := Prefixed(whole, "a")).uncached() is plain
+    cached = Prefixed(Cache(whole), "a")
+    cached.set("k", b"1")
+    behind = cached.uncached()
+    assert repr(behind) == repr(plain)
+    assert behind.get("k") == b"1"
+
+
+def test_closing(tmp_path: Path) -> None:
+    """The store stays open for its other parts, unless this part owns it."""
+    whole = Disk(tmp_path / "store")
+    with Prefixed(whole, "a") as part:
+        part.set("k", b"1")
+    assert Prefixed(whole, "a").get("k") == b"1"
+    Prefixed(whole, "b", owns=True).close()
+    with pytest.raises(InvalidInput, match="is closed"):
+        whole.get("k")
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_pickling(tmp_path: Path, owns: bool) -> None:
+    """A pickled part is the same part of the store, opened again."""
+    with Disk(tmp_path / "store") as whole:
+        Prefixed(whole, "a").set("k", b"1")
+        other = pickle.loads(pickle.dumps(Prefixed(whole, "a", owns=owns)))
+        assert (other.get("k"), other.name) == (b"1", "a")
+        behind = other._store
+        other.close()
+        if owns:
+            with pytest.raises(InvalidInput, match="is closed"):
+                behind.get("k")
+        behind.close()

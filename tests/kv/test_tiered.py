@@ -1,0 +1,450 @@
+"""Tiered: near stores that help a far one, and never more than that."""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Versioned
+from vstate.errors import InvalidInput, StoreFull, StoreUnavailable
+from vstate.kv import Cache, Disk, KVStore, Memory, Tiered
+from vstate.kv import tiered as module
+from vstate.repo.repository import Repository
+from vstate.testing import Faulty, KVStoreTests
+
+KEY = "o/" + "ab" * 32
+OTHER = "o/" + "cd" * 32
+REF = "r/heads/main"
+
+
+class TestOverMemory(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Tiered:
+        return Tiered(Memory(), Memory())
+
+
+class TestOverDisk(KVStoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Tiered]:
+        with Tiered(Memory(), Disk(tmp_path / "store")) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path) -> Callable[[], KVStore]:
+        return lambda: Tiered(Memory(), Disk(tmp_path / "store"))
+
+
+class TestThreeTiers(KVStoreTests):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Tiered]:
+        with Tiered(Memory(), Disk(tmp_path / "near", durability="process"), Memory()) as store:
+            yield store
+
+
+class TestWithoutTransactions(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Tiered:
+        return Tiered(Memory(), Faulty(Memory(), atomic=False))
+
+
+class TestBehindACache(KVStoreTests):
+    @pytest.fixture
+    def store(self) -> Cache:
+        return Cache(Tiered(Memory(), Memory()), max_bytes=1000)
+
+
+@pytest.fixture
+def hot() -> Faulty:
+    return Faulty(Memory())
+
+
+@pytest.fixture
+def warm() -> Faulty:
+    return Faulty(Memory())
+
+
+@pytest.fixture
+def cold() -> Faulty:
+    return Faulty(Memory())
+
+
+@pytest.fixture
+def store(hot: Faulty, warm: Faulty, cold: Faulty) -> Tiered:
+    return Tiered(hot, warm, cold)
+
+
+def test_it_takes_two_stores(hot: Faulty) -> None:
+    """One store is no tiers, and a path is no store."""
+    for wrong in ((), (hot,), (hot, "path")):
+        with pytest.raises(InvalidInput, match="Tiered"):
+            Tiered(*wrong)  # type: ignore[arg-type]
+
+
+def test_a_read_fills_the_hotter_ones(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
+    """The first that has an object answers; those before it get a copy, those behind it are not asked."""
+    cold.store.set(KEY, b"1")
+    warm.store.set(OTHER, b"2")
+    assert store.get(KEY) == b"1"
+    assert store.get(OTHER) == b"2"
+    assert dict(hot.store.items()) == {KEY: b"1", OTHER: b"2"}
+    assert dict(warm.store.items()) == {KEY: b"1", OTHER: b"2"}
+    assert cold.calls == ["get"]
+    warm.calls.clear()
+    assert store.get(KEY) == b"1"
+    assert (warm.calls, cold.calls) == ([], ["get"])
+
+
+def test_reading_many_asks_each_for_what_is_missing(
+    store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty
+) -> None:
+    """One call to each tier, and none to those behind the one that had the rest."""
+    third = "o/" + "ef" * 32
+    hot.store.set(KEY, b"1")
+    warm.store.set(OTHER, b"2")
+    cold.store.set_many({third: b"3", REF: b"ref"})
+    everything = {KEY: b"1", OTHER: b"2", third: b"3", REF: b"ref"}
+    assert store.get_many(iter([*everything, "o/absent"])) == everything
+    assert (hot.calls, cold.calls) == (["get_many", "set_many", "set_many"], ["get_many"])
+    assert dict(hot.store.items()) == {KEY: b"1", OTHER: b"2", third: b"3"}
+    assert dict(warm.store.items()) == {OTHER: b"2", third: b"3"}
+    assert store.get_many([KEY, OTHER]) == {KEY: b"1", OTHER: b"2"}
+    assert cold.calls == ["get_many"]
+
+
+def test_writes_go_to_all_the_coldest_first() -> None:
+    """When a hotter store hears of an object, the coldest has it."""
+    order: list[str] = []
+
+    class Noting(Memory):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def set_many(self, items: Any) -> None:
+            order.append(self.name)
+            super().set_many(items)
+
+    stores = [Noting("hot"), Noting("warm"), Noting("cold")]
+    Tiered(*stores).set_many({KEY: b"1"})
+    assert order == ["cold", "warm", "hot"]
+    assert [store.get(KEY) for store in stores] == [b"1"] * 3
+
+
+def test_refs_are_in_the_coldest_only(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
+    """Whatever is no object is neither written to nor read from the others, also when they hold it."""
+    hot.store.set(REF, b"stale")
+    store.set(REF, b"1")
+    assert store.get(REF) == b"1"
+    assert store.get_many([REF]) == {REF: b"1"}
+    assert store.compare_and_swap(REF, b"1", b"2")
+    assert store.transact({REF: b"3", KEY: b"object"}, {REF: b"2"})
+    assert store.exclusively(lambda: {REF: b"4"})
+    cold.store.set(REF, b"another writer's")
+    assert store.get(REF) == b"another writer's"
+    store.delete(REF)
+    assert (store.get(REF), REF in store, store.present([REF])) == (None, False, set())
+    assert dict(hot.store.items()) == {REF: b"stale", KEY: b"object"}
+    assert dict(warm.store.items()) == {KEY: b"object"}
+
+
+def test_what_the_coldest_does_not_hold_is_not_stored(store: Tiered, hot: Faulty) -> None:
+    """A copy that was left over is in no list, and does not keep a writer from writing the object."""
+    hot.store.set(KEY, b"left over")
+    assert KEY not in store
+    assert store.present([KEY]) == set()
+    assert list(store.keys()) == list(store.items()) == []
+
+
+def test_a_failed_write_is_in_none(store: Tiered, hot: Faulty, cold: Faulty) -> None:
+    """What the coldest did not take, or refused to swap, is not copied."""
+    writes: list[Callable[[], object]] = [
+        lambda: store.set(KEY, b"1"),
+        lambda: store.set_many({KEY: b"1"}),
+        lambda: store.compare_and_swap(KEY, None, b"1"),
+        lambda: store.transact({KEY: b"1"}, {}),
+        lambda: store.exclusively(lambda: {KEY: b"1"}),
+    ]
+    for write in writes:
+        cold.fail_at = len(cold.calls) + 1
+        with pytest.raises(StoreUnavailable):
+            write()
+        assert list(hot.store.keys()) == []
+    assert not store.transact({KEY: b"1", REF: b"1"}, {REF: b"0"})
+    assert not store.compare_and_swap(KEY, b"0", b"1")
+    assert list(hot.store.keys()) == []
+
+
+def test_every_deletion_reaches_all(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
+    """Also one whose answer from the coldest was lost."""
+    deletions: list[Callable[[], object]] = [
+        lambda: store.delete(KEY),
+        lambda: store.delete_many(iter([KEY])),
+        lambda: store.transact({KEY: None}, {}),
+        lambda: store.compare_and_swap(KEY, b"object", None),
+        lambda: store.exclusively(lambda: {KEY: None}),
+    ]
+    for delete in deletions:
+        for lost in (False, True):
+            store.set(KEY, b"object")
+            if lost:
+                cold.fail_at, cold.after = len(cold.calls) + 1, True
+                with pytest.raises(StoreUnavailable):
+                    delete()
+            else:
+                delete()
+            assert [list(tier.store.keys()) for tier in (hot, warm, cold)] == [[], [], []]
+
+
+def test_forget_drops_the_copies(store: Tiered, hot: Faulty, warm: Faulty) -> None:
+    """After it the object comes from the coldest again."""
+    store.set(KEY, b"sound")
+    hot.store.set(KEY, b"damaged")
+    warm.store.set(KEY, b"damaged too")
+    assert store.get(KEY) == b"damaged"
+    store.forget(KEY)
+    assert list(hot.store.keys()) == list(warm.store.keys()) == []
+    assert store.get(KEY) == b"sound"
+
+
+def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
+    """A state over it reads right, although every copy near it is damaged."""
+    with Versioned(Tiered(hot, cold)) as state:
+        state["list"] = list(range(1000))
+        state.commit()
+    for key in list(hot.store.keys()):
+        hot.store.set(key, b"\0damaged")
+    with Versioned(Tiered(hot, cold)) as state:
+        assert state["list"] == list(range(1000))
+    assert dict(hot.store.items()).items() <= dict(cold.store.items()).items()
+
+
+def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
+    """What nothing leads to is in no tier afterwards, and what is live is in both still."""
+    store = Tiered(hot, cold)
+    with Versioned(store) as state:
+        state["kept"] = "k" * 1000
+        state.commit()
+        trial = state.fork("trial")
+        trial["dropped"] = os.urandom(1000)
+        trial.commit()
+        state.delete_branch("trial")
+    repo = Repository(store)
+    assert repo.gc(keep_reflog="0s").removed > 0
+    assert set(hot.store.keys("o/")) == set(cold.store.keys("o/"))
+    with Versioned(store) as state:
+        assert state["kept"] == "k" * 1000
+
+
+@given(data=st.data())
+def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
+    """Whatever fails in the hot stores, before or after it was done, every answer is the coldest store's."""
+    keys = st.sampled_from([KEY, OTHER, REF, "format"])
+    numbers = st.sampled_from([b"1", b"2"])
+
+    def value(key: str, number: bytes) -> bytes:
+        return key.encode() if key.startswith("o/") else number  # objects never change
+
+    # Each layer fails once, so that together they fail at several calls.
+    tiers: list[KVStore] = []
+    for _ in range(data.draw(st.integers(1, 2), "hot stores")):
+        hot: KVStore = Memory()
+        faults = st.tuples(
+            st.integers(1, 30), st.sampled_from([StoreUnavailable, StoreFull, OSError]), st.booleans()
+        )
+        for number, error, after in data.draw(st.lists(faults, max_size=6), "faults"):
+            hot = Faulty(hot, number, error, after)
+        tiers.append(hot)
+    store, model = Tiered(*tiers, Memory()), Memory()
+    steps = st.tuples(st.sampled_from("gmswdbxtep"), keys, keys, numbers)
+    for step, key, other, number in data.draw(st.lists(steps, max_size=40), "steps"):
+        # Both are asked the same; what an expectation is, is read from the model.
+        new, more = value(key, number), value(other, number)
+        old = model.get(key)
+        actions: dict[str, Callable[[KVStore], object]] = {
+            "g": lambda s, key=key: s.get(key),
+            "m": lambda s, key=key, other=other: s.get_many([key, other]),
+            "s": lambda s, key=key, new=new: s.set(key, new),
+            "w": lambda s, key=key, other=other, new=new, more=more: s.set_many({key: new, other: more}),
+            "d": lambda s, key=key: s.delete(key),
+            "b": lambda s, key=key, other=other: s.delete_many([key, other]),
+            "x": lambda s, key=key, new=new, old=old: s.compare_and_swap(key, old, new),
+            "t": lambda s, key=key, other=other, more=more, old=old: s.transact(
+                {key: None, other: more}, {key: old}
+            ),
+            "e": lambda s, key=key, other=other, more=more: s.exclusively(lambda: {key: None, other: more}),
+            "p": lambda s, key=key, other=other: (key in s, s.present([key, other]), s.forget(key)),
+        }
+        assert actions[step](store) == actions[step](model)
+        assert dict(store.items()) == dict(model.items())
+    for key in (KEY, OTHER, REF, "format"):
+        assert store.get(key) == model.get(key)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_no_failing_call_of_a_hot_store_shows(after: bool) -> None:
+    """A program gives the same with each single call to the hot store failing."""
+
+    def program(hot: Faulty, cold: Memory) -> object:
+        with Versioned(Tiered(hot, cold)) as state:
+            for number in range(3):
+                state["k"] = list(range(number * 100))
+                state.commit(str(number))
+        store = Tiered(hot, cold)
+        with Versioned(store) as state:
+            values = [state.checkout(commit.id)["k"] for commit in state.log()]
+        report = Repository(store).gc(keep_reflog="0s")
+        return values, report.removed, Repository(store).fsck().ok
+
+    hot = Faulty(Memory())
+    expected = program(hot, Memory())
+    calls = len(hot.calls)
+    assert calls > 10
+    for number in range(1, calls + 1, 1 if os.environ.get("VSTATE_SOAK") else 3):
+        for error in (StoreUnavailable, RuntimeError):
+            assert program(Faulty(Memory(), number, error, after), Memory()) == expected
+
+
+class Down(Memory):
+    """A server that is down: every call takes a while, and fails."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.calls = 0
+        self.down = True
+
+    def get(self, key: str) -> bytes | None:
+        self._fail()
+        return super().get(key)
+
+    def transact(self, writes: Any, expected: Any) -> bool:
+        self._fail()
+        return super().transact(writes, expected)
+
+    def delete_many(self, keys: Any) -> None:
+        self._fail()
+        super().delete_many(keys)
+
+    def _fail(self) -> None:
+        self.calls += 1
+        if self.down:
+            time.sleep(self.seconds)
+            raise StoreUnavailable("down")
+
+
+def test_a_slow_failure_is_not_waited_for_again() -> None:
+    """For ten times as long as it took to fail, the hot store is left alone; then it is tried again."""
+    hot = Down(0.1)
+    store = Tiered(hot, Memory())
+    for number in range(20):
+        store.set(f"o/{number:064x}", b"1")
+        assert store.get(f"o/{number:064x}") == b"1"
+    assert hot.calls == 1
+    hot.down = False
+    deadline = time.monotonic() + 30
+    while hot.calls == 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+        assert store.get(KEY) is None
+    assert hot.calls > 1
+    store.set(KEY, b"1")
+    assert hot.get(KEY) == b"1"
+
+
+def test_what_could_not_be_deleted_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted while the hot store is down, an object stays deleted, and is deleted there once it is up."""
+    monkeypatch.setattr(module, "REST", 0)
+    hot = Down()
+    hot.down = False
+    store = Tiered(hot, Memory())
+    store.set_many({KEY: b"1", OTHER: b"2"})
+    hot.down = True
+    store.delete(KEY)
+    hot.down = False
+    assert hot.get(KEY) == b"1"
+    assert store.get(KEY) is None
+    assert store.get_many([KEY, OTHER]) == {OTHER: b"2"}
+    store.delete("o/another")
+    assert list(hot.keys()) == [OTHER]
+    store.set(KEY, b"1")
+    calls = hot.calls
+    assert store.get(KEY) == b"1"
+    assert hot.calls == calls + 1
+
+
+def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has to be remembered of it is bounded."""
+    monkeypatch.setattr(module, "MOST_STALE", 10)
+    monkeypatch.setattr(module, "REST", 0)
+    hot = Down()
+    store = Tiered(hot, Memory())
+    keys = [f"o/{number:064x}" for number in range(100)]
+    for key in keys:
+        store.delete(key)
+    assert hot.calls == 11
+    hot.down = False
+    hot.set(keys[0], b"left over")
+    assert store.get(keys[0]) is None
+    store.set(keys[1], b"1")
+    assert store.get(keys[1]) == b"1"
+    assert list(hot.keys()) == [keys[0]]
+
+
+def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
+    """What fitted is read from it, the rest from the coldest."""
+    cold = Faulty(Memory())
+    with Tiered(Disk(tmp_path / "near", size_limit=100_000, durability="process"), cold) as store:
+        keys = [f"o/{number:064x}" for number in range(20)]
+        for key in keys:
+            store.set(key, os.urandom(20_000))
+        cold.calls.clear()
+        assert all(len(store.get(key) or b"") == 20_000 for key in keys)
+        assert 10 < cold.calls.count("get") < 20
+
+
+def test_check_looks_at_all(tmp_path: Path) -> None:
+    """Damage of a hot store is told with where it is, and that one cannot be looked at too."""
+    with Disk(tmp_path / "near") as near:
+        near.set_many({f"o/{number:064x}": b"x" * 3000 for number in range(30)})
+    cold = Faulty(Memory())
+    with Tiered(Disk(tmp_path / "near"), cold) as store:
+        assert list(store.check()) == []
+    file = tmp_path / "near" / "vstate.db"
+    data = bytearray(file.read_bytes())
+    data[2 * 4096 : 2 * 4096 + 200] = bytes(200)
+    file.write_bytes(data)
+    failing = Faulty(Memory(), 1)
+    with Tiered(failing, Disk(tmp_path / "near"), cold) as store:
+        failing.calls.clear()
+        finds = list(store.check())
+    assert cold.calls.count("check") == 2
+    assert finds[0].endswith("could not be looked at: made to fail at call 1, before check")
+    assert finds[1].startswith(f"the hot store at {tmp_path / 'near'}: vstate.db: ")
+
+
+def test_it_is_its_coldest_store(tmp_path: Path) -> None:
+    """Place, transactions and what is behind the copies are the coldest one's; closing closes all."""
+    near, far = Disk(tmp_path / "near"), Disk(tmp_path / "far")
+    store = Tiered(near, Cache(far))
+    assert store.location == str(tmp_path / "far")
+    assert store.uncached() is far
+    assert store.transactional
+    assert not Tiered(near, Faulty(far, atomic=False)).transactional
+    assert repr(store) == f"Tiered({near!r}, Cache({far!r}))"
+    store.close()
+    for closed in (near, far):
+        with pytest.raises(InvalidInput, match="is closed"):
+            closed.get(KEY)
+
+
+def test_pickling_opens_them_again(tmp_path: Path) -> None:
+    """A pickled Tiered is another one over the same stores."""
+    with Tiered(Disk(tmp_path / "near"), Disk(tmp_path / "far")) as store:
+        store.set_many({KEY: b"object", REF: b"1"})
+        with pickle.loads(pickle.dumps(store)) as other:
+            assert other.get_many([KEY, REF]) == {KEY: b"object", REF: b"1"}
