@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 Unit = Literal["seconds", "bytes", "ratio"]
-Side = Literal["vstate", "kvgit", "floor"]
-SIDES: tuple[Side, ...] = ("vstate", "kvgit", "floor")
+Side = Literal["vstate", "kvgit", "langgraph", "floor"]
+SIDES: tuple[Side, ...] = ("vstate", "kvgit", "langgraph", "floor")
 
 Sides = Mapping[Side, Callable[[], Mapping[str, float]]]
 """One round on each side: it returns a sample for each row, by the row's name."""

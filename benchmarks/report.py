@@ -22,6 +22,7 @@ from benchmarks.harness import SIDES, Result, Target, Unit
 
 PACKAGES = (
     "kvgit",
+    "langgraph-checkpoint-postgres",
     "msgpack",
     "cloudpickle",
     "blake3",
@@ -71,7 +72,7 @@ def _value(target: Target, result: Result, results: Mapping[str, Result]) -> flo
 
 def table(results: Mapping[str, Result]) -> Table:
     """A line for each row: the medians, and each target with what was reached."""
-    lines = Table(title="vstate, kvgit and the floor: medians", title_justify="left")
+    lines = Table(title="vstate, others and the floor: medians", title_justify="left")
     lines.add_column("workload", ratio=1)
     for side in SIDES:
         lines.add_column(side, justify="right", no_wrap=True)
@@ -132,7 +133,7 @@ FIGURES = ("<!-- figures -->", "<!-- /figures -->")
 
 def markdown(results: Mapping[str, Result]) -> str:
     """The same lines as a table in Markdown."""
-    lines = ["| workload | vstate | kvgit | floor | target | reached |", "|---|--:|--:|--:|---|---|"]
+    lines = [f"| workload | {' | '.join(SIDES)} | target | reached |", f"|---|{'--:|' * len(SIDES)}---|---|"]
     for result in results.values():
         unit, judged = result.row.unit, verdicts(result, results)
         cells = (

@@ -1,0 +1,205 @@
+"""On servers, and between stores: PostgreSQL, Redis, a push. The servers are started for it, as for the tests."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import kvgit
+import psycopg
+from kvgit.kv.postgres import Postgres as KvgitPostgres
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.postgres import PostgresSaver
+
+from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
+from benchmarks.keys import COMMITS, commit_changes, fill
+from benchmarks.subjects import Subject
+from benchmarks.values import key, messages, random_values
+from vstate import Disk, KVStore, Versioned
+from vstate.kv import Postgres, Redis
+from vstate.repo.repository import Repository
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from postgres_server import PostgresServer
+from redis_server import RedisServer
+
+COMMIT_ON_POSTGRES = "commit 1 changed key of 10,000, PostgreSQL"
+
+
+def on_store(store: KVStore) -> Subject:
+    """vstate on a store."""
+    state = Versioned(store, branch="main")
+    return Subject(state, state.commit, lambda: "", state.checkout, lambda a, b: [], state.close)
+
+
+def floor_on_postgres(dsn: str) -> Callable[[], dict[str, float]]:
+    """A transaction of six rows as long as those of a commit, without any history."""
+    connection = psycopg.connect(dsn)
+    generator = random.Random(4)
+    sizes = (1100, 1600, 1600, 1400, 120, 80)
+    connection.execute("CREATE TABLE floor (key bytea PRIMARY KEY, value bytea NOT NULL)")
+    connection.commit()
+
+    def write(_: int) -> None:
+        with connection.cursor() as cursor:
+            rows = [(generator.randbytes(33), generator.randbytes(size)) for size in sizes]
+            cursor.executemany("INSERT INTO floor VALUES (%s, %s)", rows)
+        connection.commit()
+
+    return lambda: {COMMIT_ON_POSTGRES: median_seconds(write, COMMITS)}
+
+
+@workload(Row(COMMIT_ON_POSTGRES, "seconds", (Target(0.7, side="kvgit"),)))
+def commit_on_postgres(scratch: Path) -> Iterator[Sides]:
+    server = PostgresServer(scratch / "template")
+    worktree = kvgit.Repo(KvgitPostgres(server.dsn)).worktree("main", create=True)
+    other = Subject(worktree, worktree.commit, lambda: "", lambda commit: {}, lambda a, b: [], lambda: None)
+    store = Postgres(server.dsn)
+    try:
+        yield {
+            "vstate": commit_changes(fill(on_store(store)), COMMIT_ON_POSTGRES),
+            "kvgit": commit_changes(fill(other), COMMIT_ON_POSTGRES),
+            "floor": floor_on_postgres(server.dsn),
+        }
+    finally:
+        store.close()
+        worktree.repo.close()
+        server.stop()
+
+
+COMMIT_ON_REDIS = "commit 1 changed key of 10,000, Redis with appendfsync always"
+
+
+@workload(Row(COMMIT_ON_REDIS, "seconds"))
+def commit_on_redis(scratch: Path) -> Iterator[Sides]:
+    server = RedisServer(scratch / "redis")
+    store = Redis(server.url)
+    try:
+        yield {"vstate": commit_changes(fill(on_store(store)), COMMIT_ON_REDIS)}
+    finally:
+        store.close()
+        server.stop()
+
+
+CHAT_TURNS = 200
+LAST = 20
+CHAT_TIME = "a chat list of 200 turns, PostgreSQL: saving the last ones"
+CHAT_BYTES = "a chat list of 200 turns, PostgreSQL: bytes in the tables"
+
+
+def size_of_tables(dsn: str) -> int:
+    """Bytes of all tables of the database, with their indexes."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' "
+            "AND relnamespace = 'public'::regnamespace"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def chat_in_vstate(dsn: str) -> float:
+    """One message and one commit a turn; the median of the last ones."""
+    with Postgres(dsn) as store:
+        state = Versioned(store, branch="main")
+        state["messages"] = []
+
+        def turn(message: dict[str, str]) -> None:
+            state["messages"].append(message)
+            state.commit()
+
+        samples = [seconds(turn, message) for message in islice(messages(), CHAT_TURNS)]
+    return statistics.median(samples[-LAST:])
+
+
+def chat_in_langgraph(dsn: str) -> float:
+    """One message and one checkpoint a turn, as a graph with one channel saves it."""
+    with PostgresSaver.from_conn_string(dsn) as saver:
+        saver.setup()
+        config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+        chat: list[dict[str, str]] = []
+
+        def turn(message: dict[str, str]) -> None:
+            nonlocal config
+            chat.append(message)
+            version = f"{len(chat):032}"
+            checkpoint = empty_checkpoint()
+            checkpoint["channel_values"] = {"messages": chat}
+            checkpoint["channel_versions"] = {"messages": version}
+            metadata: Any = {"source": "loop", "step": len(chat)}
+            config = saver.put(config, checkpoint, metadata, {"messages": version})
+
+        samples = [seconds(turn, message) for message in islice(messages(), CHAT_TURNS)]
+    return statistics.median(samples[-LAST:])
+
+
+@workload(
+    Row(CHAT_TIME, "seconds", (Target(1.0, side="langgraph"),)),
+    Row(CHAT_BYTES, "bytes", (Target(0.25, side="langgraph"),)),
+    once=True,
+)
+def chat_on_postgres(scratch: Path) -> Iterator[Sides]:
+    servers = [PostgresServer(scratch / "template") for _ in range(2)]
+
+    def on(server: PostgresServer, chat: Callable[[str], float]) -> dict[str, float]:
+        sample = chat(server.dsn)
+        return {CHAT_TIME: sample, CHAT_BYTES: size_of_tables(server.dsn)}
+
+    try:
+        yield {
+            "vstate": lambda: on(servers[0], chat_in_vstate),
+            "langgraph": lambda: on(servers[1], chat_in_langgraph),
+        }
+    finally:
+        for server in servers:
+            server.stop()
+
+
+PUSH_TO_MANY = "push 10 new commits to a store that has 10,000, disk to disk"
+PUSH_TO_FEW = "push 10 new commits to a store that has 100, disk to disk"
+BYTES_TO_MANY = "push 10 new commits to a store that has 10,000: bytes sent"
+BYTES_TO_FEW = "push 10 new commits to a store that has 100: bytes sent"
+PUSHED = 10
+
+
+def pushes(scratch: Path, commits: int, time_row: str, bytes_row: str) -> Callable[[], dict[str, float]]:
+    """A round: ten commits, and a push of them to a store that has all before them."""
+    source, target = Disk(scratch / f"source-{commits}"), Disk(scratch / f"target-{commits}")
+    state, generator = Versioned(source, branch="main"), random.Random(27)
+    state.update(dict(zip(map(key, range(100)), random_values(100, seed=28), strict=True)))
+
+    def commit_some(count: int) -> None:
+        for _ in range(count):
+            state[key(generator.randrange(100))] = generator.randbytes(1024)
+            state.commit()
+
+    commit_some(commits)
+    Repository(source).push(target, ["main"])
+
+    def one_round() -> dict[str, float]:
+        commit_some(PUSHED)
+        repo = Repository(source)
+        sent: list[int] = []
+        sample = seconds(lambda: sent.append(repo.push(target, ["main"]).bytes))
+        return {time_row: sample, bytes_row: float(sent[0])}
+
+    return one_round
+
+
+@workload(Row(PUSH_TO_FEW, "seconds"), Row(BYTES_TO_FEW, "bytes"))
+def push_to_few(scratch: Path) -> Iterator[Sides]:
+    yield {"vstate": pushes(scratch, 100, PUSH_TO_FEW, BYTES_TO_FEW)}
+
+
+@workload(
+    Row(PUSH_TO_MANY, "seconds", (Target(2.0, row=PUSH_TO_FEW),)),
+    Row(BYTES_TO_MANY, "bytes", (Target(2.0, row=BYTES_TO_FEW),)),
+)
+def push_to_many(scratch: Path) -> Iterator[Sides]:
+    yield {"vstate": pushes(scratch, 10_000, PUSH_TO_MANY, BYTES_TO_MANY)}

