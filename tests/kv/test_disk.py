@@ -26,7 +26,8 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.kv import Disk
-from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES, _pack, _unpack
+from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES
+from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -191,7 +192,7 @@ def test_a_spawned_process_can_be_given_a_store(directory: Path) -> None:
 def test_object_keys_are_packed_into_33_bytes() -> None:
     """Only "o/" and 64 lowercase hex digits are packed, and everything comes back."""
     key = "o/" + "0123456789abcdef" * 4
-    assert len(_pack(key)) == 33
+    assert len(pack(key)) == 33
     for other in (
         key,
         key.upper(),
@@ -202,8 +203,8 @@ def test_object_keys_are_packed_into_33_bytes() -> None:
         "O" + key[1:],
         "",
     ):
-        assert _unpack(_pack(other)) == other
-        assert other == key or _pack(other) == other.encode()
+        assert unpack(pack(other)) == other
+        assert other == key or pack(other) == other.encode()
 
 
 def test_a_value_that_is_there_already_costs_no_write(directory: Path) -> None:

@@ -19,9 +19,10 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.base import KVStore, check_value
 from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.locking import Queue, Turnstile
+from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 from vstate.kv.unsynced import Unsynced
 
 if TYPE_CHECKING:
@@ -60,39 +61,6 @@ _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIM
 
 _Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes]]]
 """What a transaction sets and deletes, by stored keys."""
-
-_OBJECT_MARK = b"\xff"  # no UTF-8 text holds this byte
-_OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
-
-
-def _pack(key: str) -> bytes:
-    """A key as it is stored: "o/" and 64 hex digits as the mark and 32 bytes, any other as UTF-8."""
-    if type(key) is str and len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
-        digits = key[2:]
-        try:
-            packed = bytes.fromhex(digits)
-        except ValueError:
-            packed = b""
-        # fromhex also takes capitals and spaces, which would not come back.
-        if packed.hex() == digits:
-            return _OBJECT_MARK + packed
-    return check_key(key).encode()
-
-
-def _unpack(stored: bytes) -> str:
-    """The key that `_pack` made `stored` of."""
-    return OBJECT_PREFIX + stored[1:].hex() if stored.startswith(_OBJECT_MARK) else stored.decode()
-
-
-def _ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:
-    """Where the stored forms of the keys with this prefix lie: from the first to the second, inclusive."""
-    text = check_key(prefix).encode()
-    yield text, text + _OBJECT_MARK
-    if OBJECT_PREFIX.startswith(prefix[:2]):
-        digits = prefix[2:]
-        if len(digits) <= 64 and not digits.strip("0123456789abcdef"):
-            first, last = (bytes.fromhex(digits.ljust(64, fill)) for fill in "0f")
-            yield _OBJECT_MARK + first, _OBJECT_MARK + last
 
 
 class _Handle:
@@ -173,9 +141,9 @@ class Disk(KVStore, ForkAware):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        packed = _pack(key)
+        packed = pack(key)
         reader = self._reader
-        if packed[0:1] == _OBJECT_MARK and reader.connection is not None:
+        if packed[0:1] == OBJECT_MARK and reader.connection is not None:
             # The short way of most reads: an object that is there. All else, errors too, goes the long one.
             try:
                 with reader.lock:
@@ -185,12 +153,12 @@ class Disk(KVStore, ForkAware):
                                 return value
             except sqlite3.Error:
                 pass
-        rows = self._query(_GET, (packed,), immutable=packed.startswith(_OBJECT_MARK))
+        rows = self._query(_GET, (packed,), immutable=packed.startswith(OBJECT_MARK))
         return self._value(rows[0][0]) if rows else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         found = {}
-        wanted = [_pack(key) for key in keys]
+        wanted = [pack(key) for key in keys]
         for start in range(0, len(wanted), KEYS_PER_QUERY):
             part = wanted[start : start + KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
@@ -204,7 +172,7 @@ class Disk(KVStore, ForkAware):
     def present(self, keys: Iterable[str]) -> Set[str]:
         # The index of the keys answers alone: 100 keys of values of 64 KB take 0.13 ms, with the values 2 to 6.
         found = set()
-        wanted = [_pack(key) for key in keys]
+        wanted = [pack(key) for key in keys]
         for start in range(0, len(wanted), KEYS_PER_QUERY):
             part = wanted[start : start + KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
@@ -248,7 +216,7 @@ class Disk(KVStore, ForkAware):
         return iter([] if found == ["ok"] else [f"{FILE_NAME}: {text}" for text in found])
 
     def _scan(self, sql: str, prefix: str, count: int) -> Iterator[tuple[Any, ...]]:
-        return self._pages(sql, list(_ranges(prefix)), count)
+        return self._pages(sql, list(ranges(prefix)), count)
 
     def _pages(self, sql: str, ranges: list[tuple[bytes, bytes]], count: int) -> Iterator[tuple[Any, ...]]:
         for first, last in ranges:
@@ -260,7 +228,7 @@ class Disk(KVStore, ForkAware):
 
     def _unpacked(self, stored: bytes) -> str:
         try:
-            return _unpack(stored)
+            return unpack(stored)
         except (UnicodeDecodeError, AttributeError, TypeError) as error:
             raise CorruptStore(self._directory, f"{stored!r} is no key") from error
 
@@ -304,13 +272,13 @@ class Disk(KVStore, ForkAware):
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Delete every one of the keys in one transaction."""
-        packed = [(_pack(key),) for key in keys]
+        packed = [(pack(key),) for key in keys]
         self._write(lambda: ([], packed))
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         rows = self._split(writes)
-        return self._write(lambda: rows, [(_pack(key), value) for key, value in expected.items()])
+        return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
 
     @property
     def transactional(self) -> bool:
@@ -328,9 +296,9 @@ class Disk(KVStore, ForkAware):
         sets, deletes = [], []
         for key, value in writes.items():
             if value is None:
-                deletes.append((_pack(key),))
+                deletes.append((pack(key),))
             else:
-                sets.append((_pack(key), self._storable(key, value)))
+                sets.append((pack(key), self._storable(key, value)))
         return sets, deletes
 
     def _storable(self, key: str, value: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
@@ -26,7 +27,9 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo import revision
 from vstate.repo.diff import Diff
+from vstate.repo.guard import Guard
 from vstate.repo.history import History, Log
+from vstate.repo.leases import Leases
 from vstate.repo.objects import Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import HEADS, Head, Refs, Sweep
@@ -37,13 +40,16 @@ from vstate.values.inspection import inspect_value
 if TYPE_CHECKING:
     pass
 
-FORMAT = 2
+FORMAT = 3
 """The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
 SIGNED_COMMITS = 2
+EXPIRING_KEYS = 3
 
 FORMAT_KEY = "format"
 
 Revision = str | Commit | ObjectId
+
+_NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 class Commits:
@@ -59,6 +65,7 @@ class Commits:
         self.refs = Refs(store)
         self.history = History(self.objects)
         self.policies = Policies(store, self.security.find_policy)
+        self.leases = Leases(store)
         self._format = self._read_format()
 
     def _read_format(self) -> int:
@@ -212,26 +219,29 @@ class Commits:
         expected: ObjectId | None,
         action: str,
         needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last of them, in one step.
 
         False if the branch was not at `expected`; nothing has moved then. `needs` are commits that are not
         known to be `expected` or before it, though the new objects rely on what they hold: NotFound if `gc`
-        has removed one.
+        has removed one. With a `guard`, the branch moves only while that allows it, and it raises otherwise.
         """
-        commits = list(commits)
+        commits, nodes = list(commits), list(nodes)
         new = commits[-1].oid
+        if any(node.expiries is not None for _, node in nodes):
+            self.require_format(EXPIRING_KEYS)
         self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
-        rows: dict[str, bytes | None] = dict(self.objects.stored(objects))
+        made = {commit.oid: commit.as_object() for commit in commits}
+        rows: dict[str, bytes | None] = dict(self.objects.stored({**objects, **made}))
         if not self.store.transactional:
-            # Interrupted, it may leave any part of what it was to set: no commit without what it holds.
+            # All of it before anything names the commits: interrupted, this may leave any part of it.
             self.store.set_many({key: value for key, value in rows.items() if value is not None})
             rows = {}
-        rows |= self.objects.stored({commit.oid: commit.as_object() for commit in commits})
-        try:
-            done = self._keeping(
-                needs,
-                lambda sweep: self.refs.publish(
+
+        def move(sweep: Sweep | None) -> bool:
+            with guard.rows() if guard is not None else nullcontext(_NOTHING) as expecting:
+                return self.refs.publish(
                     HEADS + branch,
                     rows,
                     expected=expected,
@@ -239,12 +249,17 @@ class Commits:
                     action=action,
                     not_before=commits[-1].time,
                     sweep=sweep,
-                ),
-            )
+                    expecting=expecting,
+                )
+
+        try:
+            done = self._keeping(needs, move)
         except StoreUnavailable as error:
             if not (error.outcome_unknown and self.has_landed(branch, new)):
                 raise
             done = True
+        if not done and guard is not None:
+            guard.check()
         if done:
             self.objects.remember(nodes, commits)
         return done

@@ -181,7 +181,7 @@ class Inspection:
             if self._full:
                 self._catch_up()
                 self._look_at_all_keys()
-            self.rows.check_stamp(signed=self.verifier.signed)
+            self.rows.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
         self.loss = Loss(self._store, self.rows.parents, self.verifier.bad, self.verifier.bad_links)

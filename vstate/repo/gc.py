@@ -20,7 +20,7 @@ from vstate.repo.dates import parse_age
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.reach import IdSet, Reach
-from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, TAGS, ReflogEntry
+from vstate.repo.refs import HEAD, HEADS, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -169,11 +169,12 @@ class _Collector:
         return dict(shallow_row(oid, left) for oid, left in shallow.items())
 
     def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
-        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history."""
+        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history; nor
+        does a tracking ref, which only says where another store was."""
         shared: set[ObjectId] = set()
         begin = min(commit.time for commit in kept.values())
         for ref, oid in self._repo.refs.all().items():
-            if ref not in heads and not ref.startswith(TAGS):
+            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
                 above = _until(begin, self._history.ancestors(oid))
                 found = {commit.oid for commit in above if commit.oid in kept}
                 if found:

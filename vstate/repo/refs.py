@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from blake3 import blake3
 
@@ -19,6 +20,8 @@ from vstate.objects.ids import ID_BYTES, ObjectId
 PREFIX = "r/"
 HEADS = "heads/"
 TAGS = "tags/"
+REMOTES = "remotes/"
+"""Tracking refs: `remotes/<remote>/<branch>` is where a branch of another store was when it was last seen."""
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
@@ -84,7 +87,7 @@ class Sweep:
 
 
 class Refs:
-    """The refs of one store. Names are `heads/<branch>` and `tags/<tag>`; nothing is cached."""
+    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`. Nothing is cached."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
@@ -100,7 +103,7 @@ class Refs:
         return [self._parse(ref, values.get(PREFIX + ref)) for ref in refs]
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
-        """The refs under `heads/` or `tags/`, sorted, by the name behind that prefix."""
+        """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name behind that prefix."""
         found = {}
         for key, value in self._store.items(PREFIX + prefix):
             oid = self._parse(key, value)
@@ -109,9 +112,9 @@ class Refs:
         return dict(sorted(found.items()))
 
     def all(self) -> dict[str, ObjectId]:
-        """Every ref by its full name, `heads/<branch>` and `tags/<tag>`, and HEAD if it is detached."""
+        """Every ref by its full name, such as `heads/<branch>`, and HEAD if it is detached."""
         found = {}
-        for prefix in (HEADS, TAGS):
+        for prefix in (HEADS, TAGS, REMOTES):
             for name, oid in self.list(prefix).items():
                 found[prefix + name] = oid
         head = self.head()
@@ -140,15 +143,17 @@ class Refs:
         action: str,
         not_before: datetime | None = None,
         sweep: Sweep | None = None,
+        expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Write the rows and move the ref, in one `transact`; False, with the ref where it was, if it moved.
 
-        False also if `sweep` is given and not the last one any more.
+        False also if `sweep` is given and not the last one any more, or a row has not the value that
+        `expecting` says.
         The reflog's line is dated `not_before` that time, whatever the clock says.
         """
         line, text = self._reflog_line(ref, expected, new, action, not_before)
         writes = {**rows, line: text, PREFIX + ref: _value(new)}
-        conditions = {PREFIX + ref: _value(expected)}
+        conditions = {PREFIX + ref: _value(expected), **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._store.transact(writes, conditions)
@@ -159,9 +164,12 @@ class Refs:
 
     def head(self) -> Head:
         """Where HEAD is; on the branch `main` in a new store."""
-        value = self._store.get(PREFIX + HEAD)
+        default = PREFIX + HEADS + DEFAULT_BRANCH
+        # Where HEAD is on the default branch, as it mostly is, one read does for both.
+        values = self._store.get_many([PREFIX + HEAD, default])
+        value = values.get(PREFIX + HEAD)
         if value is None:
-            return Head(DEFAULT_BRANCH, self.read(HEADS + DEFAULT_BRANCH))
+            return Head(DEFAULT_BRANCH, self._parse(HEADS + DEFAULT_BRANCH, values.get(default)))
         text = value.decode("utf-8", "replace")
         if text.startswith(_SYMBOLIC + HEADS):
             branch = text.removeprefix(_SYMBOLIC + HEADS)

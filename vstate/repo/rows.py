@@ -1,4 +1,4 @@
-"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, the format."""
+"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, leases, the format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.commits import FORMAT, FORMAT_KEY, SIGNED_COMMITS
+from vstate.repo.commits import EXPIRING_KEYS, FORMAT, FORMAT_KEY, SIGNED_COMMITS
 from vstate.repo.damage import Damage
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
+from vstate.repo.leases import PREFIX as LEASE
+from vstate.repo.leases import parse_lease
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH
 from vstate.repo.policies import PREFIX as POLICY
 from vstate.repo.policies import parse_row
@@ -20,6 +22,7 @@ from vstate.repo.refs import (
     HEAD,
     HEADS,
     REFLOG,
+    REMOTES,
     SWEEP,
     TAGS,
     Refs,
@@ -27,6 +30,8 @@ from vstate.repo.refs import (
     line_check,
 )
 from vstate.repo.refs import PREFIX as REF
+from vstate.repo.remotes import REMOTE
+from vstate.repo.remotes import parse_row as parse_remote
 from vstate.repo.salvage import Row, Salvage
 
 _READ = 256
@@ -35,7 +40,7 @@ _ID = re.compile("[0-9a-f]{64}")
 _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_PREFIXES = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
+_PREFIXES = (REF + HEADS, REF + TAGS, REF + REMOTES, REMOTE, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY, LEASE)
 
 
 def object_id(key: str) -> ObjectId | None:
@@ -95,7 +100,7 @@ class Rows:
         self._read_lost()
         for key, row in self._salvage.items(REF):
             name = key.removeprefix(REF)
-            if name == HEAD or name.startswith((HEADS, TAGS)):
+            if name == HEAD or name.startswith((HEADS, TAGS, REMOTES)):
                 if isinstance(row, bytes):
                     self.raw_refs[name] = row
                 else:
@@ -113,6 +118,16 @@ class Rows:
                 parse_row(_readable(row))
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "policy", f"{key}: {error}")
+        for key, row in self._salvage.items(REMOTE):
+            try:
+                parse_remote(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "remote", f"{key}: {error}")
+        for key, row in self._salvage.items(LEASE):
+            try:
+                parse_lease(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "lease", f"{key}: {error}")
 
     def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:
@@ -137,7 +152,7 @@ class Rows:
         self._found(Damage(REF + name, "ref", reason))
 
     def _read_ref(self, name: str, value: bytes) -> None:
-        if name != HEAD and (fault := _name_fault(name.partition("/")[2])):
+        if name != HEAD and (fault := _name_fault(_behind_prefix(name))):
             self._found(Damage(REF + name, "ref", fault, readable=True))
         if name == HEAD and value.startswith(_SYMBOLIC):
             self._read_branch_of_head(value.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
@@ -194,7 +209,7 @@ class Rows:
 
     # The format
 
-    def check_stamp(self, *, signed: bool) -> None:
+    def check_stamp(self, *, signed: bool, expiring: bool) -> None:
         """Check that older programs are told if they would misread the store."""
         self.stamp = self._store.get(FORMAT_KEY)
         needed = 1 if self.raw_refs else 0
@@ -202,6 +217,8 @@ class Rows:
             needed = max(needed, SHALLOW_FORMAT)
         if signed:
             needed = max(needed, SIGNED_COMMITS)
+        if expiring:
+            needed = max(needed, EXPIRING_KEYS)
         found = int(self.stamp or b"0")
         if found < needed or found > FORMAT or (self.stamp is not None and not found):
             self.needed_format = needed or 1
@@ -219,6 +236,12 @@ def _readable(row: Row) -> bytes:
 def _by_weight(name: str) -> tuple[int, str]:
     """Branches first, then HEAD, then tags: what several lead to is reported with the first."""
     return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
+
+
+def _behind_prefix(ref: str) -> str:
+    """The name of the branch or tag that a ref is of."""
+    kind, slash, name = ref.partition("/")
+    return name.partition("/")[2] if kind + slash == REMOTES else name
 
 
 def _name_fault(name: str) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from datetime import timedelta
+from os import PathLike
 from typing import TYPE_CHECKING, TypeVar
 
 from vstate.errors import (
@@ -14,6 +16,7 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
+from vstate.repo.dates import parse_ttl
 from vstate.repo.diff import Change
 from vstate.repo.history import Log
 from vstate.repo.policies import Policy
@@ -25,9 +28,14 @@ from vstate.state.working import Staged
 from vstate.state.worktree import Worktree
 
 if TYPE_CHECKING:
+    from vstate.kv.base import KVStore
+    from vstate.objects.ids import ObjectId
+    from vstate.repo.bundle import Progress
     from vstate.repo.combine import Given
     from vstate.repo.merge import MergeResult
+    from vstate.repo.sync import SyncReport
     from vstate.repo.undo import Undo
+    from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
 
 _T = TypeVar("_T")
@@ -51,7 +59,7 @@ class Versioned(Worktree):
       anything else raises CannotLoad.
     """
 
-    # Watching
+    # Other processes
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
@@ -76,6 +84,40 @@ class Versioned(Worktree):
         from vstate.state.watching import Subscription
 
         return Subscription(self.watch(pattern), function)
+
+    def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
+        """A lease, to be entered by `with`: nobody else has one of that name in this store meanwhile.
+
+        A thread renews it. If this process stops for longer than `ttl`, or is gone, another one may take it over;
+        `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a number that grows with each
+        holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
+        raises LeaseHeld, which names him. A lease whose holder has died is free once its row has been seen
+        not to change for its `ttl` and a tenth more: no clocks of different machines are compared.
+        """
+        from vstate.state.lease import Lease  # late, for a quick `import vstate`
+
+        return Lease(self, name, ttl=parse_ttl(ttl), wait=wait)
+
+    # Expiry
+
+    def purge(self) -> Commit | None:
+        """Commit the removal of what has expired on this branch, by itself; None if nothing has.
+
+        It reads no value, and tries again when others commit meanwhile. What is uncommitted here stays so. A
+        merge with somebody who gave such a key a new value keeps that. Raises DetachedHead, StorageError.
+        """
+        from vstate.repo.expiring import purge  # late, for a quick `import vstate`
+
+        with self._alone():
+            branch = self._own_branch()
+            self._settle_landed(branch)
+            purged = purge(self._repo, branch)
+            if purged is None:
+                return None
+            before, commit = purged
+            if before == self._head:
+                self._move(commit)
+            return commit
 
     # History
 
@@ -180,22 +222,70 @@ class Versioned(Worktree):
         with self._alone():
             # Once, though another commit may be HEAD by the time that this one is merged.
             theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
-            result = self._combined(
-                "merge",
-                lambda branch, landing: self._repo.merge(
-                    branch,
-                    theirs,
-                    policy=policy,
-                    message=message,
-                    seen=self._head,
-                    name=name,
-                    landing=landing,
-                ),
-            )
-            if result.commit is not None:
-                self._working.forget(result.merged_keys)
-                self._head = result.commit
-            return result
+            return self._merge(theirs, name, policy, message)
+
+    def _merge(self, theirs: Commit, name: str | None, policy: Given, message: str) -> MergeResult:
+        result = self._combined(
+            "merge",
+            lambda branch, landing: self._repo.merge(
+                branch,
+                theirs,
+                policy=policy,
+                message=message,
+                seen=self._head,
+                name=name,
+                landing=landing,
+            ),
+        )
+        if result.commit is not None:
+            self._working.forget(result.merged_keys)
+            self._head = result.commit
+        return result
+
+    def pull(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        policy: Given = None,
+        message: str = "",
+        progress: Progress | None = None,
+    ) -> MergeResult:
+        """Fetch this branch from another store, and merge it into this state as `merge` does.
+
+        `store` is a store, the name of a remote, a path or URL, or None for the remote `origin`. Raises
+        NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: what was
+        fetched stays then, as `origin/main`.
+        """
+        from vstate.repo import sync  # late, for a quick `import vstate`
+
+        branch = self._own_branch()
+        self._require_clean("pull")
+
+        def merge(commit: ObjectId, name: str) -> MergeResult:
+            with self._alone():
+                return self._merge(self._trusted(self._resolve(commit)), name, policy, message)
+
+        # What takes long, fetching, does not keep other threads from the state.
+        _, result = sync.pull(self._repo, store, branch, merge, remote=None, progress=progress)
+        with self._alone():
+            if self._head is None:
+                self._go_to_newest()
+        return result
+
+    def push(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        force: bool = False,
+        create: bool = False,
+        progress: Progress | None = None,
+    ) -> SyncReport:
+        """Bring this branch to another store, given as for `pull`; what is not committed stays here.
+
+        Raises Diverged if the branch there has commits that this one lacks: `pull` first. See `repo.push`,
+        which also brings other branches, and tags.
+        """
+        return self._repo.push(store, self._own_branch(), force=force, create=create, progress=progress)
 
     def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
         """Commit here what the commit `rev` changed against its first parent; None if that is so already.

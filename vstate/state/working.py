@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
+from vstate.objects.expiry import Expiry, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.overlay import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
+from vstate.state.timed import Timed
 from vstate.state.tracking import is_immutable, is_unshared
 from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
 from vstate.values.pickling import culprit
@@ -25,6 +27,7 @@ KEEP_COUNT = 100_000
 class Baseline(NamedTuple):
     """The committed form of a value in hand: its entry and chunks, and other entries that mean the same.
 
+    The entries are without `expiry`, which is when the key expires.
     `loaded` says that the value was unpickled from the entry and not compared with a second copy yet.
     Pickling it again may give other bytes (shared strings, the order of a set), so a difference is compared
     with what a second, untouched copy gives before it counts as a change; `alternates` remembers that.
@@ -35,6 +38,7 @@ class Baseline(NamedTuple):
     size: int
     loaded: bool
     alternates: frozenset[bytes] = frozenset()
+    expiry: Expiry | None = None
 
 
 class WorkingValues:
@@ -45,6 +49,7 @@ class WorkingValues:
     - `_watched` are the keys of values that may be edited in place: all mutable ones in `values`.
     - `_sealed` are values that nothing outside could reach when they were last compared. They cannot
       change until they are handed out again, so a commit does not look at them.
+    - `timed` has the values of keys that expire, which are not in `values`.
     """
 
     def __init__(self, repo: Repository) -> None:
@@ -52,6 +57,7 @@ class WorkingValues:
         self.values: dict[str, Any] = {}
         self.staged: set[str] = set()
         self.deleted: set[str] = set()
+        self.timed = Timed()
         self._watched: set[str] = set()
         self._sealed: dict[str, Any] = {}
         self._baselines: dict[str, Baseline] = {}
@@ -74,34 +80,53 @@ class WorkingValues:
             if key in self._noticed.values:
                 self.values[key] = self._noticed.values.pop(key)
                 return self.values[key]
+        if self.timed.due:
+            if self.timed.is_over(key):
+                raise missing(key)
+            if key in self.timed.values:
+                return self.timed.values[key]
         if key in self._sealed:
             value = self._sealed.pop(key)
             self._watched.add(key)
-            self.values[key] = value
-            return value
+            return self._in_hand(key, value)
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
-        if data is None:
+        if data is None or self.timed.hides(key, data):
             raise missing(key)
         value, chunks, size, unordered = self._repo.load(key, data)
+        data, expiry = split_expiry(data)
+        if expiry is not None and key not in self.timed.wanted:
+            self.timed.due[key] = expiry.at
         if is_immutable(value):
             self._keep(size)
         else:
             self._watched.add(key)
             # The order of a set can change with each loading; in this one copy it stays what it is now.
             now = frozenset({encode_value(value, chunks).entry} if unordered else ())
-            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternates=now)
-        self.values[key] = value
+            self._baselines[key] = Baseline(data, chunks, size, loaded=True, alternates=now, expiry=expiry)
+        return self._in_hand(key, value)
+
+    def _in_hand(self, key: str, value: Any) -> Any:
+        (self.timed.values if key in self.timed.due else self.values)[key] = value
         return value
 
     def contains(self, key: str, root: ObjectId | None) -> bool:
         """Whether the key is there."""
-        if key in self.values or key in self._sealed:
+        if key in self.values:
             return True
         if self._noticed is not None:
             self._noticed.keys.add(key)
             if key in self._noticed.values:
                 return True
-        return key not in self.deleted and tree.lookup(self._repo.objects.node, root, key) is not None
+        if self.timed.is_over(key):
+            return False
+        if key in self._sealed or key in self.timed.values:
+            return True
+        data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
+        return data is not None and not self.timed.hides(key, data)
+
+    def holds(self, key: str) -> bool:
+        """Whether the key's value is in hand and may differ from the committed one."""
+        return key in self.values or (key in self.timed.values and not self.timed.is_over(key))
 
     def notice_scan(self, prefix: str) -> None:
         """Take note that the keys with this prefix were listed or counted."""
@@ -127,7 +152,10 @@ class WorkingValues:
         if self._noticed is not None:
             self._noticed.keys.add(key)
             self._noticed.values.pop(key, None)
+        if self.timed.is_over(key):
+            self.forget((key,))  # what is set now has nothing to do with what was there
         self._sealed.pop(key, None)
+        self.timed.set(key)
         self.deleted.discard(key)
         self.staged.add(key)
         if is_immutable(value):
@@ -135,6 +163,29 @@ class WorkingValues:
         else:
             self._watched.add(key)
         self.values[key] = value
+
+    def expire(self, key: str, wanted: Expiry | None) -> None:
+        """Stage when a key that is there expires, None for never."""
+        self._require_writable()
+        if self._noticed is not None:
+            self._noticed.keys.add(key)
+            if key in self._noticed.values:
+                self.values[key] = self._noticed.values.pop(key)
+        self.timed.want(key, wanted)
+        self._part_timed({**self.timed.values, **self.values})
+
+    def expiry(self, key: str, root: ObjectId | None) -> Expiry | None:
+        """The expiry of a key that is there, as a commit now would write it."""
+        data = tree.lookup(self._repo.objects.node, root, key)
+        before = None if data is None or self.timed.hides(key, data) else split_expiry(data)[1]
+        if key not in self.staged and key not in self.timed.wanted:
+            return before
+        return self.timed.next(key, before, changed=True, staged=key in self.staged)
+
+    def _part_timed(self, values: dict[str, Any]) -> None:
+        """Take these values as those in hand; what expires goes apart."""
+        self.timed.values = {key: values.pop(key) for key in self.timed.due if key in values}
+        self.values = values
 
     def delete(self, key: str) -> None:
         """Stage a deletion."""
@@ -163,12 +214,15 @@ class WorkingValues:
             self._watched.discard(key)
             self.staged.discard(key)
             self.deleted.discard(key)
+            self.timed.forget(key)
 
     def agree(self, keys: Iterable[str]) -> None:
         """Take what is held for the keys as what another writer committed, since that is the same."""
         for key in keys:
             self.staged.discard(key)
             self.deleted.discard(key)
+            self.timed.wanted.pop(key, None)
+            self.timed.set_at.pop(key, None)
             self._baselines.pop(key, None)
 
     def clear(self) -> None:
@@ -176,6 +230,7 @@ class WorkingValues:
         if self._noticed is not None:
             self._noticed.give_up()
         self.values = {}
+        self.timed.clear()
         self._sealed = {}
         self._baselines = {}
         self._watched = set()
@@ -193,7 +248,11 @@ class WorkingValues:
         """
         if self._noticed is not None:
             self.values = self._noticed.give_up() | self.values
+        self._drop_expired()
         held = self.values
+        if self.timed.values:
+            held |= self.timed.values
+            self.timed.values = {}
         self._held = held
         self.values = {}  # readers now wait for the lock, so that none takes a value being looked at
         try:
@@ -211,12 +270,25 @@ class WorkingValues:
             # What pickling itself made the state load, if a class's code does that.
             held |= {key: value for key, value in self.values.items() if key not in held}
             self.values = held
+            if self.timed.due:
+                self._part_timed(held)
             self._held = None
             self._lent = set()
 
+    def _drop_expired(self) -> None:
+        """Let go of what has expired, and delete it, if anything was changed about it since the last commit."""
+        for key in self.timed.over():
+            touched = key in self.staged or key in self.timed.wanted
+            self.forget((key,))
+            if touched:
+                self.deleted.add(key)
+
     def _compare(self, staged: Staged, root: ObjectId | None) -> None:
         held = staged.held
-        for key in sorted(self._watched | self.staged):
+        for key in sorted(self._watched | self.staged | self.timed.wanted.keys()):
+            if key not in held:  # all that was asked for is another expiry
+                self._compare_expiry(staged, key, root)
+                continue
             unshared = key in self._watched and is_unshared(held, key)
             baseline = self._baselines.get(key)
             if baseline is None:
@@ -226,7 +298,16 @@ class WorkingValues:
             except Exception as error:  # pickling runs the classes' own code, which may raise anything
                 staged.unpicklable[key] = error
                 continue
-            if baseline is None or not self._means_the_same(key, held[key], baseline, encoded):
+            changed = baseline is None or not self._means_the_same(key, held[key], baseline, encoded)
+            before = None if baseline is None else baseline.expiry
+            expiry = before
+            if before is not None or key in self.timed.wanted:
+                # It was set while it was there: what has become of it since is not what it was set to.
+                changed = changed or (key in self.staged and before is not None and before.is_over)
+                expiry = self.timed.next(key, before, changed=changed, staged=key in self.staged)
+                staged.expiries[key] = expiry
+            if changed or expiry != before:
+                encoded = encoded._replace(entry=with_expiry(encoded.entry, expiry))
                 staged.changes[key] = encoded.entry
                 staged.encoded[key] = encoded
                 staged.objects.update(encoded.objects)
@@ -237,18 +318,33 @@ class WorkingValues:
                 staged.changes[key] = None
                 staged.encoded[key] = None
 
+    def _compare_expiry(self, staged: Staged, key: str, root: ObjectId | None) -> None:
+        data = tree.lookup(self._repo.objects.node, root, key)
+        if data is None:  # gone with a commit that the state has moved from since
+            return
+        bare, before = split_expiry(data)
+        expiry = self.timed.next(key, before, changed=False, staged=False)
+        if expiry == before:
+            return
+        staged.expiries[key] = expiry
+        staged.changes[key] = with_expiry(bare, expiry)
+        staged.encoded[key] = Encoded(with_expiry(bare, expiry), {}, (), 0)
+
     def _read_baseline(self, key: str, value: Any, root: ObjectId | None) -> Baseline | None:
         """The committed form of a key that was set without being read; None if there is none."""
         data = tree.lookup(self._repo.objects.node, root, key)
-        if data is None:
+        if data is None or self.timed.hides(key, data):
             return None
+        data, expiry = split_expiry(data)
         if key not in self._watched and not (type(value) in (bytes, str) and len(value) > BLOB_BYTES):
-            return Baseline(data, (), 0, loaded=False)  # a short value gains nothing from the old chunks
+            # A short value gains nothing from the old chunks.
+            return Baseline(data, (), 0, loaded=False, expiry=expiry)
         try:
             entry = self._repo.parse_entry(key, data)
-            baseline = Baseline(data, entry_chunks(entry, self._repo.objects), entry.size, loaded=False)
+            chunks = entry_chunks(entry, self._repo.objects)
+            baseline = Baseline(data, chunks, entry.size, loaded=False, expiry=expiry)
         except CorruptObject:  # the old chunks only save time, and what is damaged may be replaced
-            return Baseline(data, (), 0, loaded=False)
+            return Baseline(data, (), 0, loaded=False, expiry=expiry)
         if key in self._watched:
             self._baselines[key] = baseline
         return baseline
@@ -277,7 +373,7 @@ class WorkingValues:
             baseline = self._baselines.get(key)
             encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
             if key in staged.changes:
-                if encoded.entry != staged.changes[key]:
+                if encoded.entry != split_expiry(staged.changes[key] or b"")[0]:
                     edited.append(key)
             elif baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
                 edited.append(key)
@@ -285,9 +381,15 @@ class WorkingValues:
 
     def settle(self, staged: Staged) -> None:
         """Take what was collected as committed now."""
+        self.timed.settle(staged.expiries)
         for key, encoded in staged.encoded.items():
-            if encoded is not None and key in self._watched:
-                self._baselines[key] = Baseline(encoded.entry, encoded.chunks, encoded.size, loaded=False)
+            if encoded is not None and key in self._watched and key in staged.held:
+                bare, expiry = split_expiry(encoded.entry)
+                self._baselines[key] = Baseline(
+                    bare, encoded.chunks, encoded.size, loaded=False, expiry=expiry
+                )
+            elif key in self._baselines and key not in staged.held and encoded is not None:
+                self._baselines[key] = self._baselines[key]._replace(expiry=staged.expiries[key])
             else:
                 self._baselines.pop(key, None)
             if encoded is not None and key not in self._watched:
@@ -340,13 +442,17 @@ class Noticed:
 
 
 class Staged:
-    """What `collected` found: entries by key (None: deleted), their objects, and what nobody else holds."""
+    """What `collected` found: entries by key (None: deleted), their objects, and what nobody else holds.
+
+    `expiries` are those of the keys that expire, or did.
+    """
 
     def __init__(self, working: WorkingValues, held: dict[str, Any]) -> None:
         self._working = working
         self.held = held
         self.changes: dict[str, bytes | None] = {}
         self.encoded: dict[str, Encoded | None] = {}
+        self.expiries: dict[str, Expiry | None] = {}
         self.objects: NewObjects = {}
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}

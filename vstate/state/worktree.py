@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import datetime, timedelta
 from heapq import merge
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
@@ -26,8 +27,9 @@ from vstate.errors import (
 )
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.objects import tree
-from vstate.objects.commit import Commit, Event
+from vstate.objects import expiry, tree
+from vstate.objects.commit import Commit, Event, microseconds
+from vstate.objects.expiry import is_expired, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
 from vstate.repo.diff import Diff
@@ -38,6 +40,7 @@ from vstate.repo.security import Security
 from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
+from vstate.state.timed import make_expiry
 from vstate.state.working import WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
@@ -75,8 +78,9 @@ class Worktree(RootState):
         super().__init__()
         self._repo = Repository(store, security)
         self._follows_head = branch is None
-        head = self._repo.refs.head()
-        if branch is not None:
+        if branch is None:
+            head = self._repo.refs.head()
+        else:
             check_ref_name(branch)
             head = Head(branch, self._repo.refs.read(HEADS + branch))
         self._head = None if head.commit is None else self._trusted(self._repo.objects.commit(head.commit))
@@ -158,38 +162,62 @@ class Worktree(RootState):
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
             self._working.notice_scan(prefix)
-            staged = sorted(key for key in self._working.staged if key.startswith(prefix))
-            deleted = set(self._working.deleted)
+            staged = sorted(self._touched(prefix))
+            # Of what is staged, or is to expire otherwise, the tree does not say whether it is there.
+            hidden = {*self._working.deleted, *staged}
             root = self._tree
-        last = None
-        committed = (key for key, _ in tree.scan(self._repo.objects.node, root, prefix))
-        for key in merge(committed, staged):
-            if key != last and key not in deleted:
-                yield key
-            last = key
+            here = [key for key in staged if not self._working.timed.is_over(key)]
+        node = self._repo.objects.node
+        entries = tree.scan(node, root, prefix)
+        if tree.expires(node, root):
+            entries = ((key, entry) for key, entry in entries if not is_expired(entry))
+        return merge((key for key, _ in entries if key not in hidden), here)
 
     def count_keys(self, prefix: str) -> int:
         with self._lock:
             self._working.notice_scan(prefix)
-            count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
-            for key in self._working.staged:
-                if key.startswith(prefix) and not self._is_committed(key):
-                    count += 1
-            for key in self._working.deleted:
-                if key.startswith(prefix) and self._is_committed(key):
-                    count -= 1
+            node = self._repo.objects.node
+            over: set[str] = set()
+            if tree.expires(node, self._tree):
+                over.update(tree.expired(node, self._tree, expiry.now(), prefix))
+            count = tree.count_prefix(node, self._tree, prefix) - len(over)
+            for key in self._touched(prefix):
+                count += not self._working.timed.is_over(key)
+            for key in {*self._touched(prefix), *self._working.deleted}:
+                if key.startswith(prefix) and key not in over:
+                    count -= tree.lookup(node, self._tree, key) is not None
             return count
 
-    def _is_committed(self, key: str) -> bool:
-        return tree.lookup(self._repo.objects.node, self._tree, key) is not None
+    def _touched(self, prefix: str) -> set[str]:
+        """The keys with this prefix that are there whatever the tree says, unless they have expired."""
+        touched = self._working.staged | self._working.timed.wanted.keys()
+        return {key for key in touched if key.startswith(prefix)}
 
     def describe_key(self, key: str) -> str:
-        if key in self._working.values:
+        if self._working.holds(key):
             return super().describe_key(key)
         entry = self._repo.entry(self._tree, key)
-        if entry is None:
+        if entry is None or key not in self:
             raise missing(key)
         return describe(entry)
+
+    # Expiry
+
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        key = check_key(key)
+        wanted = None if ttl is None else make_expiry(ttl, sliding=sliding)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            self._working.expire(key, wanted)
+
+    def expires(self, key: str) -> datetime | None:
+        key = check_key(key)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            found = self._working.expiry(key, self._tree)
+        return None if found is None else found.moment
 
     # Committing
 
@@ -291,7 +319,10 @@ class Worktree(RootState):
         foreign: list[str] = []
         agreed: list[str] = []
         conflicts: list[str] = []
-        for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
+        at = microseconds(theirs.time)
+        for key, old, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
+            if key in changes and new is None and is_expired(old, at):
+                continue  # removing what had expired changed nothing
             if key in changes:
                 (agreed if changes[key] == new else conflicts).append(key)
             else:
@@ -403,6 +434,10 @@ class Worktree(RootState):
             for key in moved & saved.keys():
                 if key in restored:
                     self._working.set(key, restored[key])
+                    encoded = saved[key]
+                    wanted = None if encoded is None else split_expiry(encoded.entry)[1]
+                    if wanted != self._working.expiry(key, self._tree):
+                        self._working.expire(key, wanted)
                 else:
                     self._working.delete(key)
             if failures:
@@ -477,7 +512,11 @@ class Worktree(RootState):
         return self._repo.resolve(rev, head=self._own_head())
 
     def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
-        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`."""
+        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`.
+
+        What has expired is not in the working state: it counts as removed since `old`, but not since HEAD, as
+        no commit is due for it.
+        """
         if new is not None:
             before = self._tree if old is None else self._trusted(self._resolve(old)).tree
             return self._repo.diff(before, self._trusted(self._resolve(new)).tree)
@@ -485,17 +524,23 @@ class Worktree(RootState):
             with self._working.collected(self._tree) as staged:
                 changes, reader = dict(staged.changes), staged.reader()
             node = self._repo.objects.node
+            at = expiry.now()
             if old is None:
                 pairs = [
-                    KeyChange(key, tree.lookup(node, self._tree, key), data)
+                    KeyChange(key, None if is_expired(before, at) else before, data)
                     for key, data in sorted(changes.items())
+                    for before in (tree.lookup(node, self._tree, key),)
                 ]
+                pairs = [change for change in pairs if change.old != change.new]
             else:
                 before = self._trusted(self._resolve(old)).tree
                 moved = {
                     change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)
                 }
-                for key, data in changes.items():
+                for key, data in [
+                    *((key, None) for key in tree.expired(node, self._tree, at)),
+                    *changes.items(),
+                ]:
                     moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
         return self._repo.make_diff(pairs, reader)
@@ -610,4 +655,11 @@ class _Savepoint:
 
 
 def _same(one: Encoded | None, other: Encoded | None) -> bool:
-    return (one and one.entry) == (other and other.entry)
+    """Whether the two are the same change. What slides is begun anew each time that one looks."""
+    if one is None or other is None:
+        return one is other
+    if one.entry == other.entry:
+        return True
+    (bare, expiry), (other_bare, other_expiry) = split_expiry(one.entry), split_expiry(other.entry)
+    slides = expiry is not None and other_expiry is not None and 0 < expiry.ttl == other_expiry.ttl
+    return bare == other_bare and (slides or expiry == other_expiry)

@@ -301,6 +301,29 @@ class KVStoreTests:
         assert _in_threads(8, create) == []
         assert [store.get("key")] == [str(number).encode() for number in winners]
 
+    def test_swap_is_apart_from_plain_writes(self, store: KVStore) -> None:
+        """A value that was set stays until a swap that expected it takes it away."""
+        taken: dict[bytes | None, bytes | None] = {}
+        seen: list[tuple[bytes, bytes | None]] = []
+
+        def swap() -> None:
+            for number in range(40):
+                old, new = store.get("key"), b"swap %d" % number
+                if store.compare_and_swap("key", old, new):
+                    taken[new] = old
+
+        def write() -> None:
+            for number in range(40):
+                value = b"set %d" % number
+                store.set("key", value)
+                seen.append((value, store.get("key")))
+
+        assert _in_threads(2, lambda thread: (swap, write)[thread]()) == []
+        for value, found in seen:
+            while found != value:
+                assert found in taken, f"{value!r} was overwritten by a swap that expected something else"
+                found = taken[found]
+
     # the given methods
 
     def test_get_many(self, store: KVStore) -> None:
@@ -496,6 +519,21 @@ class KVStoreTests:
         assert _in_threads(4, move) == []
         assert store.get("r/heads/main") == b"x" * 32
         assert len(list(store.keys("o/"))) == 32
+
+    def test_two_transacts_cannot_both_expect_what_the_other_writes(self, store: KVStore) -> None:
+        """An expectation about a key that is not written holds as well until the writes are done."""
+        if not store.transactional:
+            pytest.skip("the store has no transactions")
+        for _ in range(20):
+            store.set_many({"a": b"0", "b": b"0"})
+            results: list[bool] = []
+
+            def write(thread: int, results: list[bool] = results) -> None:
+                mine, other = ("a", "b")[:: 1 - 2 * thread]
+                results.append(store.transact({mine: b"1"}, {other: b"0"}))
+
+            assert _in_threads(2, write) == []
+            assert sorted(results) == [False, True]
 
     # durability
 

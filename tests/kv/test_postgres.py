@@ -1,0 +1,1251 @@
+"""Postgres, against the shipped suite, and what it promises beyond: real servers, processes, kills and cuts."""
+
+import copy
+import operator
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from postgres_proxy import Pooler, Proxy, at_commit
+from postgres_server import PASSWORD, PostgresServer
+
+from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
+from vstate.kv.postgres import Postgres
+from vstate.kv.postgres_transactions import MAX_VALUE_BYTES, MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
+from vstate.testing import KVStoreTests
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+Start = Callable[..., PostgresServer]
+
+
+class TestPostgres(KVStoreTests):
+    @pytest.fixture
+    def store(self, postgres_dsn: str, postgres_table: str) -> Iterator[Postgres]:
+        with Postgres(postgres_dsn, table=postgres_table) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, postgres_dsn: str, postgres_table: str) -> Callable[[], Postgres]:
+        return lambda: Postgres(postgres_dsn, table=postgres_table)
+
+
+@pytest.fixture
+def store(postgres_dsn: str, postgres_table: str) -> Iterator[Postgres]:
+    with Postgres(postgres_dsn, table=postgres_table) as store:
+        yield store
+
+
+@pytest.fixture
+def sql(postgres_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the test's own."""
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def proxy(postgres_dsn: str) -> Iterator[Proxy]:
+    with Proxy(_port(postgres_dsn)) as proxy:
+        yield proxy
+
+
+def _port(dsn: str) -> int:
+    return int(psycopg.conninfo.conninfo_to_dict(dsn)["port"])
+
+
+def _object(number: int) -> str:
+    return f"o/{number * 0x9E3779B97F4A7C15 % 2**256:064x}"
+
+
+def _number(value: bytes | None) -> int:
+    return int(value or b"0")
+
+
+def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _together(*works: Callable[[], object]) -> None:
+    """Run them at once, each in a thread; the first error comes out."""
+    errors: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+# Opening, and what is shown
+
+
+def test_the_first_write_makes_the_table(
+    postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """Neither opening nor reading makes one, and an absent table reads as an empty store."""
+
+    def tables() -> int:
+        return sql.execute("SELECT count(*) FROM pg_class WHERE relname = %s", (postgres_table,)).fetchone()[
+            0
+        ]  # type: ignore[index]
+
+    with Postgres(postgres_dsn, table=postgres_table) as store:
+        assert (store.get("key"), list(store.keys()), list(store.items())) == (None, [], [])
+        assert (store.get_many(["a", "b"]), store.present(["a"])) == ({}, set())
+        assert store.transact({}, {"key": None}) is True
+        with store.listening("key") as wait:
+            wait(0.01)
+        assert tables() == 0
+        store.set("key", b"value")
+        assert tables() == 1
+
+
+def test_without_create_an_absent_table_is_not_found(
+    postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """NotFound comes at once, and nothing is made."""
+    with pytest.raises(NotFound, match="no such table"):
+        Postgres(postgres_dsn, table=postgres_table, create=False)
+    Postgres(postgres_dsn, table=postgres_table).set("key", b"value")
+    with Postgres(postgres_dsn, table=postgres_table, create=False) as store:
+        assert store.get("key") == b"value"
+
+
+def test_many_may_make_the_table_at_once(postgres_dsn: str, postgres_table: str) -> None:
+    """Processes and threads that begin at the same moment make one table, and none fails."""
+    program = f"""
+import sys
+from vstate.kv.postgres import Postgres
+with Postgres({postgres_dsn!r}, table={postgres_table!r}) as store:
+    store.get("warm")
+    sys.stdin.readline()
+    store.set(sys.argv[1], b"1")
+"""
+    processes = [_start(program, number) for number in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(Postgres(postgres_dsn, table=f"public.{postgres_table}")) for _ in range(4)
+        ]
+        _together(*(lambda s=store, n=n: s.set(f"thread{n}", b"1") for n, store in enumerate(stores)))  # type: ignore[misc]
+        assert [process.wait(60) for process in processes] == [0, 0, 0]
+        for process in processes:
+            process.communicate()
+        assert len(list(stores[0].keys())) == 7
+
+
+def test_two_tables_are_apart(
+    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
+) -> None:
+    """Also in two schemas; with the schema before its name a table is the same as without."""
+    sql.execute(f"CREATE SCHEMA {postgres_table}")
+    with (
+        Postgres(postgres_dsn, table=f"{postgres_table}_2") as second,
+        Postgres(postgres_dsn, table=f"{postgres_table}.{postgres_table}") as third,
+        Postgres(postgres_dsn, table=f"public.{postgres_table}") as same,
+    ):
+        stores = (store, second, third)
+        for number, each in enumerate(stores):
+            assert each.compare_and_swap("key", None, b"%d" % number)
+        assert [list(each.items()) for each in stores] == [[("key", b"%d" % n)] for n in range(3)]
+        second.delete("key")
+        assert same.get("key") == b"0"
+        assert same.compare_and_swap("key", b"0", b"new")
+        assert store.get("key") == b"new"
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64, ".a", "a.", "%s", None, 7],
+)  # fmt: skip
+def test_a_wrong_table_is_refused(table: Any) -> None:
+    """What is not an identifier raises InvalidInput, before any connection is made."""
+    with pytest.raises(InvalidInput, match="not a table's name"):
+        Postgres("postgresql://127.0.0.1:1/db", table=table)
+
+
+def test_names_that_mean_something_are_quoted(postgres_dsn: str, sql: psycopg.Connection[Any]) -> None:
+    """A keyword of SQL is a table's name like any other, and capitals count."""
+    for table in ("select", "Select"):
+        sql.execute(f'DROP TABLE IF EXISTS "{table}"')
+        with Postgres(postgres_dsn, table=table) as store:
+            assert store.transact({"key": b"value", _object(1): b"object"}, {"key": None})
+            assert dict(store.items()) == {"key": b"value", _object(1): b"object"}
+        sql.execute(f'DROP TABLE "{table}"')
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"timeout": 0}, {"timeout": float("inf")}, {"timeout": "1"}, {"timeout": True}, {"connections": 1}]
+    + [{"connections": 2.5}, {"connections": None}, {"dsn": 7}, {"dsn": b"postgresql://host/db"}],
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    """An option that means nothing raises InvalidInput, before any connection is made."""
+    with pytest.raises(InvalidInput):
+        Postgres(**({"dsn": "postgresql://127.0.0.1:1/db"} | options))
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://user:hunt@er2@host/db",
+        "postgresql://user:hunt/er2@host/db",
+        "postgresql://user:12/er2@host/db",
+        "postgresql://user:hunter2@host:hunter2/db",
+        "postgresql://user:hunter2@host:99999/db",
+        "postgresql://user:hunter2@[host/db",
+        "postgresql://user:hunter2%zz@host/db",
+        "postgresql://user@host/db?hunter2=1",
+        "postgresql+psycopg://user:hunter2@host/db",
+        "mysql://user:hunter2@host/db",
+        "user:hunter2@host/db",
+        "hunter2",
+        "host=x password='hunter2",
+        "host=x hunter2=1",
+        "",
+    ][:-1],
+)
+def test_an_unreadable_address_shows_nothing_of_itself(dsn: str) -> None:
+    """It raises InvalidInput with nothing of the text in it, or behind it."""
+    with pytest.raises(InvalidInput) as caught:
+        Postgres(dsn)
+    shown = "".join(traceback.format_exception(caught.value)[-1:]) + repr(vars(caught.value))
+    assert "er2" not in shown
+    assert "hunt" not in shown
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_nothing_shows_the_password(postgres_dsn: str, postgres_table: str) -> None:
+    """Neither repr nor location nor an error has it; host, database and table they do have."""
+    store = Postgres(postgres_dsn, table=postgres_table)
+    port = _port(postgres_dsn)
+    assert repr(store) == f"Postgres('postgresql://127.0.0.1:{port}/postgres', table={postgres_table!r})"
+    assert store.location == f"postgresql://127.0.0.1:{port}/postgres?table={postgres_table}"
+    wrong = postgres_dsn.replace("//postgres:", "//nosuch:")
+    for dsn in (wrong, postgres_dsn.replace("hunter2", "hunter3"), postgres_dsn + "x"):
+        with pytest.raises(StoreUnavailable, match=r"cannot connect to postgresql://127\.0\.0\.1") as caught:
+            Postgres(dsn, table=postgres_table).set("key", b"value")
+        text = "".join(traceback.format_exception(caught.value))
+        assert PASSWORD not in text
+        assert "%25%2F%40" not in text
+        assert caught.value.outcome_unknown is False
+
+
+def test_a_wrong_password(postgres_dsn: str) -> None:
+    """It is told apart from a server that is not there, and at once."""
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match='password authentication failed for user "postgres"'):
+        Postgres(postgres_dsn.replace("hunter2", "hunter3")).get("key")
+    with pytest.raises(StoreUnavailable, match="Connection refused"):
+        Postgres("postgresql://postgres@127.0.0.1:1/postgres").get("key")
+    with pytest.raises(StoreUnavailable, match='database "nosuch" does not exist'):
+        Postgres(postgres_dsn.rpartition("/")[0] + "/nosuch").get("key")
+    assert time.monotonic() - began < 5
+
+
+def test_pickling_needs_an_address_without_a_password(
+    postgres_dsn: str, postgres_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one, it would be in the pickle; without, the other process opens the same table, with the same options."""
+    with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
+        pickle.dumps(store)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    dsn = f"postgresql://postgres@127.0.0.1:{_port(postgres_dsn)}/postgres"
+    with Postgres(dsn, table=postgres_table, timeout=20, connections=3) as store:
+        store.set("key", b"value")
+        with copy.copy(store) as other:
+            assert other.get("key") == b"value"
+            assert other.__reduce__() == store.__reduce__()
+        assert PASSWORD.encode() not in pickle.dumps(store)
+        with get_context("spawn").Pool(1) as pool:
+            assert pool.apply(operator.methodcaller("compare_and_swap", "key", b"value", b"new"), (store,))
+            assert store.get("key") == b"new"
+
+
+def test_a_closed_store_says_so(store: Postgres) -> None:
+    """Closing twice is fine; using it afterwards is InvalidInput."""
+    store.set("key", b"value")
+    store.close()
+    store.close()
+    for call in (lambda: store.get("key"), lambda: store.set("key", b""), lambda: list(store.keys())):
+        with pytest.raises(InvalidInput, match="is closed"):
+            call()
+
+
+# Other programs' tables, rights, limits
+
+
+def test_the_table_of_another_program(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """It is refused by reads and by writes, and stays as it is."""
+    sql.execute(f"CREATE TABLE {postgres_table} (id int, key text)")
+    for call in (lambda: store.get("key"), lambda: store.set("key", b"value"), lambda: list(store.items())):
+        with pytest.raises(InvalidInput, match="another program"):
+            call()
+    assert sql.execute(f"SELECT * FROM {postgres_table}").fetchall() == []
+
+
+def test_a_newer_format_is_refused(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """A table of a later version says that an upgrade is needed."""
+    sql.execute(f"CREATE TABLE {postgres_table} (key bytea, packed bytea)")
+    sql.execute(f"COMMENT ON TABLE {postgres_table} IS 'vstate 99'")
+    for call in (lambda: store.get("key"), lambda: store.set("key", b"value")):
+        with pytest.raises(UnsupportedFormat, match="99"):
+            call()
+
+
+def test_a_dropped_table_is_not_made_again(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """Under an open store, that would hide what happened."""
+    store.set("key", b"value")
+    sql.execute(f"DROP TABLE {postgres_table}")
+    for call in (
+        lambda: store.get("key"),
+        lambda: store.set("key", b"value"),
+        lambda: store.exclusively(dict),
+    ):
+        with pytest.raises(StoreUnavailable, match="was dropped"):
+            call()
+
+
+def test_missing_rights_are_named(
+    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
+) -> None:
+    """A role that may not, is told what it needs; one that may only read, reads."""
+    role = f"r{postgres_table}"
+    sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    dsn = postgres_dsn.replace(f"postgres:{postgres_dsn.split('//postgres:')[1].split('@')[0]}", f"{role}:x")
+    with Postgres(dsn, table=postgres_table) as theirs:
+        with pytest.raises(StoreUnavailable, match=r"permission denied for schema public.*CREATE there"):
+            theirs.set("key", b"value")
+        store.set("key", b"value")
+        with pytest.raises(StoreUnavailable, match=r"permission denied for table .*SELECT, INSERT"):
+            theirs.get("key")
+        sql.execute(f"GRANT SELECT ON {postgres_table} TO {role}")
+        assert theirs.get("key") == b"value"
+        with pytest.raises(StoreUnavailable, match="permission denied for table") as caught:
+            theirs.compare_and_swap("key", b"value", b"new")
+        assert caught.value.outcome_unknown is False
+        with theirs.listening("key") as wait:
+            wait(0.01)
+    assert store.get("key") == b"value"
+
+
+def test_a_missing_schema(postgres_dsn: str) -> None:
+    """It has to be made by hand, and the message says so."""
+    with Postgres(postgres_dsn, table="nosuch.table") as store:
+        assert store.get("key") is None
+        with pytest.raises(InvalidInput, match="CREATE SCHEMA"):
+            store.set("key", b"value")
+
+
+def test_a_read_only_database(start_postgres: Start) -> None:
+    """Reading works, writing says that it does not; after that it works again."""
+    server = start_postgres()
+    with Postgres(server.dsn) as store:
+        store.set("key", b"value")
+    with psycopg.connect(server.dsn, autocommit=True) as sql:
+        sql.execute("ALTER DATABASE postgres SET default_transaction_read_only = on")
+    with Postgres(server.dsn) as store:
+        assert store.get("key") == b"value"
+        with pytest.raises(StoreUnavailable, match="read-only"):
+            store.set("key", b"new")
+        assert store.get("key") == b"value"
+
+
+def test_isolation_is_not_left_to_the_database(start_postgres: Start) -> None:
+    """With transactions serialisable by default, nothing fails and nothing is lost."""
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as sql:
+        sql.execute("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'")
+    with Postgres(server.dsn) as store:
+        _together(*[lambda: _increment(store, "counter", 20)] * 4)
+        assert store.get("counter") == b"80"
+
+
+def test_too_many_connections(start_postgres: Start) -> None:
+    """A server without room says so at first; later, the store waits for room."""
+    server = start_postgres(max_connections="8", superuser_reserved_connections="0", max_wal_senders="0")
+    with Postgres(server.dsn, timeout=20) as store, ExitStack() as taken:
+        store.set("key", b"value")
+        held = [taken.enter_context(psycopg.connect(server.dsn)) for _ in range(7)]
+        with pytest.raises(StoreUnavailable, match="too many clients"):
+            Postgres(server.dsn).get("key")
+        threading.Timer(0.5, held[0].close).start()
+        # The one connection that it has is the plan's.
+        assert store.exclusively(lambda: {"key": (store.get("key") or b"") + b"!"})
+        assert store.get("key") == b"value!"
+
+
+def test_a_full_disk_loses_nothing(start_postgres: Start, tmp_path: Path) -> None:
+    """StoreFull, nothing of the transaction is there, and with room again it goes on."""
+    server = start_postgres()
+    place = server.directory / "small"
+    place.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=6m,mode=777", "tmpfs", str(place)], capture_output=True
+        ).returncode
+    ):
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        os.chown(place, *(server.directory.stat().st_uid, server.directory.stat().st_gid))
+        with psycopg.connect(server.dsn, autocommit=True) as sql, Postgres(server.dsn) as store:
+            sql.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+            sql.execute("ALTER DATABASE postgres SET default_tablespace = 'small'")
+            assert store.transact({"ref": b"1", _object(0): os.urandom(100_000)}, {"ref": None})
+            ballast = place / "ballast"
+            ballast.write_bytes(bytes(4_000_000))
+            with pytest.raises(StoreFull, match=r"disk .* is full"):
+                store.transact({"ref": b"2", _object(1): os.urandom(5_000_000)}, {"ref": b"1"})
+            assert store.get("ref") == b"1"
+            assert list(store.keys("o/")) == [_object(0)]
+            ballast.unlink()
+            assert store.transact({"ref": b"2", _object(1): os.urandom(500_000)}, {"ref": b"1"})
+        server.stop()
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
+    """More than a row can hold raises InvalidInput, before anything is sent."""
+    with pytest.raises(InvalidInput, match="at most"):
+        store.set("key", bytes(MAX_VALUE_BYTES + 1))
+    assert "key" not in store
+
+
+@pytest.mark.skipif("VSTATE_SOAK" not in os.environ, reason="takes 10 GB of memory: set VSTATE_SOAK")
+def test_the_longest_value(store: Postgres) -> None:
+    """What is within the limit goes in, and comes out."""
+    value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
+    value += bytes(MAX_VALUE_BYTES - len(value))
+    assert store.transact({"key": value}, {"key": None})
+    assert store.get("key") == value
+    store.delete("key")
+
+
+# Rows
+
+
+def test_what_is_unchanged_is_not_written(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """Setting the same bytes again leaves no dead row behind."""
+
+    def versions() -> set[Any]:
+        return set(sql.execute(f"SELECT key, xmin, ctid FROM {postgres_table}").fetchall())
+
+    contents = {_object(number): b"x" * 3000 for number in range(10)} | {"r/heads/main": b"1"}
+    store.set_many(contents)
+    before = versions()
+    store.set_many(contents)
+    assert store.transact(contents, {"r/heads/main": b"1"})
+    assert versions() == before
+    store.set(_object(1), b"y")
+    assert len(versions() - before) == 1
+
+
+def test_objects_take_33_bytes_of_key_and_no_mark(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """Only other rows say whose transaction wrote them; values are not compressed again."""
+    assert store.transact({_object(1): bytes(100_000), "ref": b"1", "": b"empty"}, {"ref": None})
+    rows = sql.execute(
+        f"SELECT octet_length(key), swap IS NULL, pg_column_size(value) FROM {postgres_table} ORDER BY 1"
+    ).fetchall()
+    assert rows == [(0, False, 6), (3, False, 2), (33, True, 100_000)]
+
+
+@pytest.mark.parametrize("expecting", [False, True])
+def test_a_large_change_is_one_transaction(store: Postgres, expecting: bool) -> None:
+    """Several statements' worth of rows: all of them, or none if the expectation does not hold."""
+    store.set("ref", b"1")
+    objects = {_object(number): os.urandom(STATEMENT_BYTES // 3) for number in range(8)}
+    many = {f"n/{number:05}": b"%d" % number for number in range(STATEMENT_ROWS + 10)}
+    expected = {"ref": b"1"} if expecting else {}
+    if expecting:
+        assert store.transact({**objects, **many, "ref": b"2"}, {"ref": b"0"}) is False
+        assert list(store.keys("o/")) == []
+    assert store.transact({**objects, **many, "ref": b"2"}, expected) is True
+    assert dict(store.items()) == {**objects, **many, "ref": b"2"}
+    assert store.transact({**dict.fromkeys([*objects, *many]), "ref": b"3"}, {"ref": b"2"})
+    assert dict(store.items()) == {"ref": b"3"}
+
+
+def test_a_large_change_that_loses_halfway_writes_nothing(store: Postgres) -> None:
+    """The expectation is met when it is looked at first, and not any more when the locks are there."""
+    store.set("ref", b"1")
+    objects: dict[str, bytes | None] = {_object(n): os.urandom(STATEMENT_BYTES // 2) for n in range(4)}
+    results = []
+    entered = threading.Event()
+
+    def plan() -> dict[str, bytes | None]:
+        entered.set()
+        time.sleep(0.5)  # the other has looked by then, and waits for its locks
+        return {"ref": b"theirs"}
+
+    def lose() -> None:
+        entered.wait()
+        results.append(store.transact({**objects, "ref": b"2"}, {"ref": b"1"}))
+
+    _together(lambda: store.exclusively(plan), lose)
+    assert results == [False]
+    assert dict(store.items()) == {"ref": b"theirs"}
+
+
+def test_items_come_in_pages_by_size(store: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long values end a page early, and none is left out or comes twice."""
+    monkeypatch.setattr("vstate.kv.postgres.ITEMS_BYTES", 10_000)
+    monkeypatch.setattr("vstate.kv.postgres.ITEMS_PER_PAGE", 7)
+    contents = {f"n/{n:03}": os.urandom((n * 977) % 9_000) for n in range(100)} | {"n/x": bytes(50_000)}
+    store.set_many(contents)
+    listed = list(store.items("n/"))
+    assert dict(listed) == contents
+    assert len(listed) == len(contents)
+
+
+# Round trips
+
+
+def test_how_often_the_server_is_asked(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
+    """Everything is one round trip, but for a plan; cold, five more for the handshake with a password."""
+
+    def trips(call: Callable[[], object]) -> int:
+        before = proxy.round_trips
+        call()
+        return proxy.round_trips - before
+
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as store:
+        store.set_many({"ref": b"1", "format": b"1", _object(1): b"object"})
+        objects: dict[str, bytes | None] = {_object(n): os.urandom(900) for n in range(2, 30)}
+        move = {**objects, "ref": b"2", "reflog/1": b"line", "gone": None}
+        assert trips(lambda: store.transact(move, {"ref": b"1", "format": b"1"})) == 1
+        assert trips(lambda: store.transact(move, {"ref": b"1"})) == 1
+        assert trips(lambda: store.compare_and_swap("ref", b"2", b"3")) == 1
+        assert trips(lambda: store.get("ref")) == 1
+        assert trips(lambda: store.get_many([*objects, "ref"])) == 1
+        assert trips(lambda: store.present([*objects, "ref"])) == 1
+        assert trips(lambda: list(store.items("reflog/"))) == 1
+        assert trips(lambda: store.set("a", b"1")) == 1
+        assert trips(lambda: store.set_many(objects)) == 1  # type: ignore[arg-type]
+        assert trips(lambda: store.delete_many(list(objects))) == 1
+        assert trips(lambda: store.exclusively(lambda: {"a": b"2"})) == 2
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as store:
+        assert trips(lambda: store.get("ref")) <= 6
+        assert trips(lambda: store.get("ref")) == 1
+
+
+def test_a_transact_is_one_transaction(start_postgres: Start) -> None:
+    """The server counts one for each, whether it succeeds or not, and a sync only for those that do."""
+    server = start_postgres(autovacuum="off")
+    statistics = "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
+    with psycopg.connect(server.dsn_of("postgres", PASSWORD, "template1"), autocommit=True) as sql:
+
+        def transactions() -> int:
+            return int(sql.execute(statistics).fetchone()[1])  # type: ignore[index]
+
+        counts = []
+        for calls in (0, 50):
+            before = transactions()
+            with Postgres(server.dsn) as store:
+                for number in range(calls):
+                    writes = {
+                        "ref": b"%d" % number,
+                        _object(number): os.urandom(500),
+                        f"reflog/{number}": b"x",
+                    }
+                    assert store.transact(writes, {"ref": b"%d" % (number - 1) if number else None})
+                    assert not store.transact(writes, {"ref": None})
+            # They are counted when a session ends at the latest.
+            deadline = time.monotonic() + 5
+            while transactions() - before < calls * 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            counts.append(transactions() - before)
+    assert counts[0] == 0
+    assert 100 <= counts[1] <= 100 + 4  # the connection itself, and making the table
+
+
+# Many writers
+
+
+def _increment(store: Postgres, key: str, times: int) -> None:
+    for _ in range(times):
+        while True:
+            old = store.get(key)
+            if store.compare_and_swap(key, old, b"%d" % (_number(old) + 1)):
+                break
+
+
+INCREMENT = """
+import sys
+from vstate.kv.postgres import Postgres
+with Postgres(sys.argv[1], table=sys.argv[2]) as store:
+    for _ in range(int(sys.argv[3])):
+        while True:
+            old = store.get("counter")
+            if store.compare_and_swap("counter", old, b"%d" % (int(old or b"0") + 1)):
+                break
+"""
+
+
+def test_four_processes_lose_no_increment(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
+    """Each increments one counter, absent at first, by compare_and_swap."""
+    processes = [_start(INCREMENT, postgres_dsn, postgres_table, 50) for _ in range(4)]
+    assert [process.communicate() and process.returncode for process in processes] == [0] * 4
+    assert store.get("counter") == b"200"
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_swaps_of_an_object_are_apart_from_plain_writes(store: Postgres, absent: bool) -> None:
+    """Objects have no locks by key, so whoever expects something of one keeps all others out."""
+    for _ in range(20):
+        store.delete(_object(1))
+        if not absent:
+            store.set(_object(1), b"old")
+        results: list[bool] = []
+        expected = None if absent else b"old"
+        _together(
+            lambda: results.append(store.compare_and_swap(_object(1), expected, b"swapped")),  # noqa: B023
+            lambda: store.set(_object(1), b"set"),
+        )
+        # Either it came first and was overwritten, or it came too late.
+        assert store.get(_object(1)) == b"set"
+
+
+def test_opposite_orders_do_not_deadlock(store: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions that swap the same keys in opposite orders follow one another."""
+    monkeypatch.setattr(
+        "vstate.kv.postgres_session.UNDONE", ()
+    )  # one that the server undoes is an error here
+    names = [f"r/{number}" for number in range(12)]
+    store.set_many(dict.fromkeys(names, b"0"))
+
+    def work(order: int) -> None:
+        for _ in range(20):
+            while True:
+                old = store.get_many(names)
+                new = dict.fromkeys(names, b"%d" % (_number(old[names[0]]) + 1))
+                if store.transact(dict([*new.items()][::order]), dict([*old.items()][::order])):
+                    break
+
+    _together(lambda: work(1), lambda: work(-1), lambda: work(1), lambda: work(-1))
+    assert set(store.get_many(names).values()) == {b"80"}
+
+
+def test_writers_of_the_same_objects_do_not_deadlock(
+    store: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do those that have no key in common but objects, in opposite orders."""
+    monkeypatch.setattr("vstate.kv.postgres_session.UNDONE", ())
+    start = threading.Barrier(2)
+
+    def work(order: int) -> None:
+        for number in range(15):
+            objects = [(_object(1000 * number + n), b"x" * 200) for n in range(800)]
+            start.wait()
+            assert store.transact({f"r/{order}": b"%d" % number, **dict(objects[::order])}, {})
+
+    _together(lambda: work(1), lambda: work(-1))
+    assert len(list(store.keys("o/"))) == 15 * 800
+
+
+def test_a_deadlock_with_another_program_is_tried_again(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """The server ends the transaction of one of the two; a store's is carried out afterwards."""
+    store.set_many({"a": b"1", "b": b"1"})
+    sql.execute("SET deadlock_timeout = '10s'")  # so that the store's transaction finds it out first
+    with sql.transaction():
+        sql.execute(f"UPDATE {postgres_table} SET value = '2' WHERE key = 'b'")
+        writer = threading.Thread(target=lambda: store.transact({"a": b"3", "b": b"3"}, {"a": b"1"}))
+        writer.start()
+        time.sleep(0.5)  # it has written a, and waits for b
+        sql.execute(f"UPDATE {postgres_table} SET value = '2' WHERE key = 'a'")
+    writer.join()
+    assert store.get("b") in (b"2", b"3")
+    assert store.get("a") in (b"2", b"3")
+    assert store.get("a") == store.get("b")
+
+
+def test_more_keys_than_locks(store: Postgres) -> None:
+    """Of very many keys at a time the table is locked as a whole, which keeps the same promises."""
+    names = [f"n/{number:05}" for number in range(MOST_LOCKS * 3)]
+    store.set_many(dict.fromkeys(names, b"0"))
+
+    def swap_all() -> None:
+        for _ in range(10):
+            while True:
+                old = store.get_many(names)
+                new = dict.fromkeys(names, b"%d" % (_number(old[names[0]]) + 1))
+                if store.transact(new, old):
+                    break
+
+    def swap_one() -> None:
+        for _ in range(30):
+            while True:
+                old = store.get("other")
+                if store.compare_and_swap("other", old, b"%d" % (_number(old) + 1)):
+                    break
+
+    _together(swap_all, swap_all, swap_one, swap_one)
+    assert set(store.get_many(names).values()) == {b"20"}
+    assert store.get("other") == b"60"
+
+
+def test_eight_threads_use_one_store(store: Postgres) -> None:
+    """More threads than connections: each reads what it wrote, whatever the others do."""
+
+    def work(thread: int) -> None:
+        for number in range(15):
+            key = f"{thread}/{number}"
+            writes: dict[str, bytes | None] = {key: b"1", _object(thread * 100 + number): os.urandom(2000)}
+            assert store.transact(writes, {key: None})
+            assert store.get(key) == b"1"
+            assert len(store.get_many(writes)) == 2
+            assert len(list(store.keys(f"{thread}/"))) == number + 1
+
+    _together(*(lambda thread=thread: work(thread) for thread in range(8)))  # type: ignore[misc]
+    assert len(list(store.keys())) == 240
+
+
+@pytest.mark.parametrize("connections", [2, 5])
+def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, connections: int) -> None:
+    """Plans and swaps by more threads than there are connections lose nothing, and do not wait for one another."""
+    with Postgres(postgres_dsn, table=postgres_table, connections=connections, timeout=60) as store:
+        store.set("counter", b"0")
+
+        def plan() -> dict[str, bytes | None]:
+            before = store.get("counter")
+            objects = list(store.keys("o/"))
+            time.sleep(0.002)
+            assert store.get("counter") == before
+            return {"counter": b"%d" % (_number(before) + 1), **dict.fromkeys(objects)}
+
+        def alone() -> None:
+            for _ in range(10):
+                assert store.exclusively(plan)
+
+        def beside() -> None:
+            for _ in range(20):
+                _increment(store, "counter", 1)
+                store.set(_object(threading.get_ident()), b"object")
+
+        _together(*[alone, beside] * 4)
+        assert store.get("counter") == b"120"
+
+
+def test_exclusively_lets_readers_and_vacuum_go_on(
+    store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
+) -> None:
+    """A reader does not wait for the plan, nor the plan for a VACUUM of the table, which can take hours."""
+    store.set("key", b"old")
+    seen = []
+
+    def plan() -> dict[str, bytes | None]:
+        _together(lambda: seen.append(store.get("key")))
+        return {"key": b"new"}
+
+    with sql.transaction():
+        sql.execute(f"LOCK TABLE {postgres_table} IN SHARE UPDATE EXCLUSIVE MODE")  # which is VACUUM's
+        store.exclusively(plan)
+    assert seen == [b"old"]
+    assert store.get("key") == b"new"
+
+
+def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres) -> None:
+    """Its comparison is made after the wait, not with what it saw before."""
+    store.set("key", b"1")
+    entered = threading.Event()
+    results = []
+
+    def plan() -> dict[str, bytes | None]:
+        entered.set()
+        time.sleep(0.3)
+        return {"key": b"2"}
+
+    def swap() -> None:
+        entered.wait()
+        results.append(store.compare_and_swap("key", b"1", b"mine"))
+        results.append(store.compare_and_swap("key", b"2", b"mine"))
+
+    _together(lambda: store.exclusively(plan), swap)
+    assert results == [False, True]
+
+
+def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
+    """After `timeout` seconds a writer that others keep out raises StoreUnavailable, and has written nothing."""
+    store.set("key", b"1")
+    with Postgres(postgres_dsn, table=postgres_table, timeout=0.3) as hurried:
+        hurried.get("key")
+
+        def plan() -> dict[str, bytes | None]:
+            with pytest.raises(StoreUnavailable, match=r"locked by other writers for 0\.3 s") as caught:
+                hurried.set("key", b"2")
+            assert caught.value.outcome_unknown is False
+            assert hurried.get("key") == b"1"
+            return {}
+
+        assert store.exclusively(plan)
+        hurried.set("key", b"2")
+    assert store.get("key") == b"2"
+
+
+@needs_fork
+def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
+    """Neither side talks into the other's conversation, also while other threads of the parent use the store."""
+    store.set("counter", b"0")
+    stopping = threading.Event()
+
+    def busy() -> None:
+        while not stopping.is_set():
+            store.get("counter")
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    children = []
+    try:
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                try:
+                    _increment(store, "counter", 20)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            children.append(child)
+            _increment(store, "counter", 10)
+    finally:
+        stopping.set()
+        thread.join()
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert store.get("counter") == b"90"
+
+
+# Faults
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cut_while_committing_is_found_out(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool, times: int
+) -> None:
+    """Whether the server had committed or never heard of it: the swap happens once, and the answer is True."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as store:
+        store.set("counter", b"1")
+        at_commit(proxy, done=done, times=times)
+        writes: dict[str, bytes | None] = {_object(1): b"object", "counter": b"2", "reflog": b"line"}
+        assert store.transact(writes, {"counter": b"1"}) is True
+        assert dict(store.items()) == {_object(1): b"object", "counter": b"2", "reflog": b"line"}
+
+
+def test_a_cut_with_an_overwritten_mark_is_told(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
+) -> None:
+    """Where nobody can know any more, the error says so; with another row that still bears the mark, it is known."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as cut:
+        for witness in (False, True):
+            cut.set("counter", b"1")
+            before = proxy.refusing
+            at_commit(proxy, done=True)
+            inner = proxy.watch
+
+            def watch(side: str, data: bytes) -> str:
+                verdict = inner(side, data)  # noqa: B023
+                if verdict == "cut":
+                    assert store.compare_and_swap("counter", b"2", b"theirs")
+                return verdict
+
+            proxy.watch = watch
+            writes: dict[str, bytes | None] = {"counter": b"2"} | ({"line": b"x"} if witness else {})
+            if witness:
+                assert cut.transact(writes, {"counter": b"1"}) is True
+            else:
+                with pytest.raises(StoreUnavailable, match="may or may not have happened") as caught:
+                    cut.transact(writes, {"counter": b"1"})
+                assert caught.value.outcome_unknown is True
+            assert cut.get("counter") == b"theirs"
+            assert proxy.refusing is before
+
+
+def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy
+) -> None:
+    """An answer that never came may have been "no"."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as store:
+        store.set("ref", b"theirs")
+        at_commit(proxy, done=True)
+        with pytest.raises(StoreUnavailable) as caught:
+            store.compare_and_swap("ref", b"old", b"mine")
+        assert caught.value.outcome_unknown is True
+        assert store.get("ref") == b"theirs"
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_cut_while_a_plan_is_committed(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, done: bool
+) -> None:
+    """It is not carried out twice: what is committed is recognised, and the rest is told."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as cut:
+        cut.set_many({"counter": b"1", _object(1): b"garbage"})
+        at_commit(proxy, done=done)
+
+        def plan() -> dict[str, bytes | None]:
+            return {"counter": b"%d" % (_number(cut.get("counter")) + 1), _object(1): None}
+
+        if done:
+            assert cut.exclusively(plan) is True
+        else:
+            with pytest.raises(StoreUnavailable) as caught:
+                cut.exclusively(plan)
+            assert caught.value.outcome_unknown is True
+        assert cut.get("counter") == (b"2" if done else b"1")
+        at_commit(proxy, done=done)
+        assert cut.exclusively(lambda: dict.fromkeys(cut.keys("o/"))) is True
+        assert list(store.keys()) == ["counter"]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_cut_of_plain_writes_is_made_good(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool
+) -> None:
+    """What may be done twice is done again, and reads too."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as store:
+        store.set("a", b"0")
+        at_commit(proxy, done=done)
+        store.set("a", b"1")
+        at_commit(proxy, done=done)
+        store.set_many({_object(1): b"object", "b": b"2"})
+        at_commit(proxy, done=done)
+        store.delete("a")
+        assert dict(store.items()) == {_object(1): b"object", "b": b"2"}
+        for side in ("client", "server"):
+            cut = [True]
+            proxy.watch = lambda s, data, side=side, cut=cut: (
+                "cut" if s == side and cut and cut.pop() else "pass"
+            )  # type: ignore[misc]
+            assert store.get("b") == b"2"
+            assert cut == []
+
+
+def test_cuts_at_every_point(postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres) -> None:
+    """Wherever in the conversation it breaks, handshake included, an increment happens once."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as cut:
+        cut.set("counter", b"0")
+        for count, piece in enumerate(range(12), 1):
+            left = [piece, piece + 3]
+
+            def watch(side: str, data: bytes) -> str:
+                for number in range(len(left)):  # noqa: B023
+                    left[number] -= 1  # noqa: B023
+                return "cut" if -1 in left else "pass"  # noqa: B023
+
+            proxy.watch = watch
+            before = cut.get("counter")
+            assert cut.transact(
+                {"counter": b"%d" % (_number(before) + 1), _object(piece): bytes(100_000)},
+                {"counter": before},
+            )
+            assert store.get("counter") == b"%d" % count
+
+
+def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
+    """It is waited for, so long; then StoreUnavailable, which knows whether something may have been written."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table, timeout=1) as store:
+        store.set("key", b"1")
+        proxy.refusing = True
+        proxy.watch = lambda side, data: "cut" if side == "server" else "pass"
+        for call, unknown in (
+            (lambda: store.get("key"), False),
+            (lambda: store.set("key", b"2"), False),  # no connection is left, so nothing was sent
+        ):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert caught.value.outcome_unknown is unknown
+            assert 0.9 < time.monotonic() - began < 10
+        proxy.refusing = False
+        with pytest.raises(StoreUnavailable):
+            store.compare_and_swap("key", b"1", b"2")
+        proxy.watch = lambda side, data: "pass"
+        assert store.get("key") == b"1"
+
+
+def test_a_server_that_falls_silent(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that stays open and says nothing is given up, and the call with it."""
+    monkeypatch.setattr("vstate.kv.postgres_connections.SLACK", 0.2)
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table, timeout=0.8) as store:
+        store.set("key", b"1")
+        proxy.watch = lambda side, data: "freeze" if side == "server" else "pass"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable) as caught:
+            store.set("key", b"2")
+        assert caught.value.outcome_unknown is True
+        assert time.monotonic() - began < 20
+        proxy.watch = lambda side, data: "pass"
+        assert store.get("key") == b"2"
+
+
+def test_connections_that_died_while_idle_are_not_noticed(
+    postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
+) -> None:
+    """A write that finds its connection closed takes another, and knows that nothing was sent."""
+    with Postgres(postgres_dsn + "?application_name=idle", table=postgres_table) as idle:
+        for number in range(3):
+            old = b"%d" % number if number else None
+            assert idle.compare_and_swap("key", old, b"%d" % (number + 1))
+            ended = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'idle'"
+            assert sql.execute(ended).fetchone() == (1,)
+        # The connection was closed behind its back, and what it expects does not hold: the answer is still certain.
+        store.set("key", b"theirs")
+        assert idle.compare_and_swap("key", b"3", b"4") is False
+
+
+WRITE = """
+import sys
+from vstate.errors import StoreUnavailable
+from vstate.kv.postgres import Postgres
+with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
+    mine = sys.argv[3]
+    for number in range(100_000):
+        ref = store.get("counter")
+        writes = {"counter": b"%d" % (int(ref or b"0") + 1), f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
+        try:
+            done = store.transact(writes, {"counter": ref})
+            print("done" if done else "lost", number, flush=True)
+        except StoreUnavailable as error:
+            assert error.outcome_unknown, error
+            print("unknown", number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [2 if "VSTATE_SOAK" not in os.environ else 20])
+def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
+    """SIGKILL in the middle of writes, and a restart: what was acknowledged is there, once, and the writers go on."""
+    server = start_postgres()
+    with Postgres(server.dsn) as store:
+        store.set("counter", b"0")
+        writers = [_start(WRITE, server.dsn, "vstate", name) for name in "abc"]
+        # A store that never had an answer would take a killed server for a wrong address.
+        while not all(any(store.keys(f"{name}/")) for name in "abc"):
+            time.sleep(0.05)
+        for _ in range(kills):
+            before = _number(store.get("counter"))
+            while _number(store.get("counter")) < before + 30:
+                time.sleep(0.05)
+            server.restart()
+        before = _number(store.get("counter"))
+        while _number(store.get("counter")) < before + 20:
+            time.sleep(0.05)
+        for writer in writers:
+            writer.kill()
+        told = [[line.split() for line in writer.communicate()[0].splitlines()] for writer in writers]
+        time.sleep(0.2)  # what was sent last may be committed yet
+        lines = {key for name in "abc" for key in store.keys(f"{name}/")}
+        done = unknown = 0
+        for name, answers in zip("abc", told, strict=True):
+            assert answers
+            for answer, number in answers:
+                there = f"{name}/{int(number):06}" in lines
+                assert answer != "done" or there
+                assert answer != "lost" or not there
+                done += answer == "done"
+                unknown += answer == "unknown"
+        # Each line came with one increment; three may have been cut off before they were told.
+        assert _number(store.get("counter")) == len(lines)
+        assert done <= len(lines) <= done + unknown + 3
+
+
+# Listening
+
+
+def _waiting(wait: Callable[[float], None], condition: Callable[[], bool], seconds: float) -> float:
+    """Wait as a watcher does; how long it took until the condition held."""
+    began = time.monotonic()
+    while not condition() and time.monotonic() - began < seconds:
+        wait(seconds)
+    return time.monotonic() - began
+
+
+def _hearing(wait: Callable[[float], None]) -> None:
+    """Wait until the listener is sure that it hears, and so sleeps for long if nothing happens."""
+    for _ in range(100):
+        began = time.monotonic()
+        wait(10)
+        if time.monotonic() - began > 1:
+            return
+    raise AssertionError("it never slept for a second")
+
+
+CHANGES: list[Callable[[Postgres], object]] = [
+    lambda store: store.set("key", b"new"),
+    lambda store: store.delete("key"),
+    lambda store: store.compare_and_swap("key", b"old", b"new"),
+    lambda store: store.transact({"other": b"1", "key": None, _object(1): b"x"}, {"key": b"old"}),
+    lambda store: store.set_many({f"n/{n}": b"1" for n in range(MOST_LOCKS)} | {"key": b"new"}),
+    lambda store: store.exclusively(lambda: {"key": b"new"}),
+]
+
+
+def test_listening_hears_of_every_kind_of_change(
+    postgres_dsn: str, postgres_table: str, store: Postgres
+) -> None:
+    """Long before it would look again anyway."""
+    store.set("key", b"old")
+    with Postgres(postgres_dsn, table=f"public.{postgres_table}") as other, store.listening("key") as wait:
+        _hearing(wait)
+        for change in CHANGES:
+            other.set("key", b"old")
+            wait(0.2)
+            wait(0.2)
+            timer = threading.Timer(0.2, change, [other])
+            timer.start()
+            took = _waiting(wait, lambda: store.get("key") != b"old", 5)
+            timer.join()
+            assert 0.1 < took < 1.2
+
+
+def test_listening_does_not_hear_of_others(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
+    """Changes of other keys, of objects, of other tables, and failed swaps wake nobody."""
+    store.set("key", b"old")
+    with Postgres(postgres_dsn, table=f"{postgres_table}_2") as second, store.listening("key") as wait:
+        _hearing(wait)
+        for call in (
+            lambda: store.set("other", b"1"),
+            lambda: store.set(_object(1), b"1"),
+            lambda: second.set("key", b"1"),
+            lambda: store.compare_and_swap("key", b"wrong", b"1"),
+        ):
+            call()
+            began = time.monotonic()
+            wait(0.3)
+            assert time.monotonic() - began > 0.25
+
+
+def test_nobody_is_told_if_nobody_listens(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
+) -> None:
+    """A commit then is one round trip; while somebody listens, it is two."""
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as writer:
+        writer.set("key", b"0")
+        for listened in (False, True, False):
+            with ExitStack() as stack:
+                if listened:
+                    _hearing(stack.enter_context(store.listening("key")))
+                before = proxy.round_trips
+                writer.set("key", b"%d" % proxy.round_trips)
+                assert proxy.round_trips - before == 1 + listened
+            time.sleep(0.2)  # the server takes a moment to notice that the listener is gone
+
+
+def test_a_listener_that_is_cut_off_looks_and_listens_again(
+    postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
+) -> None:
+    """It returns when it is connected again, since nobody knows what it missed, and then hears as before."""
+    store.set("key", b"old")
+    with Postgres(proxy.dsn(postgres_dsn), table=postgres_table) as cut, cut.listening("key") as wait:
+        _hearing(wait)
+        proxy.watch = lambda side, data: "cut"
+        proxy.refusing = True
+        store.set("unrelated", b"1")
+        for _ in range(5):
+            wait(0.1)
+        store.set("key", b"new")
+        proxy.refusing = False
+        proxy.watch = lambda side, data: "pass"
+        assert _waiting(wait, lambda: cut.get("key") == b"new", 10) < 5
+        _hearing(wait)
+        timer = threading.Timer(0.2, store.set, ["key", b"newer"])
+        timer.start()
+        assert _waiting(wait, lambda: cut.get("key") == b"newer", 10) < 1.2
+        timer.join()
+
+
+# Behind a pooler
+
+
+@pytest.fixture
+def pooled(start_postgres: Start) -> Iterator[tuple[Pooler, str]]:
+    """A pooler before a server, and the address of a database by way of it."""
+    server = start_postgres()
+    with psycopg.connect(server.dsn, autocommit=True) as sql:
+        sql.execute("CREATE ROLE pooled LOGIN")
+        sql.execute("GRANT CREATE ON SCHEMA public TO pooled")
+    with Pooler(server.port) as pooler:
+        yield pooler, pooler.dsn(server.dsn_of("pooled"))
+
+
+def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
+    """Each transaction goes to another connection of the server, and all the promises hold."""
+    pooler, dsn = pooled
+    with Postgres(dsn) as store, Postgres(dsn) as other:
+        contents = {_object(n): os.urandom(500) for n in range(50)} | {
+            f"n/{n}": b"%d" % n for n in range(100)
+        }
+        store.set_many(contents)
+        assert dict(other.items()) == contents
+        assert other.present(contents) == contents.keys()
+        _together(*[lambda: _increment(store, "counter", 10), lambda: _increment(other, "counter", 10)] * 2)
+        assert store.get("counter") == b"40"
+
+        def plan() -> dict[str, bytes | None]:
+            return {"counter": b"%d" % (_number(store.get("counter")) + 1), **dict.fromkeys(store.keys("o/"))}
+
+        _together(*[lambda: store.exclusively(plan), lambda: _increment(other, "counter", 5)] * 3)
+        assert store.get("counter") == b"58"
+        assert list(store.keys("o/")) == []
+    assert min(pooler.transactions) > 20
+
+
+def test_behind_a_pooler_listening_looks_again(
+    pooled: tuple[Pooler, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LISTEN says that it works there, and hears nothing; so a change is noticed by looking, and soon."""
+    monkeypatch.setattr("vstate.kv.postgres_listener._PATIENCE", 2.0)
+    _, dsn = pooled
+    with Postgres(dsn) as store, Postgres(dsn) as other:
+        store.set("key", b"old")
+        with store.listening("key") as wait:
+            began = time.monotonic()
+            while time.monotonic() - began < 2.5:
+                before = time.monotonic()
+                wait(10)
+                assert time.monotonic() - before < 1
+            timer = threading.Timer(0.2, other.set, ["key", b"new"])
+            timer.start()
+            assert _waiting(wait, lambda: store.get("key") == b"new", 10) < 1.2
+            timer.join()

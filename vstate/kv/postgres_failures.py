@@ -1,0 +1,62 @@
+"""Failures: what an error of PostgreSQL means to whoever uses the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable, VStateError
+
+MISSING_TABLE: Final = "42P01"
+MISSING_SCHEMA: Final = "3F000"
+
+UNDONE: Final = ("40001", "40P01")
+"""Serialisation failures and deadlocks: the server undid the transaction, and asks to try again."""
+
+_GOING_OR_COMING: Final = ("57P01", "57P02", "57P03", "57P05")
+
+
+def is_lost(error: psycopg.Error, connection: psycopg.Connection[object] | None) -> bool:
+    """Whether the connection broke, so that nobody knows how far the server came."""
+    state = error.sqlstate or ""
+    return connection is None or connection.closed or state.startswith("08") or state in _GOING_OR_COMING
+
+
+def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout: float) -> VStateError:
+    """The error of vstate that stands for `error`, which is no broken connection."""
+    state = error.sqlstate or ""
+    said = _one_line(error)
+    if state == "53100":
+        return StoreFull(
+            f"the disk of the server of {place} is full ({said}); nothing was written: make room and retry"
+        )
+    if state == "42501":
+        return StoreUnavailable(
+            f"{place} cannot be used: {said}; the role of this connection needs SELECT, INSERT, UPDATE and DELETE on "
+            "the table, USAGE on its schema, and CREATE there for a new one"
+        )
+    if state == "25006":
+        return StoreUnavailable(
+            f"{place} is read-only now ({said}); nothing was written: connect to the primary server, or allow writing"
+        )
+    if state == "55P03":
+        return StoreUnavailable(
+            f"{place} was locked by other writers for {timeout:g} s; nothing was written: retry later"
+        )
+    if state == MISSING_SCHEMA:
+        return InvalidInput(f"{place}: {said}; make the schema first, with CREATE SCHEMA, or choose another")
+    if state in ("54000", "22023", "53400", "22P03") or isinstance(error, psycopg.DataError):
+        return InvalidInput(f"{place} does not take this: {said}")
+    if state in ("XX001", "XX002", "58P01"):
+        return CorruptStore(place, said)
+    if state in ("42703", "42804", "42883", "42P10"):
+        return CorruptStore(place, f"the table is not as vstate made it: {said}")
+    return StoreUnavailable(
+        f"{place} failed: {said}; {'it may have been written all the same: read it again before you retry' if outcome_unknown else 'retry later'}",
+        outcome_unknown=outcome_unknown,
+    )
+
+
+def _one_line(error: psycopg.Error) -> str:
+    return " ".join(str(error.diag.message_primary or error).split()) or type(error).__name__

@@ -1,0 +1,112 @@
+"""Listener: waits for a change of one key, on a connection of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from vstate.errors import VStateError
+from vstate.kv.base import POLL_SECONDS
+from vstate.kv.postgres_connections import CannotConnect, Connection, close_quietly
+from vstate.kv.postgres_session import Session
+from vstate.kv.postgres_statements import lock_number
+from vstate.kv.postgres_transactions import MANY
+
+LONGEST_WAIT: Final = 2.0
+"""Seconds after which to look again anyway: a writer may die between its commit and telling of it."""
+
+_PROBE: Final = "probe "
+_PATIENCE: Final = 5.0
+_RECONNECT_SECONDS: Final = 1.0
+
+
+class Listener:
+    """Hears of changes of a packed key, once it is sure that it can hear.
+
+    Behind a pooler, which gives each transaction another connection to the server, LISTEN succeeds and nothing is ever
+    heard. So a probe is sent from another connection. Until it comes back, `wait` looks again at short intervals; and
+    only then others are asked to tell, by a shared lock, which would outlive this listener if a pooler held it.
+    """
+
+    def __init__(self, session: Session, key: bytes) -> None:
+        self._session = session
+        self._number = f"{lock_number(key):x}"
+        self._process = os.getpid()
+        self._connection: Connection | None = None
+        self._hears = False
+        self._deaf = False
+        self._expected = ""
+        self._next_try = 0.0
+        self._probed = 0.0
+        self._connect()
+
+    def wait(self, timeout: float) -> None:
+        """Return when the key may have changed, after `timeout` seconds at most."""
+        end = time.monotonic() + timeout
+        if self._process != os.getpid():
+            # The parent goes on with that connection; merely to drop it here sends nothing.
+            self._process = os.getpid()
+            self._connection = None
+        if (
+            self._connection is None
+            and not self._deaf
+            and time.monotonic() >= self._next_try
+            and self._connect()
+        ):
+            return  # nobody knows what happened meanwhile
+        if self._connection is None:
+            time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
+            return
+        try:
+            self._listen(min(end, time.monotonic() + (LONGEST_WAIT if self._hears else POLL_SECONDS)))
+        except psycopg.Error:
+            self._drop()
+            return
+        if not self._hears and time.monotonic() - self._probed > _PATIENCE:
+            self._deaf = True
+            self._drop()
+
+    def _listen(self, end: float) -> None:
+        connection = self._connection
+        assert connection is not None
+        while (left := end - time.monotonic()) > 0:
+            told = {heard.payload for heard in connection.notifies(timeout=left, stop_after=1)}
+            if self._expected in told:
+                connection.execute(self._session.statements.note_listener)
+                self._hears = True
+                return  # from now on every change is told; whoever waits has to look once more
+            if any(text == MANY or self._number in text.split() for text in told):
+                return
+
+    def _connect(self) -> bool:
+        self._next_try = time.monotonic() + _RECONNECT_SECONDS
+        self._hears = False
+        try:
+            connections, statements = self._session.connections, self._session.statements
+            self._connection = connections.connect(within=_PATIENCE)
+            ((channel,),) = self._connection.execute(statements.channel).fetchall()
+            self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            self._expected = _PROBE + uuid.uuid4().hex
+            self._probed = time.monotonic()
+            with connections.lent(writing=False) as other:
+                other.execute(statements.tell, (self._expected,))
+            return True
+        except (psycopg.Error, CannotConnect, VStateError):
+            # Whoever waits will look at the key, and hear from the store what is wrong.
+            self._drop()
+            return False
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._hears = False
+        if connection is not None:
+            close_quietly(connection)
+
+    def close(self) -> None:
+        if self._process == os.getpid():
+            self._drop()

@@ -1,0 +1,176 @@
+"""Session: talks with the server about one table, and tries again what can be tried again."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from vstate.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedFormat, VStateError
+from vstate.kv.postgres_connections import Address, CannotConnect, Connection, Connections
+from vstate.kv.postgres_failures import MISSING_TABLE, UNDONE, is_lost, meaning
+from vstate.kv.postgres_statements import COLUMNS, CREATION, FORMAT, Statements
+
+Result = TypeVar("Result")
+Steps = Sequence[tuple[bytes, Any]]
+"""Statements, each with its parameters."""
+
+OLDEST_SERVER: Final = 140000
+FIRST_PAUSE: Final = 0.02
+LONGEST_PAUSE: Final = 1.0
+
+
+class Attempt:
+    """How far a call has come: tried again ever less often, for `timeout` seconds after the first failure."""
+
+    def __init__(self, timeout: float) -> None:
+        self.committing = False
+        """Whether COMMIT may have been sent."""
+        self.unsure = False
+        """Whether the connection broke then, so that it may have been carried out."""
+        self._timeout = timeout
+        self._end: float | None = None
+        self._pause = FIRST_PAUSE
+
+    def pause(self) -> bool:
+        """Wait before the next one; False if the time is over."""
+        now = time.monotonic()
+        if self._end is None:
+            self._end = now + self._timeout
+        left = self._end - now
+        if left <= 0:
+            return False
+        # One random byte is enough to keep those apart who failed at the same moment.
+        time.sleep(min(self._pause * (0.5 + os.urandom(1)[0] / 256), left))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        return True
+
+
+class Session:
+    """What the store on `table` says to the server, over a few connections."""
+
+    def __init__(self, address: Address, table: str, *, create: bool, timeout: float, size: int) -> None:
+        self.statements = Statements(table)
+        self.connections = Connections(address, size=size, timeout=timeout)
+        self.location = f"{address}?table={table}"
+        self.timeout = timeout
+        self.check_interval = "0"
+        """How often the server, while it waits, looks whether its client is still there; milliseconds."""
+        self.exists = False
+        """Whether the table has been seen."""
+        self._table = table
+        self._create = create
+
+    def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
+        """What `work` does with a connection; all over again if that breaks, or the server asks for it."""
+        attempt = Attempt(self.timeout)
+        while True:
+            used: Connection | None = None
+            try:
+                with self.connections.lent(writing=writing) as used:
+                    if writing and not self.exists:
+                        self._make(used)
+                    return work(used, attempt)
+            except CannotConnect as error:
+                # A server that answered before may be about to start again; one that never did has a wrong address.
+                may_pass = self.connections.were_made or error.may_pass
+                if not (may_pass and attempt.pause()):
+                    reason = f"cannot connect to {self.location}: {error}"
+                    raise StoreUnavailable(reason, outcome_unknown=attempt.unsure) from None
+            except psycopg.Error as error:
+                lost = is_lost(error, used)
+                attempt.unsure = attempt.unsure or (lost and attempt.committing)
+                attempt.committing = False
+                again = lost or error.sqlstate in UNDONE
+                if not (again and attempt.pause()):
+                    raise self._meaning(error, attempt) from error
+            except StoreUnavailable as error:
+                error.outcome_unknown = error.outcome_unknown or attempt.unsure
+                raise
+
+    def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
+        """All the rows that a query gives; none while there is no table."""
+
+        def work(connection: Connection, attempt: Attempt) -> list[tuple[Any, ...]]:
+            if self.exists:
+                return connection.execute(statement, parameters, binary=True).fetchall()
+            # A look at the table along with it, which is no round trip of its own.
+            cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+            try:
+                _pipelined(connection, [(self.statements.look, None), (statement, parameters)], cursors)
+            except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+                pass
+            return cursors[1].fetchall() if self._sees(connection, cursors[0].fetchone()) else []
+
+        return self.run(work, writing=False)
+
+    def send(self, connection: Connection, steps: Steps) -> list[tuple[Any, ...] | None]:
+        """Send the statements all at once; of each the first row, if it gives any."""
+        cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+        _pipelined(connection, steps, cursors)
+        return [cursor.fetchone() if cursor.description else None for cursor in cursors]
+
+    def _sees(self, connection: Connection, look: tuple[Any, ...] | None) -> bool:
+        """Whether a look found the table. It has to be one of ours, and the server one that we can use."""
+        if connection.info.server_version < OLDEST_SERVER:
+            raise StoreUnavailable(
+                f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; vstate needs "
+                f"{OLDEST_SERVER // 10000} or later"
+            )
+        assert look is not None
+        columns, comment, version = look
+        # A server on Windows cannot do it, and refuses the setting.
+        self.check_interval = "0" if "Visual C++" in version or "mingw" in version else "1000"
+        if columns is None:
+            if not self._create:
+                raise NotFound(f"no store at {self.location}: there is no such table", name=self._table)
+            return False
+        if set(columns) >= COLUMNS:
+            self.exists = True
+            return True
+        if re.fullmatch("vstate [0-9]+", comment or "") and comment != f"vstate {FORMAT}":
+            raise UnsupportedFormat(f"{comment.removeprefix('vstate ')} (of its table)", FORMAT)
+        raise InvalidInput(f"the table of {self.location} is of another program; choose another name for it")
+
+    def _make(self, connection: Connection) -> None:
+        """Make the table, if there is none and no other process is quicker."""
+        statements = self.statements
+        if self._sees(connection, connection.execute(statements.look).fetchone()):
+            return
+        connection.execute(statements.begin)
+        # CREATE TABLE IF NOT EXISTS alone fails if two begin at the same time.
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (CREATION,))
+        if not self._sees(connection, connection.execute(statements.look).fetchone()):
+            for statement in statements.create:
+                connection.execute(statement)
+        connection.execute(statements.commit)
+        self.exists = True
+
+    def _meaning(self, error: psycopg.Error, attempt: Attempt) -> VStateError:
+        if error.sqlstate == MISSING_TABLE:
+            return StoreUnavailable(
+                f"the table of {self.location} was dropped while the store was open; restore it, or open another"
+            )
+        return meaning(error, self.location, outcome_unknown=attempt.unsure, timeout=self.timeout)
+
+
+def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Cursor[tuple[Any, ...]]]) -> None:
+    """Send the statements all at once, each with a cursor that goes to the list."""
+    failure = None
+    try:
+        with connection.pipeline():
+            # Kept back until the pipeline has ended: psycopg logs a warning of a second error, and there will be one.
+            try:
+                for statement, parameters in steps:
+                    cursors.append(connection.execute(statement, parameters, binary=True))
+            except psycopg.Error as error:
+                failure = error
+    except psycopg.Error:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure

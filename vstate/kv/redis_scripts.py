@@ -1,0 +1,263 @@
+"""The Lua scripts of a Redis store: each runs on the server as one step, between those of all other clients."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Literal
+
+Command = tuple[Any, ...]
+"""One command for the server: its name and its arguments."""
+
+OBJECT_HASHES = 16
+
+DONE: Final = 1
+OTHERWISE: Final = 0
+BUSY: Final = -1
+LOCK_LOST: Final = -2
+STAGE_LOST: Final = -3
+
+Answer = Literal[1, 0, -1, -2, -3]
+"""What WRITE answers: it is done; something was not as expected; another has the lock; ours is gone; the
+staged rows are gone. All but the first wrote nothing."""
+
+
+class Script:
+    """A script, which the server knows by its hash once it has seen it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def call(self, keys: list[str], *arguments: Any) -> Command:
+        return ("EVALSHA", self.name, len(keys), *keys, *arguments)
+
+
+# The keys of all scripts that read or write rows: sixteen hashes of objects, by the first digit of the id; the
+# hash of the other values; the index of their keys. A packed key begins with the byte 255 if it is an object's.
+_PLACE = """
+local VALUES, INDEX = KEYS[17], KEYS[18]
+
+local function place(packed)
+    if string.byte(packed) == 255 then
+        return KEYS[1 + math.floor(string.byte(packed, 2) / 16)], string.sub(packed, 2)
+    end
+    return VALUES, packed
+end
+"""
+
+# Deletes come before sets: out of memory, a server refuses a script whose first write needs some, and nothing
+# has happened; but a script that has begun by freeing some goes through, and so gc can make room.
+# Rows go many to a command: each command of a script is another in the server's log and on the way to a replica.
+WRITE = Script(
+    _PLACE
+    + """
+local DONE, LOCK, WAITING, STAGE = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
+local token, again, mine = ARGV[1], ARGV[2], ARGV[3]
+local keep, ttl, channel = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local absent, equal = tonumber(ARGV[7]), tonumber(ARGV[8])
+local deletes, sets, staged = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+local at = 11
+
+local function remember(sign)
+    if token == '' then return end
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    redis.call('ZREMRANGEBYSCORE', DONE, '-inf', now)
+    redis.call('ZADD', DONE, now + keep, token .. sign)
+end
+
+-- This may be the second try of a client that did not hear the answer to its first.
+if token ~= '' then
+    if redis.call('ZSCORE', DONE, token .. '+') then return 1 end
+    if redis.call('ZSCORE', DONE, token .. '-') then return 0 end
+end
+
+if deletes + sets + staged > 0 or mine ~= '' then
+    local holder = redis.call('GET', LOCK)
+    if mine ~= '' then
+        if holder ~= mine then return -2 end
+    elseif holder then
+        -- The lock is not given again while somebody waits to write. Without memory this is refused; so be it.
+        redis.pcall('SET', WAITING, '', 'PX', 60)
+        return -1
+    end
+end
+
+local function refuse()
+    -- The first try may still be under way, somewhere in the network: it must not do what is denied now.
+    if again ~= '' then remember('-') end
+    if staged > 0 then redis.call('UNLINK', STAGE) end
+    return 0
+end
+
+for _ = 1, absent do
+    at = at + 1
+    local hash, field = place(ARGV[at])
+    if redis.call('HEXISTS', hash, field) == 1 then return refuse() end
+end
+for _ = 1, equal do
+    local hash, field = place(ARGV[at + 1])
+    if redis.call('HGET', hash, field) ~= ARGV[at + 2] then return refuse() end
+    at = at + 2
+end
+if staged > 0 and redis.call('HLEN', STAGE) ~= staged then return -3 end
+
+local names = {}
+local rows = {}
+
+local function flush(command)
+    for hash, words in pairs(rows) do redis.call(command, hash, unpack(words)) end
+    rows = {}
+end
+
+local function add(command, packed, value)
+    local hash, field = place(packed)
+    if hash == VALUES then names[#names + 1] = field end
+    local words = rows[hash] or {}
+    rows[hash] = words
+    words[#words + 1] = field
+    words[#words + 1] = value
+    if #words >= 1000 then flush(command) end
+end
+
+local function index(command, from, score)
+    for first = from, #names, 500 do
+        local words = {}
+        for at = first, math.min(first + 499, #names) do
+            words[#words + 1] = score or names[at]
+            if score then words[#words + 1] = names[at] end
+        end
+        redis.call(command, INDEX, unpack(words))
+    end
+end
+
+for _ = 1, deletes do
+    at = at + 1
+    add('HDEL', ARGV[at])
+end
+flush('HDEL')
+index('ZREM', 1)
+local deleted = #names
+for _ = 1, sets do
+    add('HSET', ARGV[at + 1], ARGV[at + 2])
+    at = at + 2
+end
+flush('HSET')
+if staged > 0 then
+    local fields = redis.call('HKEYS', STAGE)
+    local first, bytes = 1, 0
+    for last = 1, #fields do
+        bytes = bytes + redis.call('HSTRLEN', STAGE, fields[last])
+        -- A part at a time, so that little is there twice at any moment.
+        if bytes > 1000000 or last - first == 1999 or last == #fields then
+            local values = redis.call('HMGET', STAGE, unpack(fields, first, last))
+            for number, value in ipairs(values) do add('HSET', fields[first + number - 1], value) end
+            flush('HSET')
+            redis.call('HDEL', STAGE, unpack(fields, first, last))
+            first, bytes = last + 1, 0
+        end
+    end
+end
+index('ZADD', deleted + 1, 0)
+if deletes + sets + staged > 0 then
+    remember('+')
+    for number = 1, 19 do
+        if ttl > 0 then
+            redis.call('PEXPIRE', KEYS[number], ttl)
+        else
+            redis.call('PERSIST', KEYS[number])
+        end
+    end
+end
+if mine ~= '' then redis.call('DEL', LOCK) end
+if #names > 0 then
+    local text = table.concat(names, '\\0')
+    if #text > 65536 then text = '' end
+    -- A user who may not publish may still write; who listens then looks from time to time.
+    redis.pcall('PUBLISH', channel, text)
+end
+return 1
+"""
+)
+
+# Keys: the stage. Arguments: for how many milliseconds, then keys and values. Doing it twice is doing it once.
+STAGE = Script(
+    """
+for at = 2, #ARGV, 2 do
+    redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1
+"""
+)
+
+# Arguments: packed keys. Answers a text of as many digits, 1 for those that are present.
+PRESENT = Script(
+    _PLACE
+    + """
+local found = {}
+for at, packed in ipairs(ARGV) do
+    local hash, field = place(packed)
+    found[at] = redis.call('HEXISTS', hash, field)
+end
+return table.concat(found)
+"""
+)
+
+# Keys: a hash. Arguments: the cursor, about how many, and what the fields have to begin with. Answers which run
+# of the server this is, the next cursor, and the fields. A cursor means nothing to another run.
+FIELDS = Script(
+    """
+local step = 1
+local page = redis.pcall('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2], 'NOVALUES')
+if page.err then
+    -- Before Redis 7.4 the values come too; at least they do not leave the server.
+    step = 2
+    page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
+end
+local fields = {}
+for at = 1, #page[2], step do
+    local field = page[2][at]
+    if string.sub(field, 1, #ARGV[3]) == ARGV[3] then fields[#fields + 1] = field end
+end
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+return {run, page[1], fields}
+"""
+)
+
+# Keys: the lock, and the mark of those who wait to write. Arguments: whose, and for how many milliseconds.
+LOCK = Script(
+    """
+local holder = redis.call('GET', KEYS[1])
+if holder == ARGV[1] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return 1
+end
+if holder or redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+-- For a server that is out of memory: it lets a script set something once it has deleted something.
+redis.call('DEL', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+)
+
+# Keys: the lock. Arguments: whose, and for how many milliseconds more; 0 gives it back.
+HOLD = Script(
+    """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == '0' then return redis.call('DEL', KEYS[1]) end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+)
+
+# Answers the server's limit in bytes, and what it does when that is reached; two empty texts if it does not tell.
+MEMORY = Script(
+    """
+local info = redis.pcall('INFO', 'memory')
+if type(info) ~= 'string' then return {'', ''} end
+return {string.match(info, 'maxmemory:(%d+)') or '', string.match(info, 'maxmemory_policy:([%w-]+)') or ''}
+"""
+)
+
+ALL = (WRITE, STAGE, PRESENT, FIELDS, LOCK, HOLD, MEMORY)
