@@ -279,8 +279,8 @@ class CannotLoad(VStateError):
         self.key = key
         what = f"the value of {key!r}" if key is not None else "a value"
         super().__init__(
-            f"cannot load {what}, which needs {name}: {reason}. The stored bytes are intact: make the "
-            "class importable under that name, or look at the value with `vstate show`"
+            f"cannot load {what}, which needs {name}: {reason}. The stored bytes are intact: make it "
+            "importable under that name, and allowed if allow= is given, or look at the value with `vstate show`"
         )
 
 
@@ -309,7 +309,9 @@ class CorruptObject(StorageError):
     """An object is missing, damaged or malformed. `id` is its id in hex."""
 
     def __init__(self, id: str, reason: str) -> None:
-        super().__init__(f"object {id} is corrupt: {reason}; restore it from a copy of the store")
+        super().__init__(
+            f"object {id} is corrupt: {reason}; `vstate fsck` says what that takes, a copy of the store has it whole"
+        )
         self.id = id
         self.reason = reason
 

@@ -1,5 +1,5 @@
 """`python -m vstate_cli`."""
 
-from vstate_cli.app import main
+from vstate_cli.start import main
 
 main()

@@ -149,8 +149,16 @@ for _command in (
 
 def main() -> None:
     """The entry point."""
+    # A service may have closed them.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # open to the end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character is shown its number.
             stream.reconfigure(errors="backslashreplace")
-    cli(prog_name="vstate")
+    try:
+        cli(prog_name="vstate")
+    except OSError as error:  # click prints help by itself
+        _silence()
+        print(f"vstate: {error}", file=sys.stderr)
+        sys.exit(1)

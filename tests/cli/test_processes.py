@@ -183,3 +183,47 @@ def test_a_terminal_that_knows_ascii_only(store, environment):
     )
     assert done.returncode == 0
     assert rb"\u043a\u043b\u044e\u0447" in done.stdout
+
+
+def test_without_a_standard_output(store, environment):
+    """A service may have closed it: the command runs, and tells nobody."""
+    script = 'exec "$@" >&-'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *COMMAND, "-s", str(store), "log"],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["log"]])
+def test_output_that_cannot_be_written(store, environment, arguments):
+    """One line says so."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "-s", str(store), *arguments],
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert re.fullmatch(r"vstate: .*No space left on device\n", done.stderr)
+
+
+def test_an_interrupt_while_it_begins(environment):
+    """Ctrl-C while the command is still being imported is no traceback."""
+    script = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vstate_cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from vstate_cli.start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -92,7 +92,7 @@ def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
     assert "the history behind it was cut off" in vstate("show", "HEAD~1")
     assert vstate.json("show", "HEAD~1")["shallow"] is True
     assert "shallow" not in vstate.json("show", "HEAD")
-    assert vstate.fails("log", "HEAD~2").endswith("cut the history off")
+    assert vstate.fails("log", "HEAD~2").endswith("was cut off")
     assert vstate.json("status")["commits"] == 2
     assert "notes/b" in vstate("diff", "--stat")
     vstate("checkout", last.id)

@@ -637,3 +637,9 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
     connection = sqlite3.connect(tmp_path / "store" / "vstate.db")
     assert connection.execute("SELECT count(*) FROM kv").fetchone() == (2,)
     connection.close()
+
+
+def test_only_in_front_of_a_store() -> None:
+    """A path is no store here: the message says what to write."""
+    with pytest.raises(InvalidInput, match="Encrypted\\(Disk"):
+        Encrypted("enc", bytes(32))  # type: ignore[arg-type]

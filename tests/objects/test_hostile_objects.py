@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.objects.canonical import decode
+from vstate.errors import CorruptObject
+from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
-from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.objects.ids import COMMIT, ID_BYTES, TREE, ObjectId
 from vstate.objects.stream import read_index
-from vstate.objects.tree import Node
+from vstate.objects.tree import Node, diff, scan
 from vstate.values.entry import Entry
 
 SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
@@ -192,10 +193,11 @@ def test_only_plain_data_is_decoded(value: object) -> None:
 
 _MEASURE = """
 import json, os, resource, sys, time
-from vstate.objects.canonical import decode
+from vstate.errors import CorruptObject
+from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.stream import read_index
-from vstate.objects.tree import Node
+from vstate.objects.tree import Node, diff, scan
 from vstate.values.entry import Entry
 
 def peak():
@@ -277,3 +279,37 @@ def test_memory_and_time_follow_from_the_length(
         print(f"{name}, {decoder}: {length / 1e6:.2f} MB, {seconds:.3f} s, {memory / 1e6:.0f} MB")
         assert memory < 100 * length + 12_000_000
         assert seconds < 2e-6 * length + 0.2
+
+
+# --- a tree that leads to the same node again and again
+
+
+def _bomb(height: int, width: int) -> tuple[Callable[[bytes], Node], ObjectId]:
+    """A tree that is small, and has width ** height leaves."""
+    nodes: dict[bytes, Node] = {}
+
+    def written(node: Node) -> ObjectId:
+        oid = ObjectId.of(TREE, encode([node.height, node.keys, node.items, node.counts]))
+        nodes[oid] = node
+        return oid
+
+    below = written(Node(0, ["k"], [b"v"], []))
+    for level in range(1, height + 1):
+        below = written(Node(level, [f"k{i:04}" for i in range(width)], [below] * width, [1] * width))
+    return nodes.__getitem__, below
+
+
+def test_a_scan_of_a_tree_of_shared_nodes_ends() -> None:
+    """The second time that a key comes, which in no tree it does, ends it: not 1,000 ** 10 of them."""
+    read, root = _bomb(10, 1000)
+    items = scan(read, root)
+    assert next(items) == ("k", b"v")
+    with pytest.raises(CorruptObject, match="comes after"):
+        next(items)
+
+
+def test_a_diff_of_a_tree_of_shared_nodes_ends() -> None:
+    """A diff reads no node twice."""
+    read, root = _bomb(10, 1000)
+    with pytest.raises(CorruptObject, match="twice"):
+        list(diff(lambda ids: [read(oid) for oid in ids], None, root))

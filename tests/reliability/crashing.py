@@ -94,6 +94,10 @@ class Crashing(KVStore):
             return super().transact(writes, expected)
         return self._call("transact", [lambda: self.store.transact(writes, expected)])
 
+    @property
+    def transactional(self) -> bool:
+        return self.atomic
+
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         if not self.atomic:
             return super().exclusively(plan)

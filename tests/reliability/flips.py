@@ -1,7 +1,8 @@
-"""Damage one byte of a store's file after the other: `python flips.py FILE FIRST STEP MASK DIRECTORY`.
+"""Damage one byte of a store's file after the other: `python flips.py FILE FIRST STEP MASK EVERY DIRECTORY`.
 
 FILE is vstate.db or vstate.db-wal. In every STEP-th byte from the FIRST on the bits of MASK are inverted, in this
-byte alone, in a copy of a small store; all that the store holds is read, and fsck is asked. Prints as JSON how many of the bytes came out how:
+byte alone, in a copy of a small store; all that the store holds is read, and fsck is asked where what was read is
+not what it was. Prints as JSON how many of the bytes came out how:
 
 - read: reading raised an error of vstate;
 - fsck: what was read was not all there, or not the same, or something beside it is wrong, and fsck says so;
@@ -9,6 +10,13 @@ byte alone, in a copy of a small store; all that the store holds is read, and fs
 - older: what is there is right, and the newest commits are not there, which nothing says;
 - unnoticed: something else than before is there, which nothing says;
 - wrong: a commit has another value than it had; crashed: the process died, or raised another error; hung.
+
+For every EVERY-th of those bytes fsck then repairs the store, whatever reading said:
+
+- refused: the store cannot even be opened;
+- silent: reading raised an error, or gave something else, of which fsck knows nothing;
+- mended: nothing is damaged any more; left: something is, and the report says so;
+- wrong, crashed: as above, of what a commit holds afterwards, key by key.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from vstate import Disk, Versioned
-from vstate.errors import VStateError
+from vstate.errors import KeyNotFound, VStateError
 from vstate.repo import Repository
 
 SECONDS = 20
@@ -88,7 +96,39 @@ def outcome(directory: Path, expected: Contents) -> str:
     return "older" if left == history[len(history) - len(left) :] else "unnoticed"
 
 
-def batch(offsets: Iterable[int], original: Path, file: str, mask: int, directory: Path, pipe: int) -> None:
+def repaired(directory: Path, expected: Contents, found: str) -> str:
+    """What comes of the store when it is repaired."""
+    try:
+        disk = Disk(directory, create=False, timeout=2)
+        repo = Repository(disk)
+    except VStateError:
+        return "refused"
+    with disk:
+        report = repo.fsck(repair=True)
+        if found in ("read", "fsck") and not report.damaged:
+            return "silent"
+        for commit, (values, message, info, time) in expected["values"].items():
+            try:
+                read = repo.resolve(commit)
+                snapshot = Versioned(disk, branch="main").checkout(read)
+            except VStateError:
+                continue
+            if (read.message, read.info, read.time) != (message, info, time):
+                return "wrong"
+            for key, value in values.items():
+                try:
+                    if snapshot[key] != value:
+                        return "wrong"
+                except KeyNotFound:
+                    return "wrong"
+                except VStateError:
+                    continue
+        return "mended" if report.ok else "left"
+
+
+def batch(
+    offsets: Iterable[int], original: Path, file: str, mask: int, every: int, directory: Path, pipe: int
+) -> None:
     """Damage these bytes in turn; a line into the pipe for each."""
     stored = {path.name: path.read_bytes() for path in original.iterdir() if path.suffix != ".lock"}
     stored.pop("vstate.db-shm", None)
@@ -100,12 +140,16 @@ def batch(offsets: Iterable[int], original: Path, file: str, mask: int, director
         flipped = whole[:offset] + bytes([whole[offset] ^ mask]) + whole[offset + 1 :]
         lay_out({**stored, file: flipped}, directory)
         signal.alarm(SECONDS)
+        after = ""
         try:
             found = outcome(directory, expected)
+            if offset // every % every == offset % every:  # not the same byte of each word
+                lay_out({**stored, file: flipped}, directory)
+                after = repaired(directory, expected, found)
         except Exception as error:
             found = f"crashed: {type(error).__name__}: {error}"
         signal.alarm(0)
-        os.write(pipe, f"{offset} {found}\n".encode())
+        os.write(pipe, f"{offset}\t{found}\t{after}\n".encode())
 
 
 def lay_out(files: Mapping[str, bytes], directory: Path) -> None:
@@ -115,26 +159,29 @@ def lay_out(files: Mapping[str, bytes], directory: Path) -> None:
         (directory / name).write_bytes(content)
 
 
-def run(file: str, first: int, step: int, mask: int, directory: Path) -> dict[str, object]:
+def run(file: str, first: int, step: int, mask: int, every: int, directory: Path) -> dict[str, object]:
     original, damaged = directory / "original", directory / "damaged"
     damaged.mkdir()
     prepare(original, with_log=file.endswith("-wal"))
     size = (original / file).stat().st_size
     todo = list(range(first, size, step))
     outcomes: dict[str, list[int]] = defaultdict(list)
+    repairs: dict[str, list[int]] = defaultdict(list)
     while todo:
         part, todo = todo[:BATCH], todo[BATCH:]
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reading)
-            batch(part, original, file, mask, damaged, writing)
+            batch(part, original, file, mask, every, damaged, writing)
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as lines:
             for line in lines:
-                offset, found = line.rstrip("\n").split(" ", 1)
+                offset, found, after = line.rstrip("\n").split("\t")
                 outcomes[found].append(int(offset))
+                if after:
+                    repairs[after].append(int(offset))
                 part.remove(int(offset))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status:
@@ -145,7 +192,8 @@ def run(file: str, first: int, step: int, mask: int, directory: Path) -> dict[st
         "bytes": size,
         "flipped": sum(map(len, outcomes.values())),
         "outcomes": {name: len(offsets) for name, offsets in outcomes.items()},
-        "first": {name: offsets[:20] for name, offsets in outcomes.items()},
+        "repairs": {name: len(offsets) for name, offsets in repairs.items()},
+        "first": {name: offsets[:20] for name, offsets in (outcomes | repairs).items()},
     }
 
 
@@ -169,5 +217,6 @@ def prepare(directory: Path, *, with_log: bool) -> None:
 
 
 if __name__ == "__main__":
-    name, start, stride, bits, place = sys.argv[1:]
-    print(json.dumps(run(name, int(start), int(stride), int(bits), Path(place))))
+    name, *numbers, place = sys.argv[1:]
+    start, stride, bits, each = map(int, numbers)
+    print(json.dumps(run(name, start, stride, bits, each, Path(place))))

@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any
 
 from vstate import KVStore, Memory, Versioned
+from vstate.errors import CorruptObject
 from vstate.repo import Repository
 from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS
 
@@ -26,8 +27,9 @@ BLOB = bytes(range(256)) * 2
 class Operation:
     """`run` it; `steps` is how many different pictures a program may see while it goes on, after the first.
 
-    `keeps` says that no object and no line of a reflog goes: True for all but `gc`. `cleans` says that
-    nothing is left but what a ref leads to.
+    `keeps` says that no object and no line of a reflog goes: True for all but `gc` and repair. `cleans` says
+    that nothing is left but what a ref leads to. `writes` is False for what only reads, and so leaves nothing
+    half done. `mends` says that the store is not sound before the operation is done.
     """
 
     run: Callable[[Versioned], object]
@@ -35,6 +37,8 @@ class Operation:
     prepare: Callable[[Versioned], object] | None = None
     keeps: bool = True
     cleans: bool = False
+    writes: bool = True
+    mends: bool = False
 
 
 def edit(state: Versioned) -> None:
@@ -121,6 +125,27 @@ def redo(state: Versioned) -> None:
 
 def fsck(state: Versioned) -> None:
     assert state.repo.fsck().ok
+
+
+def repair(state: Versioned) -> None:
+    state.repo.fsck(repair=True)
+
+
+def damage(state: Versioned) -> None:
+    """One of each: a branch whose state is lost, a lost commit, an object, a line of a reflog, and the format."""
+    side = state.repo.branch("side")
+    for number in (2, 3):
+        state["list"].append(number)
+        state.commit(f"{number}")
+    lost = state.repo.resolve("main~1")
+    junk = state.fork("junk")
+    junk["junk"] = BLOB + b"junk"
+    junk.commit("junk")
+    state.delete_branch("junk")
+    (blob,) = state.repo.entry(junk.repo.objects.commit(junk.head.oid).tree, "junk").links
+    state.store.set(f"o/{blob.id}", b"b?")
+    state.store.set("reflog/heads/main:?", b"?")
+    state.store.delete_many([f"o/{side.tree}", f"o/{lost.oid}", "format"])
 
 
 def export(state: Versioned) -> None:
@@ -220,8 +245,8 @@ OPERATIONS: dict[str, Operation] = {
     "undo": Operation(undo),
     "redo": Operation(redo, prepare=undo),
     "set a policy": Operation(lambda state: state.set_policy("list", "append"), steps=0),
-    "fsck": Operation(fsck, steps=0),
-    "fsck that repairs": Operation(lambda state: state.repo.fsck(repair=True), steps=0),
+    "fsck": Operation(fsck, steps=0, writes=False),
+    "fsck that repairs": Operation(repair, steps=3, prepare=damage, keeps=False, mends=True),
     "create a branch": Operation(lambda state: state.create_branch("made", "v0")),
     "delete a branch": Operation(lambda state: state.delete_branch("side")),
     "rename a branch": Operation(lambda state: state.repo.rename_branch("side", "renamed"), steps=2),
@@ -233,7 +258,7 @@ OPERATIONS: dict[str, Operation] = {
     "delete a tag": Operation(lambda state: state.delete_tag("v0")),
     "checkout a branch": Operation(lambda state: state.repo.checkout("side")),
     "checkout a commit": Operation(lambda state: state.repo.checkout("v0")),
-    "export": Operation(export, steps=0),
+    "export": Operation(export, steps=0, writes=False),
     "import": Operation(import_bundle, steps=3, prepare=make_a_bundle),
     "be pushed to": Operation(be_pushed_to, steps=3, prepare=go_on_elsewhere),
     "push": Operation(lambda state: state.push(elsewhere(state)), steps=0, prepare=go_on_here),
@@ -284,8 +309,11 @@ def picture(store: KVStore) -> Picture:
     refs = repo.refs.all()
     seen: Picture = {HEAD: head.branch}
     for ref, oid in refs.items():
-        log = [(_without_ids(commit.message), commit.tree) for commit in repo.history.ancestors(oid)]
-        seen[ref] = (log, dict(Versioned(store).checkout(repo.objects.commit(oid))))
+        try:
+            log = [(_without_ids(commit.message), commit.tree) for commit in repo.history.ancestors(oid)]
+            seen[ref] = (log, dict(Versioned(store).checkout(repo.objects.commit(oid))))
+        except CorruptObject as error:
+            seen[ref] = error.id
     assert all(ref == HEAD or ref.startswith((HEADS, TAGS, REMOTES)) for ref in refs)
     return seen
 

@@ -12,6 +12,8 @@ from soak import LONGEST, run_script, sized
 PARTS = 4
 MASKS = sized([0xFF], [0xFF, *(1 << bit for bit in range(8))])
 """All bits of a byte; in a soak each of them alone, too."""
+REPAIRED = sized(16, 1)
+"""Repair is tried on every sixteenth byte; in a soak on each."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -24,19 +26,22 @@ Record = Callable[[str, object], None]
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_property: Record) -> None:
-    """Whichever byte is inverted: all is there and right, or reading raises, or fsck tells."""
-    result = run_script("flips.py", "vstate.db", part, PARTS, mask, fast_path)
+    """Whichever byte is inverted: all is there and right, or reading raises, or fsck tells; and whatever it was, fsck
+    looks at it and repairs it without making anything wrong."""
+    result = run_script("flips.py", "vstate.db", part, PARTS, mask, REPAIRED, fast_path)
     assert result["flipped"] == len(range(part, result["bytes"], PARTS))
     assert result["outcomes"].keys() == {"read", "fsck", "harmless"}, result
-    for name, count in result["outcomes"].items():
+    assert {"mended", "left"} <= result["repairs"].keys() <= {"mended", "left", "refused"}, result
+    for name, count in [*result["outcomes"].items(), *result["repairs"].items()]:
         record_property(name, count)
 
 
 def test_bytes_of_the_log(fast_path: Path, record_property: Record) -> None:
     """SQLite takes its log to end where it is damaged: an older state, all of it right, and never a mixture."""
     step = sized(101, 1)
-    result = run_script("flips.py", "vstate.db-wal", 0, step, 0xFF, fast_path)
+    result = run_script("flips.py", "vstate.db-wal", 0, step, 0xFF, REPAIRED, fast_path)
     assert result["flipped"] == len(range(0, result["bytes"], step))
     assert result["outcomes"].keys() <= {"read", "fsck", "harmless", "older"}, result
+    assert result["repairs"].keys() <= {"mended", "left", "refused"}, result
     for name, count in result["outcomes"].items():
         record_property(name, count)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from loop_image import loop_image, why_not
+from loop_image import MEGABYTES, loop_image, why_not
 from preload import compiled
 from simulated_disk import Line, SimulatedDisk, read_record
 from soak import HERE, LONGEST, run_script, sized
@@ -115,7 +115,7 @@ def images_at_acknowledgements(
     chance = random.Random(11)
     lost = []
     with loop_image(tmp_path / "image", tmp_path / "mounted") as image:
-        image.make()
+        image.make(MEGABYTES + count // 2)  # its history grows with each image
         image.mount()
         with writer(image.place / "new" / "store", durability, "STEP", **environment) as process:
             assert process.stdin is not None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from random import Random
+
+from blake3 import blake3
 
 from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, NotFound
@@ -44,10 +46,20 @@ def fill(store: KVStore) -> Versioned:
     return state
 
 
+class Shuffled(Memory):
+    """Lists its keys in no order that anybody could use, as a KVStore may."""
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter(sorted(super().keys(prefix), key=lambda key: blake3(key.encode()).digest()))
+
+
 def copy(rows: Mapping[str, bytes]) -> Memory:
-    memory = Memory()
+    memory = Shuffled() if shuffling else Memory()
     memory.set_many(rows)
     return memory
+
+
+shuffling = False
 
 
 def states(rows: Mapping[str, bytes]) -> dict[str, dict[str, object]]:

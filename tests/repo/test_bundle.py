@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -32,7 +34,9 @@ from vstate.errors import (
     InvalidInput,
     NotFound,
 )
-from vstate.objects.ids import KINDS, ObjectId
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, INDEX, KINDS, TREE, Object, ObjectId
 from vstate.repo import Repository
 from vstate.testing import Faulty
 
@@ -443,3 +447,86 @@ def test_through_a_pipe() -> None:
         Repository(target).import_bundle(file)
     os.waitpid(child, 0)
     equal(store, target)
+
+
+def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
+    """Another process cut the history off: what is left is exported."""
+    with Disk(tmp_path) as disk, Disk(tmp_path) as other:
+        chain(disk, 6)
+        repo = Repository(disk)
+        list(repo.log("main"))
+        Repository(other).gc(branch="main", keep_last=2, keep_reflog="0s")
+        target = Memory()
+        file = io.BytesIO()
+        repo.export(file, ["main"])
+        imported(target, file.getvalue())
+    assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
+
+
+def test_an_export_beside_gc_begins_again(tmp_path: Path) -> None:
+    """What gc takes away while it is exported is no damage, whenever that happens."""
+    moments = 0
+    while True:
+        directory = tmp_path / str(moments)
+        with Disk(directory) as disk, Disk(directory) as other:
+            chain(disk, 6)
+            repo = Repository(disk)
+            called = 0
+
+            def collect(*args: object, at: int = moments, other: Disk = other) -> None:
+                nonlocal called
+                if called == at:
+                    Repository(other).gc(branch="main", keep_last=1, keep_reflog="0s")
+                called += 1
+
+            file = io.BytesIO()
+            repo.export(file, ["main"], progress=collect)
+        target = Memory()
+        imported(target, file.getvalue())
+        whole(target)
+        if called <= moments:
+            break
+        moments += 1
+    assert moments > 5
+
+
+def test_where_the_output_is_no_plain_file(tmp_path: Path) -> None:
+    """A symlink stays one, a pipe and a device are written to, and who may read a file stays as it was."""
+    store = Memory()
+    chain(store, 2)
+    repo = Repository(store)
+    real = tmp_path / "real"
+    real.write_bytes(b"old")
+    real.chmod(0o600)
+    (tmp_path / "link").symlink_to(real)
+    repo.export(tmp_path / "link", ["main"])
+    assert (tmp_path / "link").is_symlink()
+    assert real.read_bytes() == exported(store)
+    assert real.stat().st_mode & 0o777 == 0o600
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    repo.export(pipe, ["main"])
+    reader.join(10)
+    assert read == [exported(store)]
+    assert pipe.is_fifo()
+
+
+def test_a_link_that_is_too_long_is_damage() -> None:
+    """An index that names a blob of 8 GB is not exported, and says which it is."""
+    store = Memory()
+    repo = Repository(store)
+    blob = ObjectId.of(BLOB, b"x" * 500)
+    index = encode([1, bytes(blob) * 2, [2**33, 500]])
+    entry = encode([2, [bytes(ObjectId.of(INDEX, index)), 2**33 + 500], 2**33 + 500, "bytes"])
+    tree = encode([0, ["a"], [entry], []])
+    commit = Commit(tree=ObjectId.of(TREE, tree), parents=(), time=datetime.now(UTC), message="")
+    objects = [Object(BLOB, b"x" * 500), Object(INDEX, index), Object(TREE, tree), commit.as_object()]
+    store.set_many(
+        repo.objects.stored({ObjectId.of(kind, body): Object(kind, body) for kind, body in objects})
+    )
+    repo.refs.compare_and_swap("heads/main", expected=None, new=commit.oid, action="made up")
+    with pytest.raises(CorruptObject, match="8589934592 bytes"):
+        repo.export(io.BytesIO(), ["main"])

@@ -323,7 +323,7 @@ def test_keep_last_ends_the_log_there() -> None:
     last = list(fresh.log())[-1]
     assert repo.history.is_shallow(last)
     assert dict(fresh.checkout("HEAD~2"))["shared"] == large(7)
-    with pytest.raises(NotFound, match=f"{last.short} is where gc cut the history off"):
+    with pytest.raises(NotFound, match=f"{last.short} is where the history was cut off"):
         fresh.checkout("HEAD~3")
     assert objects_of(store) == needed(store)
     assert len(Versioned(store).diff("HEAD~2", "HEAD").added) == 2

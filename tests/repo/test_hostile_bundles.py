@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -29,6 +30,10 @@ from vstate.errors import (
     UnsupportedFormat,
     VStateError,
 )
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
+from vstate.repo import Repository
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +161,13 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         "no end": (forged(header, frames, end=b""), "not a whole bundle"),
         "something behind the end": (forged(header, frames, end=bytes(8)), "header says"),
         "other counts": (with_header(needed, refs, known, shallow, [*counts[:3], 7], size), "header says"),
+        "counts of text": (with_header(needed, refs, known, shallow, ["", *counts[1:]], size), "numbers"),
+        "no counts": (with_header(needed, refs, known, shallow, [None] * 4, size), "numbers"),
+        "a size of text": (with_header(needed, refs, known, shallow, counts, "x"), "numbers"),
+        "another size": (with_header(needed, refs, known, shallow, counts, size + 1), "header says"),
         "negative counts": (
             with_header(needed, refs, known, shallow, [-1, *counts[1:]], size),
-            "header says",
+            "numbers",
         ),
         "too few counts": (with_header(needed, refs, known, shallow, counts[:3], size), "not a whole bundle"),
         "refs out of order": (with_header(needed, refs[::-1], known, shallow, counts, size), "not canonical"),
@@ -181,7 +190,7 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         ),
         "a ref to a blob": (
             with_header(needed, [["heads/x", ids[:32]]], known, shallow, counts, size),
-            "it is no commit",
+            "is no commit but a",
         ),
         "a cut of what it does not hold": (
             with_header(needed, refs, known, [[bytes(32), []]], counts, size),
@@ -213,6 +222,87 @@ def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -
         assert not list(target.keys("shallow/")), name
 
 
+def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
+    """Objects whose contents match their ids, the tree last, and what is wrong with them."""
+    one, blob = encode([0, 1]), b"x" * 500
+    oid = bytes(ObjectId.of(BLOB, blob))
+    index = encode([1, oid * 2, [2**33, 500]])
+    stream = [bytes(ObjectId.of(INDEX, index)), 2**33 + 500]
+    leaf = encode([0, ["b"], [one], []])
+    low = encode([1, ["a", "b"], [bytes(ObjectId.of(TREE, leaf))] * 2, [1, 1]])
+    return {
+        "keys out of order": ([(TREE, encode([0, ["b", "a"], [one, one], []]))], "its keys do not ascend"),
+        "another length": (
+            [(BLOB, blob), (TREE, encode([0, ["a"], [encode([2, [oid, 10_000], 10_000, "bytes"])], []]))],
+            "has 500 bytes, not 10000",
+        ),
+        "a chunk of another length": (
+            [
+                (BLOB, blob),
+                (INDEX, index),
+                (TREE, encode([0, ["a"], [encode([2, stream, stream[1], "bytes"])], []])),
+            ],
+            f"has 500 bytes, not {2**33}",
+        ),
+        "a node in the wrong place": ([(TREE, leaf), (TREE, low)], "does not begin with 'a'"),
+        "an entry of nothing": ([(TREE, encode([0, ["a"], [encode([9, 9])], []]))], "the entry of 'a'"),
+    }
+
+
+@pytest.mark.parametrize("what", senseless())
+def test_a_branch_is_not_moved_to_what_cannot_be_read(what: str) -> None:
+    """Every object is what its id says, and is there, and the state makes no sense all the same."""
+    store = Memory()
+    state = Versioned(store)
+    state["a"] = 1
+    base = state.commit("base")
+    assert base is not None
+    objects, reason = senseless()[what]
+    kind, body = objects[-1]
+    commit = Commit(
+        tree=ObjectId.of(kind, body),
+        parents=(base.oid,),
+        time=base.time + timedelta(seconds=1),
+        message="made up",
+    )
+    objects = [*objects, (COMMIT, commit.body)]
+    data = forged(
+        [
+            1,
+            [["heads/main", bytes(commit.oid)]],
+            [bytes(base.oid)],
+            [],
+            [sum(kind is one for one, _ in objects) for kind in (BLOB, INDEX, TREE, COMMIT)],
+            sum(len(body) for _, body in objects),
+        ],
+        [
+            (
+                kind.code.encode(),
+                bytes(ObjectId.of(kind, body)),
+                [len(body)],
+                zstandard.ZstdCompressor().compress(body),
+            )
+            for kind, body in objects
+        ],
+    )
+    with pytest.raises(InvalidInput, match=reason):
+        imported(store, data)
+    assert refs_of(store) == {"heads/main": str(base.oid)}
+    assert Repository(store).fsck().damaged == 0
+
+
+def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
+    """That an object of this id is known to be whole does not make it a commit."""
+    store = Memory()
+    imported(store, small[1])
+    before = refs_of(store)
+    tree = Repository(store).branch("main").tree
+    assert tree is not None
+    with pytest.raises(InvalidInput, match="is no commit but a tree"):
+        imported(store, forged([1, [["heads/x", bytes(tree)]], [], [], [0, 0, 0, 0], 0], []))
+    assert refs_of(store) == before
+
+
 def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
     """Whichever object is left out, nothing leads to the others; with that one in the store all arrives."""
     rows, data = small
@@ -227,7 +317,7 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
                 frames.append((kind, other, [len(content)], payload))
         fewer = list(counts)
         fewer[b"bitc".index(letter)] -= 1
-        incomplete = forged([needed, refs, known, shallow, fewer, size], frames)
+        incomplete = forged([needed, refs, known, shallow, fewer, size - len(body)], frames)
         target = Memory()
         with pytest.raises(InvalidInput, match=oid.hex()):
             imported(target, incomplete)
@@ -235,7 +325,6 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
         target.set(f"o/{oid.hex()}", rows[f"o/{oid.hex()}"])
         assert set(outcomes(imported(target, incomplete)).values()) == {"created"}
         whole(target)
-        assert body is not None
 
 
 def test_a_bundle_of_a_newer_store_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:

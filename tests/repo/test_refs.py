@@ -111,12 +111,21 @@ def test_a_ref_that_holds_no_id() -> None:
         Versioned(store)
 
 
-@pytest.mark.parametrize("stamp", [b"3", b"99", b"next", b"", b"9" * 5000])
+@pytest.mark.parametrize("stamp", [b"3", b"99", b"9" * 5000])
 def test_a_newer_format_is_refused(stamp: bytes) -> None:
     """A store stamped with a format that this vstate does not know is refused with advice."""
     store = Memory()
     store.set("format", stamp)
     with pytest.raises(UnsupportedFormat, match="upgrade"):
+        Versioned(store)
+
+
+@pytest.mark.parametrize("stamp", [b"next", b"", b"\xff"])
+def test_a_format_that_is_no_number_is_damage(stamp: bytes) -> None:
+    """It does not say that a newer vstate would help."""
+    store = Memory()
+    store.set("format", stamp)
+    with pytest.raises(CorruptStore, match="format"):
         Versioned(store)
 
 

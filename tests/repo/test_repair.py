@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 
+import damaged_stores
 import pytest
-from damaged_stores import TEXT, check_clean, copy, damaged, lost, messages, states
+from damaged_stores import TEXT, Shuffled, check_clean, copy, damaged, lost, messages, states
 
-from vstate import Memory, Versioned
-from vstate.errors import CorruptObject, NotFound, StoreUnavailable
-from vstate.objects.ids import BLOB, ObjectId
+from vstate import KVStore, Memory, Versioned
+from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailable
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, TREE, ObjectId
 from vstate.repo import Repository
 from vstate.repo.history import shallow_row
 from vstate.testing import Faulty
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["in order", "shuffled"])
+def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is repaired does not depend on the order in which a store lists its keys."""
+    monkeypatch.setattr(damaged_stores, "shuffling", request.param)
 
 
 @pytest.mark.parametrize("what", ["commit", "tree", "blob"])
@@ -288,3 +298,470 @@ def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> 
     assert not {"set", "delete", "compare_and_swap", "set_many", "delete_many", "transact"} & set(
         faulty.calls
     )
+
+
+# Which commit
+
+
+def committed(store: KVStore, count: int) -> list[ObjectId]:
+    state = Versioned(store, branch="main")
+    commits = []
+    for number in range(count):
+        state["k"] = [number] * 50
+        commit = state.commit(f"c{number}")
+        assert commit is not None
+        commits.append(commit.oid)
+    return commits
+
+
+def test_the_newest_line_of_the_reflog_is_the_one_of_the_latest_time() -> None:
+    """Whatever the order in which the store lists them: of a branch whose commit is lost, and of a tag."""
+    store = Shuffled()
+    *_, whole, tip = committed(store, 8)
+    state = Versioned(store)
+    for number in range(4):
+        state.tag("t", f"main~{7 - number}")
+        if number < 3:
+            state.delete_tag("t")
+    store.delete(f"o/{tip}")
+    store.set("r/tags/t", b"?")
+    assert Repository(store).fsck(repair=True).ok
+    assert Repository(store).branch("main").oid == whole
+    assert Repository(store).resolve("t").message == "c3"
+
+
+def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
+    """Before any other ancestor come the first parents, which are what the branch itself was at."""
+    store = Memory()
+    state = Versioned(store)
+    state["base"] = 1
+    state.commit("base")
+    side = state.fork("side")
+    state["mine"] = 1
+    state.commit("mine")
+    side["theirs"] = 1
+    side.commit("theirs")
+    state.merge("side", message="merge")
+    state["more"] = TEXT
+    state.commit("tip")
+    for commit in list(state.log(limit=2)):
+        store.delete(f"o/{commit.tree}")
+    assert Repository(store).fsck(repair=True).ok
+    assert dict(Versioned(store)) == {"base": 1, "mine": 1}
+
+
+def test_what_was_merged_is_better_than_nothing() -> None:
+    """Where no commit of the branch's own is whole."""
+    store = Memory()
+    state = Versioned(store)
+    state["base"] = TEXT
+    state.commit("base")
+    side = state.fork("side")
+    del side["base"]
+    side["theirs"] = 1
+    theirs = side.commit("theirs")
+    state["mine"] = 1
+    state.commit("mine")
+    state.merge("side", message="merge")
+    assert state.head is not None
+    store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
+    store.delete(f"o/{state.head.tree}")
+    Repository(store).fsck(repair=True)
+    assert theirs is not None
+    assert Repository(store).branch("main").oid == theirs.oid
+
+
+# Refs whose rows are lost
+
+
+@pytest.mark.parametrize("ref", ["heads/main", "heads/side", "tags/v1"])
+@pytest.mark.parametrize("on_main", [True, False], ids=["HEAD has a reflog", "HEAD has none"])
+def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str, on_main: bool) -> None:
+    """Nobody deleted it, so it is put back where it was; HEAD stays on its branch."""
+    store = copy(filled)
+    if on_main:
+        Repository(store).refs.set_head(branch="main", action="checkout: to main")
+    before = Repository(store).refs.all()
+    store.delete(f"r/{ref}")
+    report = Repository(store).fsck()
+    assert report.broken == (ref,)
+    assert [damage.id for damage in report.damage] == [f"r/{ref}"]
+    assert Repository(store).fsck(repair=True).ok
+    assert Repository(store).refs.all() == before
+    assert Repository(store).refs.head().branch == "main"
+    check_clean(store)
+
+
+def test_a_lost_ref_to_what_is_not_whole(filled: Mapping[str, bytes]) -> None:
+    """A branch goes to the newest whole commit; a tag is not put elsewhere."""
+    store = copy(filled)
+    state = Versioned(store)
+    state["text"] = "lost " * 50
+    head = state.commit("head")
+    assert head is not None
+    state.tag("v2")
+    store.delete_many([f"o/{head.tree}", "r/heads/main", "r/tags/v2"])
+    report = Repository(store).fsck(repair=True)
+    assert report.broken == ("tags/v2",)
+    assert messages(store)[0] == "fourth"
+    assert "r/tags/v2" not in store
+
+
+@pytest.mark.parametrize("clock", [0, 3600], ids=["", "another machine's clock is ahead"])
+def test_what_was_deleted_or_renamed_is_not_lost(
+    filled: Mapping[str, bytes], clock: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way of taking a ref away leaves a line that says so, and after all its others."""
+    import time
+
+    store = copy(filled)
+    now = time.time_ns
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time_ns", lambda: now() + clock * 10**9)
+        state = Versioned(store)
+        state.create_branch("gone")
+        state.tag("v2")
+        state.create_branch("old")
+    repo = Repository(store)
+    repo.delete_branch("gone")
+    repo.delete_tag("v2")
+    repo.rename_branch("old", "new")
+    repo.rename_branch("main", "master")
+    check_clean(store)
+    state = Versioned(store)
+    state.switch("made", create=True)
+    state.switch("master")
+    state.delete_branch("made")
+    check_clean(store)
+
+
+@pytest.mark.parametrize("how", ["created", "deleted"])
+def test_a_ref_that_moves_while_it_is_looked_for_is_not_lost(filled: Mapping[str, bytes], how: str) -> None:
+    """It is read again before it is said to be."""
+
+    class Moving(Shuffled):
+        def get(self, key: str) -> bytes | None:
+            if key == "r/heads/new" and not done:
+                done.append(True)
+                if how == "created":
+                    Repository(self).create_branch("new", "main")
+                else:
+                    super().set(key, filled["r/heads/main"])
+                    Repository(self).delete_branch("new")
+            return super().get(key)
+
+    done: list[bool] = [True]
+    store = Moving()
+    store.set_many(filled)
+    Repository(store).create_branch("new", "main")
+    if how == "created":
+        Repository(store).delete_branch("new")
+        line = max(store.keys("reflog/heads/new:"))
+        store.delete(line)
+    store.delete("r/heads/new")
+    done.clear()
+    assert Repository(store).fsck().ok
+    assert done
+
+
+def test_a_branch_that_was_never_made_is_not_lost(filled: Mapping[str, bytes]) -> None:
+    """Without transactions the line of one whose making was interrupted may be there."""
+    store = copy(filled)
+    Repository(store).create_branch("half", "main")
+    store.delete("r/heads/half")
+    assert Repository(Faulty(store, atomic=False)).fsck().ok
+
+
+def test_refs_that_cannot_be_read_are_put_back(filled: Mapping[str, bytes]) -> None:
+    """Behind encryption: a branch, a tag and HEAD whose values do not open; and the mark of `gc` is taken away."""
+    pytest.importorskip("cryptography")
+    from vstate.kv.encrypted import Encrypted
+
+    inner = Memory()
+    store = Encrypted(inner, b"k" * 32)
+    store.set_many(filled)
+    repo = Repository(store)
+    repo.checkout("side")
+    before = repo.refs.all()
+    repo.gc()
+    store.set("gc", b"mark")
+    for ref in ("r/heads/main", "r/tags/v1", "r/HEAD", "gc"):
+        spoil(inner, store, ref)
+    report = Repository(store).fsck()
+    assert set(report.broken) == {"heads/main", "tags/v1", "HEAD"}
+    assert {damage.id for damage in report.damage} == {"r/heads/main", "r/tags/v1", "r/HEAD", "gc"}
+    assert Repository(store).fsck(repair=True).ok
+    assert {ref: oid for ref, oid in Repository(store).refs.all().items() if ref != "HEAD"} == before
+    assert Repository(store).refs.head().branch == "main"
+    check_clean(store)
+
+
+def spoil(inner: Memory, store: KVStore, key: str) -> str:
+    """Change the last byte of a row behind encryption; its name there."""
+    value, names = store.get(key), set(inner.keys())
+    assert value is not None
+    store.delete(key)
+    (name,) = names - set(inner.keys())
+    store.set(key, value)
+    row = inner.get(name)
+    assert row is not None
+    inner.set(name, row[:-1] + bytes([row[-1] ^ 1]))
+    return name
+
+
+@pytest.mark.parametrize("prefix", ["r/tags/v1", "reflog/heads/side:", "damaged/note"])
+def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
+    filled: Mapping[str, bytes], prefix: str
+) -> None:
+    """It is told, and the rest is checked and repaired as ever."""
+    pytest.importorskip("cryptography")
+    from vstate.kv.encrypted import Encrypted
+
+    inner = Memory()
+    store = Encrypted(inner, b"k" * 32)
+    store.set_many({**filled, "damaged/note": b""})
+    root = Repository(store).branch("main").tree
+    key = min(store.keys(prefix))
+    row, names = store.get(key), set(inner.keys())
+    assert row is not None
+    store.delete(key)
+    (name,) = names - set(inner.keys())
+    store.set(key, row)
+    sealed = inner.get(name)
+    assert sealed is not None
+    inner.delete(name)
+    bad = name[:-1] + ("0" if name[-1] != "0" else "1")
+    inner.set(bad, sealed)
+    spoil(inner, store, f"o/{root}")
+    report = Repository(store).fsck(repair=True)
+    assert not report.ok
+    assert str(root) in {damage.id for damage in report.damage}
+    assert [damage.kind for damage in report.damage if bad[:40] in damage.reason] == ["file"]
+    assert any(bad[:40] in line for line in report.left)
+    assert messages(store)[0] == "merged"
+    inner.delete(bad)
+    assert Repository(store).fsck().ok
+
+
+# Histories that are cut
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["by the reflog", "without a reflog"])
+def test_what_was_before_a_lost_commit_outlives_gc(logged: bool) -> None:
+    """A tag keeps it: nothing else leads there once the history is cut."""
+    store = copy({})
+    ids = committed(store, 10)
+    if not logged:
+        store.delete_many(list(store.keys("reflog/")))
+    store.delete(f"o/{ids[8]}")
+    report = Repository(store).fsck(repair=True)
+    assert report.ok, str(report)
+    name = f"fsck/{ids[7].short}"
+    assert any(name in line for line in report.repaired)
+    assert messages(store) == ["c9"]
+    Repository(store).gc(keep_reflog="0s")
+    assert [commit.oid for commit in Repository(store).log(name)] == ids[7::-1]
+    assert Repository(store).fsck().ok
+
+
+def test_several_lost_commits_each_leave_what_was_before(filled: Mapping[str, bytes]) -> None:
+    """Also if two in a row are lost, and if what is kept has such an end itself."""
+    store = copy({})
+    ids = committed(store, 12)
+    store.delete_many([f"o/{ids[i]}" for i in (9, 8, 4)])
+    store.delete_many([key for key in store.keys("reflog/") if key < sorted(store.keys("reflog/"))[6]])
+    report = Repository(store).fsck(repair=True)
+    assert report.ok, str(report)
+    assert list(Repository(store).tags()) == sorted(f"fsck/{ids[i].short}" for i in (7, 3))
+    Repository(store).gc(keep_reflog="0s")
+    for i in (0, 3, 5, 7, 10, 11):
+        assert Repository(store).resolve(ids[i]).message == f"c{i}"
+
+
+def test_quick_says_that_it_does_not_look_for_older_history() -> None:
+    """Without a reflog only a full look finds it."""
+    store = Memory()
+    ids = committed(store, 5)
+    store.delete_many(list(store.keys("reflog/")))
+    store.delete(f"o/{ids[3]}")
+    report = Repository(store).fsck(full=False, repair=True)
+    assert any("fsck without --quick" in line for line in report.repaired)
+
+
+# Objects
+
+
+def test_what_is_put_back_between_two_looks_is_not_missing() -> None:
+    """Without transactions gc puts back what is needed after all; neither place has it between two reads."""
+    memory = Memory()
+    plain = Faulty(memory, atomic=False)
+    one, two = committed(plain, 2)
+    Repository(plain).move_branch("main", one)
+    Repository(plain).gc(keep_reflog="0s", grace="1h")
+    assert f"trash/{two}" in memory
+    assert Repository(plain).refs.compare_and_swap("heads/main", expected=one, new=two, action="x")
+    waiting = dict(memory.items())
+
+    class Racing(Faulty):
+        def get(self, key: str) -> bytes | None:
+            if key == f"trash/{two}" and not done:
+                done.append(True)
+                Repository(plain).gc()
+            return super().get(key)
+
+    for read in (
+        lambda store: Repository(store).fsck(repair=True).ok,
+        lambda store: Repository(store).objects.commit(two).message == "c1",
+    ):
+        done: list[bool] = []
+        memory.delete_many(list(memory.keys()))
+        memory.set_many(waiting)
+        assert read(Racing(memory, atomic=False))
+        assert done
+        assert Repository(memory).branch("main").oid == two
+
+
+def test_what_is_whole_again_before_repair_begins_is_left_alone(filled: Mapping[str, bytes]) -> None:
+    """The branch stays, though the object was missing when it was looked for."""
+    memory = copy(filled)
+    head = Repository(memory).branch("main")
+    key = f"o/{head.tree}"
+    memory.delete(key)
+
+    class Healing(Faulty):
+        def get(self, name: str) -> bytes | None:
+            reads.append(name)
+            if reads.count(key) == heal_at:
+                memory.set(key, filled[key])
+            return super().get(name)
+
+    reads: list[str] = []
+    heal_at = -1
+    assert not Repository(Healing(memory)).fsck().ok
+    heal_at = reads.count(key) + 1  # the first read after such a look
+    reads.clear()
+    report = Repository(Healing(memory)).fsck(repair=True)
+    assert report.ok
+    assert report.damaged == 0
+    assert Repository(memory).branch("main").oid == head.oid
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_an_unreadable_row_that_is_written_anew_stays(filled: Mapping[str, bytes], exclusive: bool) -> None:
+    """It is read again right before it is deleted, with others kept out where the store can do that."""
+
+    class Unreadable(Faulty):
+        def get(self, name: str) -> bytes | None:
+            if name == key and not healed:
+                raise CorruptStore("here", "it cannot be read")
+            return super().get(name)
+
+        def get_many(self, keys: object) -> dict[str, bytes]:
+            wanted = list(keys)  # type: ignore[call-overload]
+            if key in wanted:
+                self.get(key)
+            return super().get_many(wanted)
+
+        def compare_and_swap(self, name: str, expected: bytes | None, new: bytes | None) -> bool:
+            done = super().compare_and_swap(name, expected, new)
+            if name == f"damaged/{key[2:]}":
+                healed.append(True)
+            return done
+
+        def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+            healed.extend([True] * exclusive)
+            return super().exclusively(plan)
+
+    healed: list[bool] = []
+    memory = copy(filled)
+    state = Versioned(memory)
+    state["other"] = "value " * 100
+    state.commit("other")
+    key = f"o/{ObjectId.of(BLOB, b'value ' * 100)}"
+    Repository(Unreadable(memory, atomic=exclusive)).fsck(repair=True)
+    assert healed
+    assert key in memory
+    assert not list(memory.keys("damaged/"))
+
+
+def test_one_wrong_child_costs_no_other_key() -> None:
+    """The node above it stays, for what else it leads to; what is said to be lost is what is below the one link."""
+    store = copy({})
+    state = Versioned(store)
+    for number in range(3000):
+        state[f"k{number:05}"] = number
+    new = state.commit("right")
+    assert new is not None
+    repo = Repository(store)
+    root = repo.objects.node(new.tree)  # type: ignore[arg-type]
+    assert root.height
+    body = encode([root.height, root.keys, [*root.items[:-1], root.items[0]], root.counts])
+    wrong = ObjectId.of(TREE, body)
+    commit = Commit(tree=wrong, parents=(new.oid,), time=new.time + timedelta(seconds=1), message="wrong")
+    store.set_many({f"o/{wrong}": b"t" + body, f"o/{commit.oid}": b"c" + commit.body})
+    repo.refs.compare_and_swap("heads/main", expected=new.oid, new=commit.oid, action="x")
+
+    def readable() -> set[str]:
+        found = set()
+        snapshot = Versioned(store, branch="other").checkout(commit.id)
+        for number in range(3000):
+            try:
+                if snapshot[f"k{number:05}"] == number:
+                    found.add(f"k{number:05}")
+            except (CorruptObject, KeyError):
+                pass
+        return found
+
+    before = readable()
+    assert 1000 < len(before) < 3000
+    report = Repository(store).fsck(repair=True)
+    assert report.ok
+    assert [(item.commit, item.key) for item in report.lost] == [(commit.id, None)]
+    assert report.lost[0].what.startswith(f"{3000 - len(before):,} keys from {root.keys[-1]!r}")
+    assert Repository(store).branch("main").oid == new.oid
+    assert readable() == before
+    assert store.get(f"damaged/o/{wrong}") == b""
+    Repository(store).gc()
+    again = Repository(store).fsck()
+    assert again.ok
+    assert all(damage.known for damage in again.damage)
+    # Once it is gone, so is the note.
+    Repository(store).gc(keep_reflog="0s")
+    assert f"o/{wrong}" not in store
+    Repository(store).fsck(repair=True)
+    assert not list(store.keys("damaged/"))
+
+
+def test_quick_keeps_the_note_on_what_is_there_again_and_damaged(filled: Mapping[str, bytes]) -> None:
+    """What was kept of a lost object is deleted only when the object is whole, which is looked at."""
+    store = copy(filled)
+    key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
+    store.set(key, filled[key][:-1])
+    Repository(store).fsck(repair=True)
+    note = f"damaged/{key[2:]}"
+    assert note in store
+    store.set(key, filled[key][:-2])
+    Repository(store).fsck(full=False, repair=True)
+    assert note in store
+    store.set(key, filled[key])
+    Repository(store).fsck(full=False, repair=True)
+    assert note not in store
+
+
+def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, bytes]) -> None:
+    """The second look may find the store gone: the report says that, and what was repaired before."""
+
+    class Failing(Faulty):
+        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+            done = super().transact(writes, expected)
+            if any(key.startswith("damaged/") for key in writes):
+                self.fail_at = len(self.calls) + 12
+            return done
+
+    memory = copy(filled)
+    key = f"o/{Repository(memory).branch('main').tree}"
+    memory.set(key, filled[key][:-1])
+    report = Repository(Failing(memory)).fsck(repair=True)
+    assert not report.ok
+    assert any(line.startswith("branch main: it is at ") for line in report.repaired)
+    assert any("it cannot be checked again" in line and "made to fail" in line for line in report.left)

@@ -163,8 +163,8 @@ def test_a_file_with_a_public_key(tmp_path: Path) -> None:
         PublicKey.load(tmp_path)
 
 
-@pytest.mark.parametrize("password", [None, b"pass"])
-def test_a_key_is_saved_and_loaded(tmp_path: Path, password: bytes | None) -> None:
+@pytest.mark.parametrize("password", [None, b"pass", "päss"])
+def test_a_key_is_saved_and_loaded(tmp_path: Path, password: bytes | str | None) -> None:
     """The file is PEM, for its owner only, and never overwritten."""
     path = tmp_path / "agent.key"
     KEY.save(path, password=password)

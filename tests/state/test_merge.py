@@ -514,3 +514,27 @@ def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None
         assert dict(mirrored) == model
         if main.head != side.head:
             assert (main.head and main.head.tree) == (mirrored.head and mirrored.head.tree)
+
+
+def no_opinion(base: Any, ours: Any, theirs: Any) -> Any:
+    return NotImplemented
+
+
+def test_a_policy_that_returns_notimplemented_decides_nothing() -> None:
+    """It is a conflict, not a value."""
+    state = Versioned(branch="main")
+    state["a"] = 1
+    state.commit()
+    other = state.fork("other")
+    other["a"], state["a"] = 2, 3
+    other.commit()
+    state.commit()
+    with pytest.raises(MergeConflict, match="NotImplemented"):
+        state.merge("other", policy=no_opinion)
+    assert state["a"] == 3
+
+
+def test_a_prefix_that_no_key_can_have_is_refused() -> None:
+    """A lone surrogate is in no key."""
+    with pytest.raises(InvalidInput, match="surrogate"):
+        Versioned().set_policy("\ud800", "ours")

@@ -514,3 +514,46 @@ def test_append_goes_on_after_cross_merges() -> None:
     for each in states:
         each.merge("two")
         assert sorted(each["log"]) == list(range(number))
+
+
+@pytest.mark.parametrize("first", ["b", b"b", ["b"], ("b",)], ids=["str", "bytes", "list", "tuple"])
+def test_a_lost_race_appends_behind_what_is_there(first: Any) -> None:
+    """Under the policy append what is on the branch keeps its place, whatever a merge put there before."""
+    kind = type(first)
+
+    def more(state: Versioned, name: str) -> None:
+        state["t"] += name.encode() if kind is bytes else kind([name]) if kind is not str else name
+        state.commit()
+
+    store = Memory()
+    main = Versioned(store, branch="main")
+    main["t"] = first
+    main.commit()
+    main.set_policy("t", "append")
+    other = main.fork("other")
+    more(other, "o")
+    more(main, "m")
+    late = Versioned(store, branch="main")
+    late["t"]
+    main.merge("other")
+    before = main["t"]
+    more(late, "late")
+    main.refresh()
+    assert main["t"][: len(before)] == before
+    assert main["t"] == late["t"]
+    assert len(main["t"]) > len(before)
+
+
+def test_a_lost_race_appends_to_what_was_cut_short() -> None:
+    """The branch may have dropped old items meanwhile; what this side appended is behind what is left."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    state["t"] = [1, 2, 3]
+    state.commit()
+    state.set_policy("t", "append")
+    late = Versioned(store, branch="main")
+    late["t"].append(4)
+    state["t"] = [3]
+    state.commit()
+    late.commit()
+    assert late["t"] == [3, 4]

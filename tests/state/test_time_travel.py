@@ -376,3 +376,12 @@ def test_live_has_none_of_it() -> None:
     for name in ("blame", "bisect", "undo", "redo"):
         with pytest.raises(NotVersioned, match=name):
             getattr(Live(), name)("k")
+
+
+def test_rollback_takes_a_revision_or_a_number_of_steps() -> None:
+    """Both would be one too many."""
+    state = Versioned(Memory())
+    state["a"] = 1
+    state.commit()
+    with pytest.raises(InvalidInput, match="not both"):
+        state.rollback("HEAD", steps=2)

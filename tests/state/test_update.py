@@ -205,3 +205,16 @@ def test_threads_with_handles_of_their_own_lose_nothing() -> None:
     assert not errors
     state.refresh()
     assert state["n"] == 100
+
+
+def test_a_generator_function_is_refused() -> None:
+    """Nobody would go through it."""
+    state = Versioned(Memory())
+
+    def change(now: Versioned) -> Any:
+        now["a"] = 1
+        yield
+
+    with pytest.raises(TypeError, match="plain def"):
+        state.update(change)
+    assert "a" not in state

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from vstate import Unpicklable, Versioned
+
 SCRIPT = """
 import enum, sys
 from dataclasses import dataclass, field
@@ -92,3 +96,12 @@ def test_another_program_reads_them(run_python: Any, tmp_path: Path) -> None:
         seed=2,
     )
     assert out.splitlines() == ["GO derived of base 8 2 RED True", "None", "True ['a', 'c']"]
+
+
+def test_an_open_file_is_refused(tmp_path: Path) -> None:
+    """Storing what the file holds at the moment would be another thing than the file."""
+    state = Versioned()
+    with (tmp_path / "f").open("w+") as file:
+        state["f"] = file
+        with pytest.raises(Unpicklable, match=r'state\["f"\]'):
+            state.commit()

@@ -73,7 +73,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Every key that starts with `prefix`, each once, in any order.
 
-        A key set or deleted meanwhile may or may not be among them; the others are.
+        A key set or deleted meanwhile may or may not be among them; the others are. A damaged store goes on as
+        far as it can, and raises CorruptStore for what it cannot list.
         """
 
     @abstractmethod

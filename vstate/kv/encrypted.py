@@ -108,6 +108,11 @@ class Encrypted(KVStore):
     """
 
     def __init__(self, store: KVStore, key: bytes | Path) -> None:
+        if not isinstance(store, KVStore):
+            raise InvalidInput(
+                f"Encrypted stands in front of a KVStore, not of a {type(store).__name__}: Encrypted(Disk(path), key), "
+                "or open_store('encrypted:PATH?key_file=FILE')"
+            )
         self._store = store
         self._cipher = _Cipher(load_key(key) if isinstance(key, str | os.PathLike) else _checked(key))
         self._marked = False
@@ -138,8 +143,8 @@ class Encrypted(KVStore):
         return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised by KVStore. Lists all the names that have the same first part, up to a "/"; CorruptStore
-        for one that was not written with this key.
+        """As promised by KVStore. Lists all the names that have the same first part, up to a "/"; CorruptStore,
+        after all the others, if one was not written with this key.
         """
         names = self._listed(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
         return (key for key, _, _ in names)
@@ -268,7 +273,11 @@ class Encrypted(KVStore):
     def _listed(
         self, prefix: str, rows: Callable[[str], Iterator[tuple[str, bytes]]]
     ) -> Iterator[tuple[str, str, bytes]]:
-        """The plain names with this prefix, the names that they have in the store, and the rows."""
+        """The plain names with this prefix, the names that they have in the store, and the rows.
+
+        CorruptStore at the end if there is a name that was not written with this key: it may have had the prefix.
+        """
+        bad = ""
         places = self._cipher.places(prefix)
         if not self._is_marked():
             return
@@ -278,11 +287,13 @@ class Encrypted(KVStore):
                     continue
                 key = self._cipher.plain_name(name)
                 if key is None:
-                    raise CorruptStore(
-                        self.location, f"it has a row {name[:80]!r}, which was not written with this key"
-                    )
-                if key.startswith(prefix):
+                    bad = bad or name
+                elif key.startswith(prefix):
                     yield key, name, row
+        if bad:
+            raise CorruptStore(
+                self.location, f"it has a row {bad[:80]!r}, which was not written with this key"
+            )
 
     # The mark
 

@@ -22,7 +22,10 @@ def read_secret(path: Path) -> bytes:
         # Without O_NONBLOCK, opening a pipe that somebody put there would wait for ever.
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
-        raise NotFound(f"no key file {name}; make one with `vstate key new {name}`", name=name) from None
+        raise NotFound(
+            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to encrypt a store",
+            name=name,
+        ) from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"the key file {name!r} cannot be opened: {error}") from error
     try:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import EXPIRING, moment_of
 from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
@@ -171,12 +172,17 @@ def scan(
         path.append((node, i + 1))
         node = _child(read, node, i)
     position = bisect_left(node.keys, first)
+    last: str | None = None
     while True:
         for i in range(position, len(node.keys)):
             key = node.keys[i]
             if not key.startswith(prefix):
                 return
+            # A made-up tree may lead to one node a billion times.
+            if last is not None and key <= last:
+                raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
             yield key, node.items[i]  # type: ignore[misc]
+            last = key
         position = 0
         while path and path[-1][1] == len(path[-1][0].keys):
             path.pop()
@@ -268,6 +274,8 @@ def diff(read: ReadNodes, old: ObjectId | None, new: ObjectId | None) -> Iterato
             shared = set(old_ids).intersection(new_ids)
             old_ids = [oid for oid in old_ids if oid not in shared]
             new_ids = [oid for oid in new_ids if oid not in shared]
+        _check_unique(old_ids)
+        _check_unique(new_ids)
         below = read([*old_ids, *new_ids])  # type: ignore[list-item]  # in a written tree all items are bytes
         old_nodes = [node for node in old_nodes if node.height < height] + below[: len(old_ids)]
         new_nodes = [node for node in new_nodes if node.height < height] + below[len(old_ids) :]
@@ -282,6 +290,13 @@ def _same_shape(a: Node, b: Node) -> bool:
 
 def _ids_below(nodes: Sequence[Node], height: int) -> list[bytes | Node]:
     return [item for node in nodes if node.height == height for item in node.items]
+
+
+def _check_unique(ids: Sequence[bytes | Node]) -> None:
+    """CorruptObject if a node is twice in one tree, in which no key is; a made-up one may hold it a billion times."""
+    if len(set(ids)) < len(ids):
+        again = next(oid for i, oid in enumerate(ids) if oid in ids[:i])
+        raise CorruptObject(again.hex(), "one tree leads to it twice")  # type: ignore[union-attr]
 
 
 def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterator[KeyChange]:

@@ -205,7 +205,9 @@ class _Walk:
                 continue
             before = [self.entry(parent) for parent in self._repo.history.before(commit)]
             if before and None not in before:
-                error.message += f": {commit.short} removed it; blame it before that, at {commit.short}~1"
+                error.message += (
+                    f": {commit.short} removed it; blame it before that: vstate blame --rev {commit.short}~1"
+                )
                 break
         return error
 

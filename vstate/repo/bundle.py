@@ -17,7 +17,7 @@ from blake3 import blake3
 from vstate.errors import InvalidInput
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
-from vstate.repo.objects import MAX_OBJECT_BYTES
+from vstate.repo.objects import longest
 
 MAGIC = b"vstate bundle\n"
 NUMBER = 1
@@ -90,7 +90,10 @@ class Header:
                 counts=dict(zip(_COUNTED, counts, strict=True)),
                 size=size,
             )
-            if header.encode() != data or type(needed) is not int or needed < 1:
+            numbers = (needed, size, *counts)
+            if any(type(number) is not int or number < 0 for number in numbers) or needed < 1:
+                raise ValueError("a header whose numbers are none")
+            if header.encode() != data:
                 raise ValueError("a header that is not canonical")
         except (TypeError, OverflowError) as error:
             raise ValueError(f"not a header: {error}") from error
@@ -241,15 +244,17 @@ class Bundle:
         """Its frames, in order."""
         at = self._frames
         left = dict(self.header.counts)
+        size_left = self.header.size
         while (size := int.from_bytes(self.read_at(at, 4), "big")) != 0:
             if size > _HEAD_BYTES:
                 self.refuse("the head of a frame is too long")
             frame = self._frame(self.read_at(at + 4, size), at + 4 + size)
             for item in frame.items:
                 left[item.kind] -= 1
+                size_left -= item.length
             at = frame.end
             yield frame
-        if at + len(END) + TRAILER_BYTES != self.bytes or any(left.values()):
+        if at + len(END) + TRAILER_BYTES != self.bytes or any(left.values()) or size_left:
             self.refuse("it does not hold what its header says")
 
     def read_at(self, begin: int, size: int) -> bytes:
@@ -279,7 +284,8 @@ class Bundle:
                 and len(kinds) == count
                 and type(ids) is bytes
                 and len(ids) == ID_BYTES * count
-                and all(type(length) is int and 0 <= length <= MAX_OBJECT_BYTES for length in lengths)
+                and all(type(length) is int for length in lengths)
+                and all(0 <= item.length <= longest(item.kind) for item in items)
                 and type(size) is int
                 and encode([kinds, ids, lengths, size]) == head
             )

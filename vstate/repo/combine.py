@@ -46,7 +46,7 @@ def merge(
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         raise InvalidInput(
-            f"{name} cannot be merged: gc cut off the history in which it parted from {branch}; cherry_pick its "
+            f"{name} cannot be merged: the history in which it parted from {branch} was cut off; cherry_pick its "
             "commits instead"
         )
     merged = _merged(
@@ -137,7 +137,7 @@ def _before(repo: Repository, commit: Commit) -> Commit | None:
     before = next(iter(repo.history.before(commit)), None)
     if before is None and repo.history.is_shallow(commit):
         raise InvalidInput(
-            f"what {commit.short} changed is not known any more: gc cut off what was before it"
+            f"what {commit.short} changed is not known any more: the history before it was cut off"
         )
     return before
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.errors import (
     CannotLoad,
     CorruptObject,
+    CorruptStore,
     InvalidInput,
     NotFound,
     RefMoved,
@@ -78,7 +79,9 @@ class Commits:
                     f"or as encrypted:{self.store.location}?key_file=PATH"
                 )
             return 0
-        if not stamp.isdigit() or len(stamp) > 9 or int(stamp) > FORMAT:
+        if not stamp.isdigit():
+            raise CorruptStore(self.store.location, f"its format is no number but {stamp[:20]!r}")
+        if len(stamp) > 9 or int(stamp) > FORMAT:
             raise UnsupportedFormat(stamp[:20].decode("ascii", "replace"), FORMAT)
         return int(stamp)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
+from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import INDEX, ObjectId
 from vstate.objects.stream import is_single, read_index
@@ -56,9 +57,14 @@ class Lost:
         return f"{self.ref} {self.commit[:10]}: {self.what if self.key is None else repr(self.key)}"
 
 
-def link_key(oid: bytes, length: int) -> bytes:
-    """A link to a blob or a stream as an IdSet takes it: the id, and the length."""
-    return oid + length.to_bytes(8, "big")
+def link_key(oid: bytes, length: int, height: int | None = None) -> bytes:
+    """A link to a blob or a stream as an IdSet takes it: the id, the length, and the height if it says that."""
+    return oid + length.to_bytes(8, "big") + (b"" if height is None else bytes([height]))
+
+
+def node_link_key(oid: bytes, height: int, first: str, count: int) -> bytes:
+    """A link to a tree node as an IdSet takes it: the id, and what the node above says of the node."""
+    return oid + encode([height, first, count])
 
 
 class _Range(NamedTuple):
@@ -120,6 +126,13 @@ class Loss:
         """Whether the commit and all that its own state needs can be read, whatever is behind it."""
         commit = self.commit(oid)
         return commit is not None and (commit.tree is None or self._look(commit.tree) is None)
+
+    def first_parents(self, start: ObjectId, *, seen: IdSet) -> Iterator[Commit]:
+        """The commit, its first parent, and so on, up to one that was seen or cannot be read."""
+        oid: ObjectId | None = start
+        while oid is not None and seen.add(oid) and (commit := self.commit(oid)) is not None:
+            yield commit
+            oid = next(iter(self._parents(commit)), None)
 
     def ancestors(
         self, *starts: ObjectId, seen: IdSet | None = None
@@ -210,7 +223,8 @@ class Loss:
         total = 0
         ends = [*node.keys[1:], None]
         for child, first, before, count in zip(node.children(), node.keys, ends, node.counts, strict=True):
-            hurt = self._look(child)
+            is_wrong = node_link_key(child, node.height - 1, first, count) in self._bad_links
+            hurt = _GONE if is_wrong else self._look(child)
             if hurt is _GONE:
                 parts.append(_Range(first, before, count))
             elif hurt is not None:
@@ -236,14 +250,18 @@ class Loss:
     def _is_lost(self, entry: bytes) -> bool:
         try:
             links = Entry.decode(entry).links
-            return any(self._is_link_lost(*link, single=is_single(link)) for link in links)
+            return any(self._is_link_lost(*link, height=0 if is_single(link) else None) for link in links)
         except ValueError:
             return True
 
-    def _is_link_lost(self, oid: ObjectId, length: int, *, single: bool) -> bool:
+    def _is_link_lost(self, oid: ObjectId, length: int, *, height: int | None) -> bool:
         if oid in self.bad or link_key(oid, length) in self._bad_links:
             return True
-        return not single and self._is_index_lost(oid)
+        if height == 0:
+            return False
+        if height is not None and link_key(oid, length, height) in self._bad_links:
+            return True
+        return self._is_index_lost(oid)
 
     def _is_index_lost(self, oid: ObjectId) -> bool:
         if oid in self._whole:
@@ -254,7 +272,7 @@ class Loss:
             height, items = read_index(self._objects.read(INDEX, oid))
         except (ValueError, CorruptObject, CorruptStore):
             return True
-        if any(self._is_link_lost(child, length, single=height == 1) for child, length in items):
+        if any(self._is_link_lost(child, length, height=height - 1) for child, length in items):
             self._hurt_indexes.add(oid)
             return True
         self._whole.add(oid)

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from vstate.errors import CorruptObject, CorruptStore
-from vstate.objects.ids import COMMIT, KINDS, ObjectId
+from vstate.errors import CorruptStore, VStateError
+from vstate.objects.ids import COMMIT, ID_BYTES, KINDS, ObjectId
 from vstate.repo.damage import Damage, Loss, Lost
 from vstate.repo.gc import Progress
 from vstate.repo.objects import PREFIX, kind_of
 from vstate.repo.refs import PREFIX as REF
-from vstate.repo.refs import REFLOG
+from vstate.repo.refs import REFLOG, Sweep
 from vstate.repo.repair import Repair
 from vstate.repo.rows import Rows, is_foreign, object_id
 from vstate.repo.salvage import Salvage
@@ -98,18 +98,19 @@ def check(
 ) -> FsckReport:
     """As `Repository.fsck` promises."""
     began = time.monotonic()
-    first = last = _inspected(repo, full, progress)
+    first = _inspected(repo, full, progress)
+    ok, broken = first.ok, first.broken
     repaired: list[str] = []
     left: list[str] = []
     if repair and (not first.ok or first.rows.healed):
-        work = Repair(repo, first)
-        work.run()
-        repaired, left = work.done, work.left
-        last = _inspected(repo, full, progress)
-        left += work.still_broken(last)
+        for _ in range(_ATTEMPTS):
+            if not first.is_outdated():
+                break
+            first = _inspected(repo, full, progress)
+        ok, broken, repaired, left = _repaired(repo, first, full, progress)
     verifier = first.verifier
     return FsckReport(
-        ok=last.ok,
+        ok=ok,
         full=full,
         objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
         bytes=verifier.bytes,
@@ -121,28 +122,53 @@ def check(
         damaged=first.damaged,
         lost=tuple(first.lost),
         lost_in_all=first.lost_in_all,
-        broken=tuple(last.broken),
+        broken=tuple(broken),
         repaired=tuple(repaired),
         left=tuple(left),
         seconds=time.monotonic() - began,
     )
 
 
+def _repaired(
+    repo: Repository, found: Inspection, full: bool, progress: Progress | None
+) -> tuple[bool, list[str], list[str], list[str]]:
+    """Repair what was found: whether all is well now, the refs that are broken still, and what repair says."""
+    done: list[str] = []
+    for _ in range(_ATTEMPTS):
+        work = Repair(repo, found)
+        work.run()
+        done += work.done
+        try:
+            found = _inspected(repo, full, progress)
+        except VStateError as error:  # what was done is not to be lost with it
+            return False, found.broken, done, [*work.left, f"it cannot be checked again: {error}"]
+        if not (found.verifier.cut and work.done):
+            break  # otherwise history that is there again has ends of its own
+    return found.ok, found.broken, done, work.left + work.still_broken(found)
+
+
 def _inspected(repo: Repository, full: bool, progress: Progress | None) -> Inspection:
     for _ in range(_ATTEMPTS):
-        sweep = repo.refs.sweep()
+        sweep = _sweep(repo)
         inspection = Inspection(repo, full, progress or (lambda what, count: None))
         inspection.run()
-        if inspection.ok or repo.refs.sweep() == sweep:
+        if inspection.ok or _sweep(repo) == sweep:
             break  # otherwise gc removed something meanwhile, perhaps what is said to be missing
     return inspection
+
+
+def _sweep(repo: Repository) -> Sweep | None:
+    try:
+        return repo.refs.sweep()
+    except CorruptStore:
+        return None  # which the inspection finds, too
 
 
 class Inspection:
     """One look at a whole store."""
 
     def __init__(self, repo: Repository, full: bool, progress: Progress) -> None:
-        self._full = full
+        self.full = full
         self._progress = progress
         self.salvage = Salvage(repo.store)
         self._store = self.salvage.store
@@ -150,6 +176,7 @@ class Inspection:
         self.damage: list[Damage] = []
         self.damaged = 0
         self._unknown = 0  # damage that no earlier repair has seen to
+        self.orphaned_commits: list[ObjectId] = []
         self.orphans = self.foreign = 0
         self.lost: list[Lost] = []
         self.lost_in_all = 0
@@ -166,30 +193,44 @@ class Inspection:
         """Look at everything, once."""
         with ThreadPoolExecutor(1 + READERS) as threads:
             # SQLite and BLAKE3 leave the interpreter alone while they work, so these do run side by side.
-            files = threads.submit(lambda: list(self._store.check())) if self._full else None
+            files = threads.submit(lambda: list(self._store.check())) if self.full else None
             self.verifier = Verifier(
                 self.salvage,
                 self.rows.parents,
                 self._found,
-                whole_blobs=self._full,
+                whole_blobs=self.full,
                 readers=threads,
                 progress=lambda count: self._progress("checking", count),
             )
             self.rows.read()
             self.verifier.extend((REF + name, oid) for name, oid in self.rows.refs.items())
             self._check_reflog()
-            if self._full:
+            self.rows.find_lost_refs()
+            if self.full:
                 self._catch_up()
                 self._look_at_all_keys()
             self.rows.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
+        for text in dict.fromkeys(self.salvage.unlisted.values()):
+            self._found(Damage("", "file", text))
         self.loss = Loss(self._store, self.rows.parents, self.verifier.bad, self.verifier.bad_links)
         self.broken = list(self.rows.broken)
         if self.damaged:
             refs = self.rows.refs
             self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
             self.lost, self.lost_in_all = self.loss.below([*refs.items(), *self._logged_commits()], LISTED)
+
+    def is_outdated(self) -> bool:
+        """Whether an object that was missing or damaged is whole by now."""
+        ids = self.verifier.bad_ids
+        for start in range(0, len(ids), ID_BYTES):
+            oid = ObjectId(ids[start : start + ID_BYTES])
+            if oid in self.verifier.nonsense or oid in self.verifier.misleading:
+                continue
+            if self.salvage.kind_of_whole(oid, self.salvage.stored(oid)) is not None:
+                return True
+        return False
 
     def _found(self, damage: Damage) -> None:
         if damage.id in self.rows.lost:
@@ -235,18 +276,15 @@ class Inspection:
     def _look_at_all_keys(self) -> None:
         """Check the objects that nothing leads to, and count the rows that are not vstate's."""
         orphans: list[ObjectId] = []
-        try:
-            for key in self._store.keys(""):
-                oid = object_id(key)
-                if oid is None:
-                    self.foreign += is_foreign(key)
-                elif oid not in self.verifier.reached:
-                    orphans.append(oid)
-                if len(orphans) == _ORPHANS_READ:
-                    self._check_orphans(orphans)
-                    orphans.clear()
-        except (CorruptStore, CorruptObject) as error:
-            self._found(Damage("", "file", error.reason))
+        for key in self.salvage.keys(""):
+            oid = object_id(key)
+            if oid is None:
+                self.foreign += is_foreign(key)
+            elif oid not in self.verifier.reached:
+                orphans.append(oid)
+            if len(orphans) == _ORPHANS_READ:
+                self._check_orphans(orphans)
+                orphans.clear()
         self._check_orphans(orphans)
 
     def _check_orphans(self, ids: Sequence[ObjectId]) -> None:
@@ -256,7 +294,10 @@ class Inspection:
             if row is None:
                 continue  # gc has removed it
             self.orphans += 1
-            if self.salvage.kind_of_whole(oid, row) is None:
+            whole = self.salvage.kind_of_whole(oid, row)
+            if whole is COMMIT:
+                self.orphaned_commits.append(oid)
+            if whole is None:
                 kind = kind_of(row) if isinstance(row, bytes) else None
                 reason = row.reason if not isinstance(row, bytes) else "its content does not match its id"
                 self.verifier.lose(

@@ -99,8 +99,7 @@ def collect(
     else:
         if shallow:
             repo.require_format(SHALLOW_FORMAT)
-            repo.store.set_many(shallow)
-            repo.history.reload()
+            collector.shorten(shallow)
         collector.sweep(parse_age(grace))
     return GcReport(
         live=len(collector.reach),
@@ -127,7 +126,7 @@ class _Collector:
         self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
         self._lines = IdSet()  # the reflog lines that were read
-        self._ends: set[str] = set()  # the rows that say where histories end
+        self._ends: dict[str, bytes] = {}  # the rows that say where histories end
         self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
         self._cut_off = IdSet()
         self.kept_by: list[str] = []
@@ -168,6 +167,12 @@ class _Collector:
         self._history.cut_off(shallow)
         return dict(shallow_row(oid, left) for oid, left in shallow.items())
 
+    def shorten(self, shallow: Mapping[str, bytes]) -> None:
+        """Make the histories end there for others too; an import may make them go on right away."""
+        self._store.set_many(shallow)
+        self._repo.history.reload()
+        self._ends |= shallow
+
     def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
         """Which of the commits others lead to. A tag does not count: it promises its commit, and no history; nor
         does a tracking ref, which only says where another store was."""
@@ -186,16 +191,21 @@ class _Collector:
 
     def mark(self) -> None:
         """Walk from everything that is to stay."""
-        self._ends = set(self._store.keys(SHALLOW))
+        self._ends = dict(self._store.items(SHALLOW))
         logged: list[ObjectId] = []
+        deletions: list[str] = []
         for key, value in self._store.items(REFLOG):
             self._lines.add(_line_id(key))
             line = self._repo.refs.parse_line(key, value)
             kept = self._kept(key.removeprefix(REFLOG).rpartition(":")[0], line)
-            if kept is None:
+            if kept is not None:
+                logged += kept
+            elif line.new is not None:
                 self.expired.append(key)
             else:
-                logged += kept
+                deletions.append(key)
+        # The lines that say of a ref that it was deleted go last: without them, it would seem to have been lost.
+        self.expired += deletions
         self._refs = self._repo.refs.all()
         self._extend(self._refs.values())
         self._extend_where_present(logged)
@@ -218,7 +228,9 @@ class _Collector:
     def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
         """Walk from what the reflog names, some of which may have been removed long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
-        self._extend(oid for oid in unknown if self._repo.objects.is_stored(oid))
+        self._extend(
+            oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
+        )
 
     def _extend(self, roots: Iterable[ObjectId]) -> None:
         for _ in self.reach.extend(roots):
@@ -229,26 +241,29 @@ class _Collector:
 
         All new lines are read, also of refs that are where they were: one may have gone and come back.
         """
-        self._follow_histories()
         refs = self._repo.refs.all()
-        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
-        self._refs = refs
+        logged: list[ObjectId] = []
         for key in self._store.keys(REFLOG):
             value = self._store.get(key) if self._lines.add(_line_id(key)) else None
             if value is not None:
                 line = self._repo.refs.parse_line(key, value)
-                self._extend_where_present([oid for oid in (line.old, line.new) if oid is not None])
+                logged += [oid for oid in (line.old, line.new) if oid is not None]
+        # After the refs, with which an import brings the ends of their histories.
+        self._follow_histories()
+        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
+        self._refs = refs
+        self._extend_where_present(logged)
 
     def _follow_histories(self) -> None:
-        """Walk on where a history ended at the last look and does so no more: an import brought the rest."""
-        ends = set(self._store.keys(SHALLOW))
-        gone, self._ends = self._ends - ends, ends
-        if gone:
+        """Look where histories end now; walk on where one did so at the last look, and an import brought the rest."""
+        ends = dict(self._store.items(SHALLOW))
+        before, self._ends = self._ends, ends
+        if ends != before:
             self._history.reload()
-        for key in gone:
+        for key, row in before.items():
             oid = ObjectId.parse(key.removeprefix(SHALLOW))
-            if oid in self.reach:
-                self._extend_where_present(self._repo.objects.commit(oid).parents)
+            if ends.get(key) != row and oid in self.reach:
+                self._extend_where_present(self._history.parents(self._repo.objects.commit(oid)))
 
     # Sweeping
 
@@ -305,7 +320,7 @@ class _Collector:
             self._catch_up()
             keys = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
             sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
-            return {SWEEP: os.urandom(8).hex().encode(), **dict.fromkeys(keys)}
+            return {SWEEP: _new_mark(), **dict.fromkeys(keys)}
 
         if not self._store.exclusively(plan):
             return False
@@ -317,7 +332,7 @@ class _Collector:
     def _set_aside(self, ids: tuple[ObjectId, ...]) -> None:
         """Move garbage to where reading still finds it, in a store that others may be writing to."""
         self._catch_up()
-        self._store.set(SWEEP, os.urandom(8).hex().encode())
+        self._mark_sweep()
         wanted = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
         found = self._store.get_many(wanted)
         self._store.set_many(
@@ -325,10 +340,16 @@ class _Collector:
         )
         self._store.delete_many(list(found))
 
+    def _mark_sweep(self) -> None:
+        self._store.set(SWEEP, _new_mark())
+
     def _see_to_trash(self, grace: timedelta) -> None:
         """Put back what is needed after all, and delete what has waited for the grace period."""
         limit = time.time() - grace.total_seconds()
         for batch in _batches(self._store.items(TRASH), _READ):
+            if any(_waits_since(value) <= limit for _, value in batch):
+                # Before the look: who moves a ref after it, to what is found in the trash, has to see the mark.
+                self._mark_sweep()
             self._catch_up()
             back, gone = {}, []
             for key, value in batch:
@@ -336,7 +357,7 @@ class _Collector:
                 if ObjectId.parse(digits) in self.reach:
                     back[PREFIX + digits] = value[8:]
                     gone.append(key)
-                elif int.from_bytes(value[:8], "big") <= limit:
+                elif _waits_since(value) <= limit:
                     self.removed += 1
                     self.removed_bytes += len(value) - 8
                     gone.append(key)
@@ -385,6 +406,14 @@ def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch
+
+
+def _new_mark() -> bytes:
+    return os.urandom(8).hex().encode()
+
+
+def _waits_since(trash: bytes) -> int:
+    return int.from_bytes(trash[:8], "big")
 
 
 def _line_id(key: str) -> bytes:

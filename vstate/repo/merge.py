@@ -103,7 +103,10 @@ Versions = Callable[[str], list[tuple[datetime, bytes | None]]]
 
 
 class Resolver:
-    """Resolves keys that both sides changed, by a branch's policies."""
+    """Resolves keys that both sides changed, by a branch's policies.
+
+    `of_bases`: the sides are bases of a merge. `onto_theirs`: theirs is the branch, on which ours is to land.
+    """
 
     def __init__(
         self,
@@ -114,8 +117,10 @@ class Resolver:
         theirs: Versions,
         reader: Reader | None = None,
         of_bases: bool = False,
+        onto_theirs: bool = False,
     ) -> None:
         self._repo = repo
+        self._onto_theirs = onto_theirs
         self._of_bases = of_bases
         self._read_policies = policies
         self._policies: Mapping[str, Policy] | None = None  # read when the first key needs one
@@ -141,12 +146,14 @@ class Resolver:
             return theirs, {}, name
         if isinstance(policy, str) and base == _UNDECIDED:
             raise Unmergeable("the two histories were merged crosswise, and disagreed about it before")
-        from vstate.values.merging import POLICIES  # late, for a quick `import vstate`
+        from vstate.values.merging import POLICIES, append_onto  # late, for a quick `import vstate`
 
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:
-            function = self._in_order(key)
+            function = append_onto if self._onto_theirs else self._in_order(key)
         merged = function(self.load(key, base), self.load(key, ours), self.load(key, theirs))
+        if merged is NotImplemented:
+            raise Unmergeable(f"the policy {name} returned NotImplemented")
         if merged is ABSENT:
             return None, {}, name
         encoded = encode_value(merged)

@@ -24,12 +24,19 @@ DAMAGED = "damaged/"
 """Where `fsck` puts the stored form of objects that it moves aside, empty for those that are missing. An object
 that has such a row, and is not there itself, is known to be lost."""
 
+MISLEADING = DAMAGED + PREFIX
+"""Where `fsck` notes, by their ids, objects that it leaves though not all that they say can be."""
+
 TRASH = "trash/"
 """Where `gc` keeps garbage for a while in a store without transactions: the seconds since 1970 in 8 bytes,
 then the stored form. What turns out to be needed after all is read from there."""
 
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
 """No object is longer than this before compression; a stored one that says it is, is refused."""
+
+MAX_NODE_BYTES = 16 * 1024 * 1024
+"""The same for tree nodes, which take many times as much memory once they are decoded. A node has 32 keys on
+average, of 4,096 bytes at the most, and one of 1,000 is not met by chance."""
 
 BLOB_LEVEL = 1
 NODE_LEVEL = -1
@@ -38,6 +45,7 @@ NODE_LEVEL = -1
 COMPRESS_FROM_BYTES = 64
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
+_LONGEST = {TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -45,6 +53,8 @@ SAMPLE_EVERY = 32
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
+LONGEST_CACHED = 256 * 1024
+"""How many nodes and commits are kept in memory, and how many bytes one may have that was read."""
 
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
@@ -55,6 +65,11 @@ _KIND_OF = {ord(letter): kind for kind, letters in _LETTERS.items() for letter i
 def kind_of(stored: bytes) -> Kind | None:
     """The kind of an object by its stored form; None if it is no object."""
     return _KIND_OF.get(stored[0]) if stored else None
+
+
+def longest(kind: Kind) -> int:
+    """How many bytes the body of an object of this kind may have."""
+    return _LONGEST.get(kind, MAX_OBJECT_BYTES)
 
 
 def in_trash(stored: bytes) -> bytes:
@@ -97,6 +112,15 @@ class Objects:
             bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
+    def read_each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
+        """Objects of one kind, read in one batch and decompressed one at a time; CorruptObject as for `read`.
+
+        Of what is made up, a few bytes may be compressed from many.
+        """
+        found = self.store.get_many([PREFIX + oid.hex() for oid in ids])
+        for oid in ids:
+            yield oid, self._checked(kind, oid, found.pop(PREFIX + oid.hex(), None))
+
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
         return self.read(BLOB, oid)
@@ -121,7 +145,8 @@ class Objects:
             node = Node.decode(body)
         except ValueError as error:
             raise CorruptObject(oid.hex(), str(error)) from error
-        _remember(self._nodes, oid, node, NODE_CACHE)
+        if len(body) <= LONGEST_CACHED:
+            _remember(self._nodes, oid, node, NODE_CACHE)
         return node
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
@@ -148,11 +173,13 @@ class Objects:
         return [read.get(oid) or self.commit(oid) for oid in ids]
 
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
+        body = self._checked(COMMIT, oid, stored)
         try:
-            commit = Commit.decode(oid, self._checked(COMMIT, oid, stored))
+            commit = Commit.decode(oid, body)
         except ValueError as error:
             raise CorruptObject(str(oid), str(error)) from error
-        _remember(self._commits, oid, commit, COMMIT_CACHE)
+        if len(body) <= LONGEST_CACHED:
+            _remember(self._commits, oid, commit, COMMIT_CACHE)
         return commit
 
     def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
@@ -202,7 +229,8 @@ class Objects:
             self.store.forget(key)
             again = self.store.get(key)
             if again is None:
-                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or None
+                # Neither may be there because gc has put it back between the two looks.
+                again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
             return self._verified(kind, oid, again)
 
     def _verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
@@ -213,7 +241,7 @@ class Objects:
         if letter == raw:
             body = stored[1:]
         elif letter == packed:
-            body = self._zstd.decompress(oid, stored)
+            body = self._zstd.decompress(oid, stored, longest(kind))
         else:
             raise CorruptObject(oid.hex(), f"it is no {kind.name}")
         if blake3(body, key=kind.key).digest() != oid:
@@ -238,9 +266,9 @@ class Objects:
         misses = self._misses
         for oid, (kind, body) in objects.items():
             size = len(body)
-            if size > MAX_OBJECT_BYTES:
+            if size > longest(kind):
                 raise InvalidInput(
-                    f"a {kind.name} of {size} bytes is too large: the limit is {MAX_OBJECT_BYTES}; "
+                    f"a {kind.name} of {size} bytes is too large: the limit is {longest(kind)}; "
                     "keep large data in values, not in a commit's message, info or events"
                 )
             raw, packed = _LETTERS[kind]
@@ -264,11 +292,11 @@ class _Zstd(threading.local):
         self.compress_node = zstandard.ZstdCompressor(level=NODE_LEVEL).compress
         self._decompressor = zstandard.ZstdDecompressor()
 
-    def decompress(self, oid: bytes, stored: bytes) -> bytes:
+    def decompress(self, oid: bytes, stored: bytes, most: int) -> bytes:
         packed = memoryview(stored)[1:]
         try:
             size = zstandard.frame_content_size(packed)
-            if not 0 <= size <= MAX_OBJECT_BYTES:
+            if not 0 <= size <= most:
                 raise CorruptObject(oid.hex(), f"it says to be {size} bytes long")
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from vstate.errors import InvalidInput
+from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
 from vstate.repo.bundle import (
@@ -26,12 +28,14 @@ from vstate.repo.bundle import (
 from vstate.repo.commits import EXPIRING_KEYS, SIGNED_COMMITS
 from vstate.repo.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT
+from vstate.repo.objects import longest
 from vstate.repo.refs import HEAD, HEADS, TAGS, check_ref_name
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository, Revision
 
 _CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
+_ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
 
 
@@ -47,34 +51,45 @@ def export(
     """As `Repository.export` promises."""
     began = time.monotonic()
     progress = progress or (lambda what, count, total: None)
-    refs = _refs_to_export(repo, revs, as_branch)
-    known = [repo.resolve(rev).oid for rev in since]
-    plan = _Plan(repo, progress)
-    plan.collect(refs.values(), known)
-    header = Header(
-        format=plan.format,
-        refs=refs,
-        prerequisites=sorted(set(known)),
-        shallow=plan.shallow,
-        counts=plan.counts,
-        size=plan.bytes,
-    )
-    with _output(file) as output:
-        writer = Writer(output, header)
-        done = 0
-        for items in plan.frames():
-            writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
-            done += len(items)
-            progress("writing", done, header.objects)
-        writer.finish()
-    return BundleReport(
-        refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
-        objects=header.objects,
-        written=header.objects,
-        bytes=header.size,
-        file_bytes=writer.bytes,
-        prerequisites=[str(oid) for oid in header.prerequisites],
-        seconds=time.monotonic() - began,
+    for _ in range(_ATTEMPTS):
+        sweep = repo.refs.sweep()
+        repo.history.reload()  # another process may have cut histories off
+        try:
+            refs = _refs_to_export(repo, revs, as_branch)
+            known = [repo.resolve(rev).oid for rev in since]
+            plan = _Plan(repo, progress)
+            plan.collect(refs.values(), known)
+            header = Header(
+                format=plan.format,
+                refs=refs,
+                prerequisites=sorted(set(known)),
+                shallow=plan.shallow,
+                counts=plan.counts,
+                size=plan.bytes,
+            )
+            with _output(file) as output:
+                writer = Writer(output, header)
+                done = 0
+                for items in plan.frames():
+                    writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
+                    done += len(items)
+                    progress("writing", done, header.objects)
+                writer.finish()
+        except CorruptObject:
+            if repo.refs.sweep() == sweep:
+                raise
+            continue  # gc has taken away what it was about to export: what there is now, then
+        return BundleReport(
+            refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
+            objects=header.objects,
+            written=header.objects,
+            bytes=header.size,
+            file_bytes=writer.bytes,
+            prerequisites=[str(oid) for oid in header.prerequisites],
+            seconds=time.monotonic() - began,
+        )
+    raise NotFound(
+        "gc keeps removing some of what is to be exported: export again when it has ended", name=""
     )
 
 
@@ -142,6 +157,10 @@ class _Plan:
             self._progress("collecting", sum(self.counts.values()), None)
 
     def _add(self, found: Found) -> None:
+        if found.length > longest(found.kind):
+            raise CorruptObject(
+                str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
+            )
         self._records += found.kind.code.encode() + found.oid + found.length.to_bytes(4, "big")
         self.counts[found.kind] += 1
         self.bytes += found.length
@@ -164,20 +183,31 @@ class _Plan:
 
 @contextmanager
 def _output(file: File) -> Iterator[BinaryIO]:
-    """A file to write to: a path gets its contents all at once, and durably, or keeps what it has."""
-    if not isinstance(file, str | os.PathLike):
-        yield file
-        file.flush()
+    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream, a pipe
+    or a device gets all of it at the end.
+    """
+    mode = stat.S_IFREG | (0o666 & ~_umask())
+    if isinstance(file, str | os.PathLike):
+        path = os.path.realpath(file)
+        with suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode
+    if not isinstance(file, str | os.PathLike) or not stat.S_ISREG(mode):
+        with tempfile.TemporaryFile() as spool:
+            yield spool
+            spool.seek(0)
+            with open(path, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
+                shutil.copyfileobj(spool, output)
+                output.flush()
         return
-    directory, name = os.path.split(os.path.abspath(file))
+    directory, name = os.path.split(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=directory)
     try:
         with open(descriptor, "wb") as output:
             yield output
             output.flush()
             os.fsync(output.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, file)
+        os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, path)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -75,6 +75,10 @@ class Policies:
         """Give the keys that begin with `prefix` a policy, or with None take it away."""
         if not isinstance(prefix, str):
             raise TypeError(f"a prefix of keys is a str, not {type(prefix).__name__}")
+        try:
+            prefix.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"prefix {prefix!r} holds a lone surrogate, which no key does") from None
         name = None if policy is None else policy_name(policy)
         if callable(policy) and name is not None:
             self._registered[name] = policy

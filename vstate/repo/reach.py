@@ -149,7 +149,7 @@ class Reach:
         indexes: list[ObjectId] = []
         if len(self._entries) > _REMEMBERED_ENTRIES:
             self._entries.clear()
-        for oid, body in self._objects.read_many(TREE, ids).items():
+        for oid, body in self._objects.read_each(TREE, ids):
             try:
                 node = Node.decode(body)
                 if node.height:
@@ -174,7 +174,7 @@ class Reach:
         add = self._add
         indexes: list[ObjectId] = []
         blobs: list[ObjectId] = []
-        for oid, body in self._objects.read_many(INDEX, ids).items():
+        for oid, body in self._objects.read_each(INDEX, ids):
             try:
                 height, items = read_index(body)
             except ValueError as error:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from blake3 import blake3
 
-from vstate.errors import CorruptStore, InvalidInput
+from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
@@ -30,6 +30,7 @@ SWEEP = "gc"
 """The key that changes whenever a sweep of `gc` deletes something."""
 
 _SYMBOLIC = "ref: "
+_TIME = re.compile("[0-7][0-9a-f]{15}")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
@@ -149,9 +150,13 @@ class Refs:
 
         False also if `sweep` is given and not the last one any more, or a row has not the value that
         `expecting` says.
-        The reflog's line is dated `not_before` that time, whatever the clock says.
+        The reflog's line is dated `not_before` that time, whatever the clock says; that of a deletion after all the
+        others, since `fsck` takes a ref for lost that the last line does not say to be deleted.
         """
-        line, text = self._reflog_line(ref, expected, new, action, not_before)
+        earliest = 0 if not_before is None else microseconds(not_before) * 1000
+        if new is None:
+            earliest = max(earliest, self._last_move(ref) + 1)
+        line, text = self._reflog_line(ref, expected, new, action, earliest)
         writes = {**rows, line: text, PREFIX + ref: _value(new)}
         conditions = {PREFIX + ref: _value(expected), **expecting}
         if sweep is not None:
@@ -161,6 +166,12 @@ class Refs:
         if not done and line in self._store:
             self._store.delete(line)
         return done
+
+    def _last_move(self, ref: str) -> int:
+        """When the ref was moved last by what is logged, in nanoseconds: perhaps by a clock that is ahead."""
+        prefix = f"{REFLOG}{ref}:"
+        times = [key.removeprefix(prefix)[:16] for key in self._store.keys(prefix)]
+        return max((int(time, 16) for time in times if _TIME.fullmatch(time)), default=0)
 
     def head(self) -> Head:
         """Where HEAD is; on the branch `main` in a new store."""
@@ -209,7 +220,7 @@ class Refs:
         self,
         ref: str,
         *,
-        raw: bytes,
+        raw: bytes | None,
         new: ObjectId,
         action: str,
         aside: str | None = None,
@@ -217,18 +228,45 @@ class Refs:
     ) -> bool:
         """Put a ref, or HEAD, on a commit whatever its value `raw` means; False if it has another by now.
 
-        `aside` is the key under which that value is kept; `branch` the one that HEAD is to follow.
+        `raw` is None where there is no row. `aside` is the key under which that value is kept; `branch` the
+        one that HEAD is to follow.
         """
         try:
             old = self._parse(ref, raw)
         except CorruptStore:
             old = None
-        value = _value(new) if branch is None else (_SYMBOLIC + HEADS + branch).encode()
-        line, text = self._reflog_line(ref, old, new, action)
-        writes = {line: text, PREFIX + ref: value}
-        if aside is not None:
+        writes = self._replacing(ref, old, new, action, branch)
+        if aside is not None and raw is not None:
             writes[aside] = raw
         return self._store.transact(writes, {PREFIX + ref: raw})
+
+    def replace_unreadable(
+        self, ref: str, *, new: ObjectId, action: str, aside: str, branch: str | None = None
+    ) -> bool:
+        """As `replace`, for a ref whose value the store cannot read; False if it can by now."""
+        writes = {**self._replacing(ref, None, new, action, branch), aside: b""}
+        done = False
+
+        def plan() -> Mapping[str, bytes | None]:
+            nonlocal done
+            try:
+                self._store.get(PREFIX + ref)
+                done = False
+            except (CorruptObject, CorruptStore):
+                done = True
+            return writes if done else {}
+
+        # A store that cannot keep others out: nobody swaps a row that cannot be read for another.
+        if not self._store.exclusively(plan) and plan():
+            self._store.set_many(writes)
+        return done
+
+    def _replacing(
+        self, ref: str, old: ObjectId | None, new: ObjectId, action: str, branch: str | None
+    ) -> dict[str, bytes]:
+        value = new.hex().encode() if branch is None else (_SYMBOLIC + HEADS + branch).encode()
+        line, text = self._reflog_line(ref, old, new, action)
+        return {line: text, PREFIX + ref: value}
 
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
         """The moves of the ref, newest first."""
@@ -254,11 +292,10 @@ class Refs:
         old: ObjectId | None,
         new: ObjectId | None,
         action: str,
-        not_before: datetime | None = None,
+        earliest: int = 0,
     ) -> tuple[str, bytes]:
-        """The key and the value of a line of now."""
+        """The key and the value of a line of now, or of `earliest` if that is later, in nanoseconds."""
         # ":" is in no ref name, so the log of "a" holds no line of "a/b".
-        earliest = 0 if not_before is None else microseconds(not_before) * 1000
         self._latest = max(time.time_ns(), self._latest + 1, earliest)
         key = f"{REFLOG}{ref}:{self._latest:016x}"
         value = encode([old, new, action])

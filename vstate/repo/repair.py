@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from vstate.errors import CorruptObject, CorruptStore
+from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.objects.commit import one_line
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.commits import FORMAT_KEY
 from vstate.repo.damage import Loss
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
-from vstate.repo.objects import DAMAGED, PREFIX, TRASH
+from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
 from vstate.repo.reach import IdSet
 from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, TAGS
 from vstate.repo.refs import PREFIX as REF
@@ -37,23 +42,27 @@ class Repair:
         self._found = found
         self._rows = found.rows
         self._loss: Loss = found.loss
+        self._refs = {name: oid for name, oid in found.rows.refs.items() if name not in found.broken}
         self.done: list[str] = []
         self.left: list[str] = []
 
     def run(self) -> None:
         """Repair what can be repaired."""
-        self._set_bad_rows_aside()
-        for name in self._found.broken:
-            if name not in self._rows.raw_refs:
-                self.left.append(f"{_named(name)}: its row cannot be read; it is left as it is")
-            elif name != HEAD:
-                self._mend_ref(name)
-        if HEAD in self._found.broken and HEAD in self._rows.raw_refs:
-            self._mend_head()
-        self._write_stamp()
-        self._set_objects_aside()
-        self._cut_histories()
-        self._forget_healed()
+        for step in (
+            self._set_bad_rows_aside,
+            self._mend_refs,
+            self._write_stamp,
+            self._set_objects_aside,
+            self._note_misleading,
+            self._cut_histories,
+            self._forget_healed,
+        ):
+            try:
+                step()
+            except (CorruptObject, CorruptStore) as error:  # met on the way, or where it was to be written
+                self.left.append(error.reason)
+        for reason in dict.fromkeys(self._found.salvage.unlisted.values()):
+            self.left.append(f"not all rows can be listed: {reason}")
         self._repo.history.reload()
 
     def still_broken(self, after: Inspection) -> list[str]:
@@ -75,15 +84,30 @@ class Repair:
 
     def _set_aside(self, key: str, aside: str, row: Row) -> bool:
         """Move a row, if it is still as it was found."""
-        if isinstance(row, bytes):
-            return self._store.transact({aside: row, key: None}, {key: row})
         try:
-            self._store.set(aside, b"")  # what cannot be read cannot be kept
-            self._store.delete(key)
+            if isinstance(row, bytes):
+                return self._store.transact({aside: row, key: None}, {key: row})
+            return self._delete_unreadable(key, aside)
         except (CorruptObject, CorruptStore) as error:
             self.left.append(f"{key} cannot be moved aside: {error.reason}")
             return False
-        return True
+
+    def _delete_unreadable(self, key: str, aside: str) -> bool:
+        """Delete a row that cannot be read, and so not be kept either, unless somebody has written it anew."""
+        done = False
+
+        def plan() -> Mapping[str, bytes | None]:
+            nonlocal done
+            done = not isinstance(self._found.salvage.row(key), bytes | None)
+            return {aside: b"", key: None} if done else {}
+
+        if not self._store.exclusively(plan):
+            self._store.compare_and_swap(aside, None, b"")
+            if plan():  # as late as can be, in a store that cannot keep others out
+                self._store.delete(key)
+            else:
+                self._store.compare_and_swap(aside, b"", None)
+        return done
 
     def _write_stamp(self) -> None:
         needed = self._rows.needed_format
@@ -91,19 +115,33 @@ class Repair:
             self.done.append(f"wrote the format of the store, {needed}")
 
     def _forget_healed(self) -> None:
-        bad = self._loss.bad
-        healed = [key for key in self._rows.healed if ObjectId.parse(key.removeprefix(DAMAGED)) not in bad]
+        healed = []
+        for key in self._rows.healed:
+            if key.startswith(MISLEADING):
+                self._store.delete(key)  # what it is about has gone
+                continue
+            oid = ObjectId.parse(key.removeprefix(DAMAGED))
+            row = self._found.salvage.row(PREFIX + oid.hex())
+            if oid not in self._loss.bad and self._found.salvage.kind_of_whole(oid, row) is not None:
+                healed.append(key)
         self._store.delete_many(healed)
         if healed:
             self.done.append(f"{_objects(len(healed))} that had been lost are there again")
 
     # Refs
 
+    def _mend_refs(self) -> None:
+        for name in self._found.broken:
+            if name != HEAD:
+                self._mend_ref(name)
+        if HEAD in self._found.broken:
+            self._mend_head()
+
     def _mend_ref(self, name: str) -> None:
-        oid = self._rows.refs.get(name)
+        oid = self._rows.refs.get(name, self._rows.gone.get(name))
         is_tag = name.startswith(TAGS)
         if is_tag:
-            target = self._tagged(name) if oid is None else None
+            target = self._tagged(name) if name not in self._rows.refs else None
         else:
             target = self._newest_whole(name, oid)
         if target is None:
@@ -120,7 +158,8 @@ class Repair:
             self._put(HEAD, target.oid, f"at {target.short} now")
             return
         # It was on a branch, as good as always; on which one cannot be told.
-        branches = [name.removeprefix(HEADS) for name in self._rows.refs if name.startswith(HEADS)]
+        known = {**self._rows.refs, **self._refs}
+        branches = sorted(name.removeprefix(HEADS) for name in known if name.startswith(HEADS))
         branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches else next(iter(branches), None)
         at = None if branch is None else self._repo.refs.read(HEADS + branch)
         if at is None:
@@ -130,27 +169,42 @@ class Repair:
 
     def _put(self, name: str, oid: ObjectId, what: str, *, branch: str | None = None) -> None:
         """Put a ref elsewhere, if it is still as it was found; what made no sense in its place is kept."""
-        aside = None if name in self._rows.refs else DAMAGED + REF + name
-        raw = self._rows.raw_refs[name]
-        if self._repo.refs.replace(name, raw=raw, new=oid, action=ACTION, aside=aside, branch=branch):
+        refs, raw, aside = self._repo.refs, self._rows.raw_refs.get(name), DAMAGED + REF + name
+        if raw is None and name not in self._rows.gone:
+            done = refs.replace_unreadable(name, new=oid, action=ACTION, aside=aside, branch=branch)
+        else:
+            kept = None if raw is None or name in self._rows.refs else aside
+            done = refs.replace(name, raw=raw, new=oid, action=ACTION, aside=kept, branch=branch)
+        if done:
+            self._refs[name] = oid
             self.done.append(f"{_named(name)}: it is {what}")
         else:
             self.left.append(f"{_named(name)}: it was moved meanwhile; run fsck again")
 
     def _newest_whole(self, name: str, oid: ObjectId | None) -> Commit | None:
-        """The newest commit before `oid` whose state is whole; else by what the reflog says of the ref."""
-        seen = IdSet()
+        """The newest commit that the ref was at, or could be taken for, and whose state is whole.
+
+        By its first parents from `oid` on; else from where its reflog says that it was; else by any parents: those
+        behind a merge were never the ref's own.
+        """
         logged = [oid for _, ids in reversed(list(self._rows.lines(name))) for oid in ids]
-        for start in [*([oid] if oid is not None else []), *logged]:
-            for found, commit in self._loss.ancestors(start, seen=seen):
-                if commit is not None and self._loss.is_whole(found):
+        starts = [*([oid] if oid is not None else []), *logged]
+        seen = IdSet()
+        for start in starts:
+            for commit in self._loss.first_parents(start, seen=seen):
+                if self._loss.is_whole(commit.oid):
                     return commit
+        seen = IdSet()
+        for start in starts:
+            for found, ancestor in self._loss.ancestors(start, seen=seen):
+                if ancestor is not None and self._loss.is_whole(found):
+                    return ancestor
         return None
 
     def _tagged(self, name: str) -> Commit | None:
-        """The commit that a tag was put on last, by its reflog; a tag does not go elsewhere."""
+        """The commit that a tag was put on last, by its reflog, if it is whole; a tag does not go elsewhere."""
         for _, ids in reversed(list(self._rows.lines(name))):
-            return self._loss.commit(ids[0]) if ids else None
+            return self._loss.commit(ids[0]) if ids and self._loss.is_whole(ids[0]) else None
         return None
 
     # Objects
@@ -168,9 +222,74 @@ class Repair:
             before = self._store.get(key)
             if before is not None and not self._rows.is_shallow(oid):
                 continue  # another process has just cut it
+            older = self._keep_older(commit, lost)  # first, since a cut is not looked at again
             if self._store.compare_and_swap(key, before, value):
                 names = ", ".join(parent.short for parent in lost)
-                self.done.append(f"the history ends at {commit.short} now, whose parent {names} is lost")
+                self.done.append(
+                    f"the history ends at {commit.short} now, whose parent {names} is lost{older}"
+                )
+
+    def _keep_older(self, commit: Commit, lost: Sequence[ObjectId]) -> str:
+        """Put a tag on the newest whole commit that was before the lost ones, unless a ref leads to it anyway:
+        the next `gc` would take it, and all before it. What to say of that.
+        """
+        logged = list(self._newest_before(commit, self._logged_before(lost)))
+        for older in logged or self._newest_before(commit, self._unnamed):
+            if older.oid not in self._kept:
+                name = f"fsck/{older.short}"
+                with suppress(AlreadyExists):
+                    self._repo.create_tag(name, older)
+                for _ in self._loss.ancestors(older.oid, seen=self._kept):
+                    pass
+                return f"; the tag {name} keeps what was before that"
+        return "" if logged or self._found.full else "; fsck without --quick looks for what was before that"
+
+    @cached_property
+    def _kept(self) -> IdSet:
+        """The commits that a ref leads to, and those that repair has put a tag on, with all before them."""
+        kept = IdSet()
+        for _ in self._loss.ancestors(*self._refs.values(), seen=kept):
+            pass
+        return kept
+
+    @cached_property
+    def _moves(self) -> Mapping[ObjectId, Sequence[ObjectId]]:
+        """By commit, where refs came to it from."""
+        moves: dict[ObjectId, list[ObjectId]] = {}
+        for old, new in self._rows.moves():
+            if old is not None and new is not None:
+                moves.setdefault(new, []).append(old)
+        return moves
+
+    @cached_property
+    def _unnamed(self) -> Sequence[ObjectId]:
+        """The commits that no ref leads to, as far as they are known, newest first."""
+        ids = {*self._found.orphaned_commits, *self._moves, *chain.from_iterable(self._moves.values())}
+        times = {
+            oid: commit.time for oid in ids - set(self._refs.values()) if (commit := self._loss.commit(oid))
+        }
+        return sorted(times, key=lambda oid: times[oid], reverse=True)
+
+    def _logged_before(self, lost: Sequence[ObjectId]) -> Iterator[ObjectId]:
+        """Where refs were before they came to lost commits, or, if that is lost too, before that."""
+        seen, queue = set(lost), deque(lost)
+        while queue:
+            for oid in self._moves.get(queue.popleft(), ()):
+                if oid not in seen:
+                    seen.add(oid)
+                    if self._loss.commit(oid) is None:
+                        queue.append(oid)
+                    else:
+                        yield oid
+
+    def _newest_before(self, commit: Commit, starts: Iterable[ObjectId]) -> Iterator[Commit]:
+        """The newest commit from each of the starts on that is whole and older than this one."""
+        seen = IdSet()
+        for start in starts:
+            for oid, older in self._loss.ancestors(start, seen=seen):
+                if older is not None and older.time < commit.time and self._loss.is_whole(oid):
+                    yield older
+                    break
 
     def _set_objects_aside(self) -> None:
         ids = self._found.verifier.bad_ids
@@ -187,8 +306,19 @@ class Repair:
         if noted:
             self.done.append(f"noted {_objects(noted, 'missing ')} as lost")
 
+    def _note_misleading(self) -> None:
+        """What can be read stays where it is, though not all of it can be right."""
+        ids = self._found.verifier.misleading_ids
+        noted = 0
+        for start in range(0, len(ids), ID_BYTES):
+            noted += self._store.compare_and_swap(MISLEADING + ids[start : start + ID_BYTES].hex(), None, b"")
+        if noted:
+            self.done.append(f"noted {_objects(noted)} that cannot be right; what can be read of it stays")
+
     def _note_missing(self, oid: ObjectId) -> bool:
         trash = self._found.salvage.row(TRASH + oid.hex())
+        if trash is None and self._found.salvage.row(PREFIX + oid.hex()) is not None:
+            return False  # gc has put it back
         row = trash[8:] if isinstance(trash, bytes) else b""
         if not self._store.compare_and_swap(DAMAGED + oid.hex(), None, row):
             return False

@@ -386,10 +386,11 @@ class Repository(Commits):
         format, and whatever it links to; say what is lost, by branch, commit and key.
 
         `full=False` reads no blobs, looks for no orphans, and not at the store's own files. `repair` puts each branch
-        whose newest state is not whole on the newest commit whose state is, lets histories end where a commit
-        is lost, and moves what is damaged to rows under `damaged/`, so that writing the same again heals
-        it. Without it nothing is written. Other processes may work meanwhile. Never raises CorruptObject;
-        CorruptStore for a store that cannot be read at all.
+        whose newest state is not whole on the newest commit whose state is, and refs back whose rows are lost
+        or cannot be read; it lets histories end where a commit is lost, where a tag `fsck/...` keeps what was
+        before that; and it moves what is damaged to rows under `damaged/`, so that writing the same again
+        heals it. Without it nothing is written. Other processes may work meanwhile. Never raises CorruptObject
+        or CorruptStore: what cannot be listed or read is damage.
         """
         from vstate.repo import fsck  # late, for a quick `import vstate`
 

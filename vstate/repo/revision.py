@@ -53,9 +53,13 @@ def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head
             if sign == "^" and number == 0:
                 break
             if which >= len(parents):
-                what = f"has {len(parents)} parents" if parents else "is the first commit"
+                what = (
+                    f"has {len(parents)} parent{'s' if len(parents) > 1 else ''}"
+                    if parents
+                    else "is the first commit"
+                )
                 if history.is_shallow(commit):
-                    what = "is where gc cut the history off"
+                    what = "is where the history was cut off"
                 raise NotFound(f"no revision {rev!r}: {oid.short} {what}", name=rev)
             oid = parents[which]
     return oid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.encrypted import MARK as ENCRYPTION
@@ -14,7 +15,7 @@ from vstate.repo.damage import Damage
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
 from vstate.repo.leases import PREFIX as LEASE
 from vstate.repo.leases import parse_lease
-from vstate.repo.objects import DAMAGED, PREFIX, TRASH
+from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
 from vstate.repo.policies import PREFIX as POLICY
 from vstate.repo.policies import parse_row
 from vstate.repo.refs import (
@@ -25,6 +26,7 @@ from vstate.repo.refs import (
     REMOTES,
     SWEEP,
     TAGS,
+    ReflogEntry,
     Refs,
     check_ref_name,
     line_check,
@@ -32,7 +34,7 @@ from vstate.repo.refs import (
 from vstate.repo.refs import PREFIX as REF
 from vstate.repo.remotes import REMOTE
 from vstate.repo.remotes import parse_row as parse_remote
-from vstate.repo.salvage import Row, Salvage
+from vstate.repo.salvage import Row, Salvage, Unreadable
 
 _READ = 256
 
@@ -64,8 +66,8 @@ class Rows:
     """Reads and checks the rows; what is wrong goes to `found`.
 
     `refs` are the commits that branches, a detached HEAD and tags name, in this order; `raw_refs` their
-    values as they stand there; `broken` those that name none. `bad` are the keys of other rows that make no
-    sense.
+    values as they stand there; `broken` those that name none, `gone` those of them whose row is not there
+    any more, with the commit that it held. `bad` are the keys of other rows that make no sense.
     """
 
     def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
@@ -76,15 +78,19 @@ class Rows:
         self.raw_refs: dict[str, bytes] = {}
         self.refs: dict[str, ObjectId] = {}
         self.broken: list[str] = []
-        self.bad: list[str] = []
+        self.gone: dict[str, ObjectId] = {}
+        self.bad: dict[str, None] = {}
         self.stamp: bytes | None = None
         self.needed_format = 0
         """What the stamp has to say, 0 when it says so."""
         self.lost: set[str] = set()
-        """The ids of objects that an earlier repair noted as lost, and which still are."""
+        """The ids of objects that an earlier repair noted as lost, and which still are, or as misleading."""
         self.healed: list[str] = []
-        """The keys of such notes on objects that are there again."""
+        """The keys of such notes on objects that are there again, or, if misleading, gone."""
         self.reflog_lines = 0
+        self._newest: dict[
+            str, tuple[str, ObjectId | None]
+        ] = {}  # by ref the last line, and where it moved to
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
@@ -96,7 +102,7 @@ class Rows:
         return oid in self._shallow
 
     def read(self) -> None:
-        """Read and check all but the reflog and the format."""
+        """Read and check all but the reflog, what only that tells of the refs, and the format."""
         self._read_lost()
         for key, row in self._salvage.items(REF):
             name = key.removeprefix(REF)
@@ -107,6 +113,9 @@ class Rows:
                     self._break(name, row.reason)
         for name in sorted(self.raw_refs, key=_by_weight):
             self._read_ref(name, self.raw_refs[name])
+        mark = self._salvage.row(SWEEP)
+        if isinstance(mark, Unreadable):
+            self._refuse(SWEEP, "row", mark.reason)
         for key, row in self._salvage.items(SHALLOW):
             try:
                 commit, kept = parse_shallow_row(key, _readable(row))
@@ -131,19 +140,19 @@ class Rows:
 
     def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:
-            self.bad.append(key)
+            self.bad[key] = None
             self._found(Damage(key, kind, reason, readable))
 
     def _read_lost(self) -> None:
-        notes = [key for key in self._store.keys(DAMAGED) if _ID.fullmatch(key.removeprefix(DAMAGED))]
-        for start in range(0, len(notes), _READ):
-            batch = {PREFIX + key.removeprefix(DAMAGED): key for key in notes[start : start + _READ]}
-            there = self._store.present(batch)
-            for key, note in batch.items():
-                if key in there:
-                    self.healed.append(note)
+        keys = self._salvage.keys(DAMAGED)
+        while batch := list(islice(keys, _READ)):
+            notes = {key: digits for key in batch if (digits := noted(key)) is not None}
+            there = self._salvage.present(PREFIX + digits for digits in notes.values())
+            for note, digits in notes.items():
+                if (PREFIX + digits in there) is note.startswith(MISLEADING):
+                    self.lost.add(digits)
                 else:
-                    self.lost.add(note.removeprefix(DAMAGED))
+                    self.healed.append(note)
 
     # Refs
 
@@ -155,8 +164,7 @@ class Rows:
         if name != HEAD and (fault := _name_fault(_behind_prefix(name))):
             self._found(Damage(REF + name, "ref", fault, readable=True))
         if name == HEAD and value.startswith(_SYMBOLIC):
-            self._read_branch_of_head(value.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
-            return
+            return  # `find_lost_refs` knows whether the branch is there
         text = value.decode("ascii", "replace")
         if _ID.fullmatch(text):
             self.refs[name] = ObjectId.parse(text)
@@ -170,30 +178,68 @@ class Rows:
             return
         if HEADS + branch in self.raw_refs or HEADS + branch in self.broken:
             return
-        newest = max(self._store.keys(f"{REFLOG}{HEAD}:"), default=None)
+        if self._salvage.row(REF + HEADS + branch) is not None:
+            return  # made meanwhile, or not listed
+        newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
         line = None if newest is None else self._line(newest, self._salvage.row(newest))
-        if isinstance(line, list) and line:
+        if isinstance(line, ReflogEntry) and _named_in(line):
             self._break(HEAD, f"it is on branch {branch!r}, which is not there")
+
+    def find_lost_refs(self) -> None:
+        """Find the refs that are not there though, by the lines that were read, nobody has deleted them.
+
+        Not in a store without transactions: there the line of a branch that was to be made may be all that is left
+        of it, and that of one that was deleted may have been removed, by a process that died.
+        """
+        if self._store.transactional and not any(key.startswith(REFLOG) for key in self._salvage.unlisted):
+            for name, (key, new) in sorted(self._newest.items()):
+                if new is None or name in self.raw_refs or name in self.broken:
+                    continue
+                if not name.startswith((HEADS, TAGS)) or self._salvage.row(REF + name) is not None:
+                    continue
+                # No other line has come since that one was read: while the row was looked for, nobody moved the ref.
+                if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
+                    self.gone[name] = new
+                    self._break(name, f"it is not there; by its reflog it was at {new}")
+        head = self.raw_refs.get(HEAD, b"")
+        if head.startswith(_SYMBOLIC):
+            self._read_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
 
     # The reflog
 
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The lines that make sense, of all refs or of one: the ref, and the commits named, the new one first."""
-        for key, row in self._salvage.items(f"{REFLOG}{ref}:" if ref else REFLOG):
+        """The lines that make sense, of all refs or of one, and then the oldest first: the ref, and the commits
+        named, the new one first.
+        """
+        prefix = f"{REFLOG}{ref}:" if ref else REFLOG
+        for key, row in self._salvage.items(prefix, in_order=bool(ref)):
             found = self._line(key, row)
-            if isinstance(found, list):
-                yield key.removeprefix(REFLOG).rpartition(":")[0], found
-            elif not ref:
-                self._refuse(key, "reflog", found)
+            if isinstance(found, ReflogEntry):
+                yield _ref_of(key), _named_in(found)
+
+    def moves(self) -> Iterator[tuple[ObjectId | None, ObjectId | None]]:
+        """From where to where all the lines that make sense moved a ref."""
+        for key, row in self._salvage.items(REFLOG):
+            found = self._line(key, row)
+            if isinstance(found, ReflogEntry):
+                yield found.old, found.new
 
     def check_lines(self) -> Iterator[tuple[str, list[ObjectId]]]:
-        """All the lines that make sense, counted."""
-        for line in self.lines():
+        """All the lines that make sense, counted; the others are damage."""
+        for key, row in self._salvage.items(REFLOG):
+            found = self._line(key, row)
+            if isinstance(found, str):
+                self._refuse(key, "reflog", found)
+                continue
+            ref = _ref_of(key)
             self.reflog_lines += 1
-            yield line
+            self._newest[ref] = max(
+                self._newest.get(ref, ("", None)), (key, found.new), key=lambda line: line[0]
+            )
+            yield ref, _named_in(found)
 
-    def _line(self, key: str, row: Row) -> list[ObjectId] | str:
-        """The commits that a line names, or what is wrong with it."""
+    def _line(self, key: str, row: Row) -> ReflogEntry | str:
+        """What a line says, or what is wrong with it."""
         match = _LINE.fullmatch(key)
         if match is None:
             return f"{key} has no time"
@@ -202,16 +248,19 @@ class Rows:
             # Six digits are from before there was a checksum.
             if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
                 return f"{key} does not say what was written"
-            line = self._parse_line(key, value)
+            return self._parse_line(key, value)
         except CorruptStore as error:
             return error.reason
-        return [oid for oid in (line.new, line.old) if oid is not None]
 
     # The format
 
     def check_stamp(self, *, signed: bool, expiring: bool) -> None:
         """Check that older programs are told if they would misread the store."""
-        self.stamp = self._store.get(FORMAT_KEY)
+        row = self._salvage.row(FORMAT_KEY)
+        if isinstance(row, Unreadable):
+            self._found(Damage(FORMAT_KEY, "format", row.reason))
+            return
+        self.stamp = row
         needed = 1 if self.raw_refs else 0
         if self._shallow:
             needed = max(needed, SHALLOW_FORMAT)
@@ -225,6 +274,20 @@ class Rows:
             says = f"says that it has format {found}" if self.stamp else "does not say which format it has"
             reason = f"the store {says}, and not {self.needed_format}"
             self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
+
+
+def noted(key: str) -> str | None:
+    """The id, in hex, of the object that a row under `damaged/` is a note on; None if it is on none."""
+    digits = key.removeprefix(MISLEADING) if key.startswith(MISLEADING) else key.removeprefix(DAMAGED)
+    return digits if _ID.fullmatch(digits) else None
+
+
+def _ref_of(line: str) -> str:
+    return line.removeprefix(REFLOG).rpartition(":")[0]
+
+
+def _named_in(line: ReflogEntry) -> list[ObjectId]:
+    return [oid for oid in (line.new, line.old) if oid is not None]
 
 
 def _readable(row: Row) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from vstate.errors import CorruptObject, CorruptStore
@@ -23,11 +23,13 @@ _READ = 256
 
 
 class Salvage:
-    """Reads the objects of a store, not those of a cache in front of it, and never raises CorruptObject."""
+    """Reads the rows of a store, not those of a cache in front of it; never raises CorruptObject or CorruptStore."""
 
     def __init__(self, store: KVStore) -> None:
         self.store = store.uncached()
         self._objects = Objects(self.store)
+        self.unlisted: dict[str, str] = {}
+        """By the prefix, why not all of its keys could be listed: what else there is, is not known then."""
 
     def row(self, key: str) -> Row:
         """The row of this key."""
@@ -43,15 +45,45 @@ class Salvage:
         except (CorruptObject, CorruptStore):
             return {key: self.row(key) for key in keys}
 
-    def items(self, prefix: str) -> Iterator[tuple[str, bytes | Unreadable]]:
-        """The rows whose keys begin so. CorruptStore if the keys themselves cannot be listed."""
-        keys = self.store.keys(prefix)
+    def keys(self, prefix: str) -> Iterator[str]:
+        """The keys that begin so, as far as they can be listed."""
+        try:
+            yield from self.store.keys(prefix)
+        except (CorruptObject, CorruptStore) as error:
+            self.unlisted[prefix] = error.reason
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        """Those of the keys that have a row, as far as that can be told."""
+        wanted = list(keys)
+        try:
+            return self.store.present(wanted)
+        except (CorruptObject, CorruptStore):
+            return {key for key in wanted if isinstance(self.row(key), bytes)}
+
+    def items(self, prefix: str, *, in_order: bool = False) -> Iterator[tuple[str, bytes | Unreadable]]:
+        """The rows whose keys begin so, as far as those can be listed; `in_order` of the keys if asked for, which a
+        store need not keep to.
+        """
+        keys = self.keys(prefix)
+        if in_order:
+            keys = iter(sorted(keys))
         while batch := list(islice(keys, _READ)):
             rows = self.rows(batch)
             for key in batch:
                 row = rows.get(key)
                 if row is not None:
                     yield key, row
+
+    def stored(self, oid: ObjectId) -> Row:
+        """The row of an object, or what `gc` keeps of it."""
+        return self._found(oid, self.row(PREFIX + oid.hex()))
+
+    def _found(self, oid: ObjectId, row: Row) -> Row:
+        if row is not None:
+            return row
+        trash = self.row(TRASH + oid.hex())
+        # Neither may be there because gc has put it back between the two looks.
+        return trash[8:] if isinstance(trash, bytes) else trash or self.row(PREFIX + oid.hex())
 
     def lengths(self, kind: Kind, ids: Sequence[ObjectId]) -> Lengths:
         """How long the verified bodies of these objects are, and of the others why there is none."""
@@ -68,9 +100,7 @@ class Salvage:
         """The verified body of an object by its row, or by the one that `gc` keeps; CorruptObject if neither
         is there or it is damaged.
         """
-        if row is None:
-            trash = self.row(TRASH + oid.hex())
-            row = trash[8:] if isinstance(trash, bytes) else trash
+        row = self._found(oid, row)
         if isinstance(row, CorruptObject | CorruptStore):
             raise CorruptObject(oid.hex(), row.reason)
         return self._objects.verified(kind, oid, row)
@@ -88,5 +118,10 @@ class Salvage:
     def are_there(self, ids: Iterable[ObjectId]) -> set[ObjectId]:
         """Those of the objects that have a row, or that `gc` keeps, whatever it holds."""
         keys = {PREFIX + oid.hex(): oid for oid in ids}
-        there = self.store.present(keys)
-        return {oid for key, oid in keys.items() if key in there or TRASH + oid.hex() in self.store}
+        there = set(self.present(keys))
+        there |= {key for key, oid in keys.items() if key not in there and self._is_kept(oid)}
+        return {oid for key, oid in keys.items() if key in there}
+
+    def _is_kept(self, oid: ObjectId) -> bool:
+        """Whether `gc` keeps the object, or has put it back by now."""
+        return bool(self.present([TRASH + oid.hex()]) or self.present([PREFIX + oid.hex()]))

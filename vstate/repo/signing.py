@@ -94,7 +94,7 @@ class SigningKey:
         return cls(_ed25519().Ed25519PrivateKey.generate())
 
     @classmethod
-    def load(cls, path: Path, *, password: bytes | None = None) -> Self:
+    def load(cls, path: Path, *, password: bytes | str | None = None) -> Self:
         """The key in a file, in PEM (PKCS 8), with the password that encrypts it.
 
         NotFound if the file is not there; InvalidInput if it holds no such key, if the password is wrong, or
@@ -107,7 +107,7 @@ class SigningKey:
         data = read_secret(path)
         name = os.fspath(path)
         try:
-            key = load_pem_private_key(data, password)
+            key = load_pem_private_key(data, password.encode() if isinstance(password, str) else password)
         except TypeError:  # a password is missing, or one too many
             what = "is encrypted: give its password" if password is None else "has no password: give none"
             raise InvalidInput(f"the key in {name} {what}") from None
@@ -119,13 +119,15 @@ class SigningKey:
             raise InvalidInput(f"the key in {name} is none of {ALGORITHM}; make one with `vstate key new`")
         return cls(key)
 
-    def save(self, path: Path, *, password: bytes | None = None) -> None:
+    def save(self, path: Path, *, password: bytes | str | None = None) -> None:
         """Put the key into a new file that only its owner may read, encrypted if a password is given.
 
         AlreadyExists if the name is taken: a key is never overwritten.
         """
         from cryptography.hazmat.primitives import serialization
 
+        if isinstance(password, str):
+            password = password.encode()
         if password is not None and not password:
             raise InvalidInput("an empty password encrypts nothing; give none")
         pem = self._key.private_bytes(

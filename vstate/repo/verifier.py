@@ -17,7 +17,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node, moments
-from vstate.repo.damage import Damage, link_key
+from vstate.repo.damage import Damage, link_key, node_link_key
 from vstate.repo.forms import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.objects import PREFIX
 from vstate.repo.reach import BATCH, IdSet
@@ -79,9 +79,12 @@ class Verifier:
     """Checks all that the commits need which it is extended with, each object once.
 
     What is wrong goes to `found`, and the work goes on. `bad` are then the ids of the objects that cannot
-    be read or relied on, `nonsense` those of them whose content matches their id, `bad_links` the links to
-    another kind or length than there is, `cut` the parents that are lost, by commit. `whole_blobs=False`
-    only looks whether blobs are there. Memory stays within a few batches and some 30 bytes an object.
+    be read or relied on, `nonsense` those of them whose content matches their id and means nothing,
+    `bad_links` the links to something else than there is, `misleading` the objects that have such links or say
+    other things that cannot be, and can be read all the same; `cut` the parents that are lost, by commit.
+    `whole_blobs=False` only looks whether blobs are there; the links to blobs that are `known` need no look, as
+    `link_key` has them. Memory stays within a few batches and some 30
+    bytes an object.
     """
 
     def __init__(
@@ -93,8 +96,10 @@ class Verifier:
         whole_blobs: bool,
         readers: Executor,
         progress: Callable[[int], None],
+        known: IdSet | None = None,
     ) -> None:
         self._salvage = salvage
+        self._known = IdSet() if known is None else known
         self._parents = parents
         self._found = found
         self._whole_blobs = whole_blobs
@@ -110,6 +115,8 @@ class Verifier:
         self.bad_ids = bytearray()  # the same, to go through: 32 bytes each
         self.bad_links = IdSet()
         self.nonsense = IdSet()
+        self.misleading = IdSet()
+        self.misleading_ids = bytearray()  # the same, to go through
         self.cut: dict[ObjectId, list[ObjectId]] = {}
         # A link is checked once too. Most of a node's links stood in its last version: those are met again
         # among the recent ones, which costs less than a hash.
@@ -118,10 +125,23 @@ class Verifier:
         self._entries: set[bytes] = set()
         self._key_lists: set[int] = set()
         self._times: dict[ObjectId, datetime] = {}
+        self._trusting = False
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
         """Check what these commits need, each named with the row that leads to it."""
         self._walk([(COMMIT, [_Parent(oid, _Above("ref", row), None) for row, oid in roots])])
+
+    def trust(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
+        """Take all that these commits need as checked, so that `extend` looks only at what is new besides.
+
+        Of that, all commits are checked here, and what these commits themselves hold but for the blobs. What only
+        an earlier one holds is checked when it is met again.
+        """
+        self._trusting = True
+        try:
+            self.extend(roots)
+        finally:
+            self._trusting = False
 
     def lose(self, kind: str, oid: bytes, reason: str) -> None:
         """Note that an object cannot be read or relied on."""
@@ -129,10 +149,25 @@ class Verifier:
             self.bad_ids += oid
             self._found(Damage(oid.hex(), kind, reason))
 
-    def _distrust(self, kind: Kind, oid: bytes, reason: str) -> None:
-        """Note that an object says what cannot be, though its content matches its id."""
+    def _refuse(self, kind: Kind, oid: bytes, reason: str) -> None:
+        """Note that an object means nothing, though its content matches its id."""
         self.nonsense.add(oid)
         self.lose(kind.name, oid, reason)
+
+    def _distrust(self, kind: Kind, oid: ObjectId, reason: str) -> None:
+        """Note that an object cannot be relied on, though it can be read, and what it leads to."""
+        self._mislead(oid)
+        self.lose(kind.name, oid, reason)
+
+    def _blame(self, above: _Above, reason: str) -> None:
+        """Note that of what an object leads to, one thing is not what it says."""
+        if isinstance(above.name, ObjectId):
+            self._mislead(above.name)
+        self._found(Damage(str(above.name), above.kind, reason))
+
+    def _mislead(self, oid: ObjectId) -> None:
+        if self.misleading.add(oid):
+            self.misleading_ids += oid
 
     # Walking
 
@@ -198,7 +233,8 @@ class Verifier:
     def _commits(self, links: list[_Parent]) -> list[tuple[Kind, list[Any]]]:
         parents: list[_Parent] = []
         roots: list[_Child] = []
-        new = {link.oid: link for link in links if link.oid not in self.reached}
+        # Not by `reached`: a commit's id may name an object of another kind, which is no commit for it.
+        new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
         rows = self._read(new)
         for oid, link in new.items():
             body = self._body(COMMIT, oid, rows.get(PREFIX + oid.hex()), link.above)
@@ -206,7 +242,8 @@ class Verifier:
             if commit is not None:
                 above = _Above(COMMIT.name, oid)
                 parents += [_Parent(parent, above, commit) for parent in self._parents(commit)]
-                if commit.tree is not None and self._is_new((commit.tree,)):
+                looks = link.child is None or not self._trusting
+                if looks and commit.tree is not None and self._is_new((commit.tree,)):
                     roots.append(_Child(commit.tree, above, None, None, None, None, None))
         for link in links:
             if link.child is not None:
@@ -217,7 +254,7 @@ class Verifier:
         try:
             commit = Commit.decode(oid, body)
         except ValueError as error:
-            self._distrust(COMMIT, oid, str(error))
+            self._refuse(COMMIT, oid, str(error))
             return None
         if not is_canonical(body):
             self._malformed(COMMIT, oid, "it is not encoded canonically")
@@ -255,18 +292,19 @@ class Verifier:
                     body = self._body(TREE, oid, rows.get(PREFIX + oid.hex()), link.above)
                     nodes[oid] = None if body is None else self._node(oid, bytes(body), check=new)
             node = nodes[oid]
-            if node is not None and self._fits(link, node):
-                children += self._below(oid, node, link.before)
+            if node is not None:
+                # What is below is looked at also where the link is wrong: whoever reads goes there.
+                children += self._below(oid, node, link.before if self._fits(link, node) else None)
                 if not node.height:
                     parts += self._linked(oid, node)
         return [*_by_kind(parts), (TREE, children)]
 
     def _node(self, oid: ObjectId, body: bytes, *, check: bool) -> Node | None:
-        """The node, if reading it can be relied on."""
+        """The node, if it is one."""
         try:
             node = Node.decode(body)
         except ValueError as error:
-            self._distrust(TREE, oid, str(error))
+            self._refuse(TREE, oid, str(error))
             return None
         if not check:
             return node
@@ -281,10 +319,10 @@ class Verifier:
             return node
         if any(a >= b for a, b in pairwise(node.keys)):
             self._distrust(TREE, oid, "its keys do not ascend")
-            return None
+            return node
         if not 0 <= node.height <= _HIGHEST_NODE:
             self._distrust(TREE, oid, f"no node is at height {node.height}")
-            return None
+            return node
         faults = list(key_faults(node))
         for fault in faults:
             self._malformed(TREE, oid, fault)
@@ -295,7 +333,7 @@ class Verifier:
         return node
 
     def _fits(self, link: _Child, node: Node) -> bool:
-        """Whether the node is what the one above it says; what is below does not matter if not."""
+        """Whether the node is what the one above it says; its size apart, without which it can be read."""
         if link.height is None:
             if node.height and len(node.keys) == 1:
                 self._malformed(TREE, link.oid, "it is the root, and has one node below it only")
@@ -308,7 +346,10 @@ class Verifier:
         elif link.before is not None and node.keys[-1] >= link.before:
             wrong = f"has keys from {link.before!r} on"
         if wrong:
-            self._distrust(TREE, _id(link.above), f"its node {link.oid} {wrong}")
+            assert link.first is not None  # it is no root
+            assert link.size is not None
+            self.bad_links.add(node_link_key(link.oid, link.height, link.first, link.size))
+            self._blame(link.above, f"its node {link.oid} {wrong}")
         elif node.count != link.size:
             reason = f"its node {link.oid} has {node.count} keys, not {link.size}"
             self._malformed(TREE, _id(link.above), reason)
@@ -358,7 +399,8 @@ class Verifier:
         end = len(links) - 1
         for i, (oid, length) in enumerate(links):
             if height == 0:
-                if self._links.add(link_key(oid, length)):
+                link = link_key(oid, length)
+                if link not in self._known and self._links.add(link):
                     yield _Part(oid, BLOB, above, length, 0, False)
             elif self._is_new((oid, length, height, last and i == end)):
                 yield _Part(oid, INDEX, above, length, height, last and i == end)
@@ -381,19 +423,18 @@ class Verifier:
         try:
             height, items = read_index(body)
         except ValueError as error:
-            self._distrust(INDEX, oid, str(error))
+            self._refuse(INDEX, oid, str(error))
             return
         total = sum(length for _, length in items)
         if height > _HIGHEST_INDEX:
-            self._distrust(INDEX, oid, f"no index is at height {height}")
+            self._refuse(INDEX, oid, f"no index is at height {height}")
             return
+        # What is below is looked at also where the link is wrong: whoever reads goes there.
         if link.height is not None and height != link.height:
-            reason = f"its index {oid} is at height {height}, not {link.height}"
-            self._distrust(INDEX, _id(link.above), reason)
-            return
+            self.bad_links.add(link_key(oid, link.length, link.height))
+            self._blame(link.above, f"its index {oid} is at height {height}, not {link.height}")
         if total != link.length:
             self._wrong_length(link, total)
-            return
         for fault in index_faults(height, items, body) if check else ():
             self._malformed(INDEX, oid, fault)
         if not may_end(items) and not link.last:
@@ -406,11 +447,13 @@ class Verifier:
         """An object is whole, but what links to it says another length: that cannot be read."""
         reason = f"its {link.kind.name} {link.oid} has {actual} bytes, not {link.length}"
         self.bad_links.add(link_key(link.oid, link.length))
-        self._found(Damage(str(link.above.name), link.above.kind, reason))
+        self._blame(link.above, reason)
 
     # Blobs
 
     def _blobs(self, links: list[_Part]) -> list[tuple[Kind, list[Any]]]:
+        if self._trusting:
+            return []
         for batch in _batches(links, _HANDED_BYTES):
             if not self._whole_blobs:
                 self._look_for(batch)

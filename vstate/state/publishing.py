@@ -98,6 +98,7 @@ def _merged(
         ours=only_version(ours.time, staged.changes),
         theirs=versions_since(repo, theirs, () if base is None else (base.oid,)),
         reader=staged.reader(),
+        onto_theirs=True,
     )
     changes = tree.diff(repo.objects.nodes, None if base is None else base.tree, theirs.tree)
     return merge_changes(staged.changes, changes, resolver)

@@ -160,6 +160,8 @@ class Versioned(Worktree):
         Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
+        if rev is not None and steps != 1:
+            raise InvalidInput("rollback takes a revision, or a number of steps, not both")
         with self._alone():
             branch = self._own_branch()
             target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
@@ -352,7 +354,8 @@ class Versioned(Worktree):
         - "ours", "theirs", "newest": the one side, the other, or the one whose commit is later;
         - "counter": a number, to which both sides' differences are added;
         - "union": a set, or a list as one, with what either side added and without what either removed;
-        - "append": a list, text or bytes with what both sides appended, in the order of the commits;
+        - "append": a list, text or bytes with what both sides appended, in the order of the commits; what a
+          commit that lost a race appended goes behind all that the branch has by then;
         - "deep": a dict, merged by path; "text": a text, merged by lines;
         - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
           ABSENT for a side without the key, returns ABSENT to delete it, and raises if it cannot decide.

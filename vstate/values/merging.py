@@ -20,7 +20,7 @@ from vstate.values.inert import preview, printable
 from vstate.values.lines import Overlap, merge_lines
 from vstate.values.tokens import Tokens, same
 
-__all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "same"]
+__all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "append_onto", "same"]
 
 Policy = Callable[[Any, Any, Any], Any]
 """(base, ours, theirs) -> the merged value; base may be ABSENT. It changes none of them; the result may share
@@ -298,6 +298,17 @@ def append_in_order(
         return _joined(kind, [start, *(piece for _, piece in heapq.merge(*pieces, key=itemgetter(0)))])
 
     return in_order(base, steps_ours[-1][1], steps_theirs[-1][1])
+
+
+@_policy
+def append_onto(base: Any, change: Any, branch: Any) -> Any:
+    """What the branch has, then what the change appended to the base, whatever became of that on the branch: the
+    order there, which others have seen and append to as well, stays. Unmergeable if the change did more
+    than append.
+    """
+    kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, change, branch)
+    start = kind() if base is ABSENT else base
+    return _joined(kind, [branch, _appended(Tokens(), start, change)])
 
 
 def _pieces(tokens: Tokens, start: Any, steps: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

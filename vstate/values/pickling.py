@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
 import threading
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 from cloudpickle import cloudpickle as by_value
@@ -64,6 +66,19 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(usual)
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
+    """cloudpickle's, but an open file is refused, as pickle does: it would read the file and store a copy of it."""
+
+    dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
+        {
+            kind: reduce
+            for kind, reduce in cloudpickle.Pickler._dispatch_table.items()
+            if kind is not io.TextIOWrapper
+        },
+        copyreg.dispatch_table,
+    )
+
+
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
@@ -78,7 +93,7 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    cloudpickle.Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
+    _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
     return frameless(file.getvalue()), buffers
 
 

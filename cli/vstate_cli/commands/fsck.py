@@ -39,8 +39,9 @@ def fsck(session: Session, repair: bool, quick: bool) -> None:
     commits cannot be read any more. Exits with 1 if something is damaged that is not repaired.
 
     --repair puts each branch whose newest state is damaged on the newest commit that is whole (its reflog has
-    where it was), lets a history end where a commit is lost, and moves damaged objects aside, so that writing
-    the same values again heals them.
+    where it was), puts branches and tags back whose rows are lost, lets a history end where a commit is lost (a
+    tag fsck/... keeps what was before that), and moves damaged objects aside, so that writing the same values
+    again heals them.
     """
     with Bar() as bar:
         report = session.repo.fsck(full=not quick, repair=repair, progress=bar)

@@ -64,8 +64,8 @@ def import_(session: Session, file: str, prefix: str) -> None:
     if report.diverged:
         names = ", ".join(ref.name for ref in report.diverged)
         raise Conflict(
-            f"{names} went another way here and stayed where it was: import it beside, with --prefix theirs, and "
-            "look at it there, or `vstate merge theirs/main`"
+            f"{names} went another way here and stayed where it was: import it beside, with --prefix theirs, look at "
+            "it there, and merge it in Python: state.merge('theirs/main')"
         )
 
 

@@ -26,6 +26,11 @@ def rollback(session: Session, rev: str, message: str) -> None:
     branch = session.branch()
     commit = repo.rollback(branch, target, message=message)
     changes = repo.changes(commit)
+    if target.signature is not None:
+        out.note(
+            "the new commit is not signed, so a program that trusts signatures only will refuse it; `vstate undo` takes it "
+            "back, and state.rollback() in Python signs"
+        )
     if session.json:
         document = documents.commit(commit, session.refs().get(commit.id, []))
         documents.write(out, document | {"changes": documents.keys(changes)})
