@@ -147,6 +147,7 @@ class Proxy:
         """Pass on what was held back, and wait for the reply, which nobody gets."""
         assert self._held is not None, "nothing was held back"
         server, data = self._held
+        self._held_is_answered.clear()
         server.sendall(data)
         assert self._held_is_answered.wait(10), "what was held back got no reply"
 
