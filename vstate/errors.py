@@ -121,9 +121,10 @@ class RefMoved(Conflict):
     """A ref was not where the writer last saw it; read it again and retry."""
 
     def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
-        super().__init__(
-            f"{ref} moved: expected {_short(expected)}, found {_short(actual)}; refresh() and try again"
-        )
+        found = f"found {_short(actual)}; refresh() and try again"
+        if actual is None and expected is not None:
+            found = "and it is gone: deleted, or expired; open the state again to begin a new one"
+        super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
         self.expected = expected
         self.actual = actual

@@ -23,6 +23,8 @@ from vstate import (
     view,
 )
 from vstate.objects import tree
+from vstate.objects.ids import TREE, Object, ObjectId
+from vstate.objects.tree import Node
 from vstate.repo import commits
 from vstate.testing import Faulty
 
@@ -556,6 +558,48 @@ def test_older_programs_refuse_such_a_store(store: KVStore, monkeypatch: pytest.
     monkeypatch.setattr(commits, "FORMAT", 2)
     with pytest.raises(UnsupportedFormat):
         Versioned(store)
+
+
+@pytest.mark.parametrize("moments", [[5], [None, 5], [7, 5], [7, None, None], "none"])
+def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
+    """A node that does not say when its keys expire would hide them, or not: it is damage, and is told."""
+    state = Versioned()
+    state["a"], state["b"] = 1, 2
+    state.expire("b", 60)
+    state.commit()
+    leaf = state.repo.objects.node(state.head.tree)
+    leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
+    oid = ObjectId.of(TREE, leaf.body)
+    state.store.set("format", b"3")
+    commit = state.repo.build_commit(oid, [])
+    rows = state.repo.objects.stored({oid: Object(TREE, leaf.body), commit.oid: commit.as_object()})
+    state.store.set_many(rows)
+    state.store.set("r/heads/main", commit.id.encode())
+    report = Versioned(state.store, branch="other").repo.fsck()
+    assert not report.ok
+    assert any("tree" in str(damage) for damage in report.damage)
+
+
+def test_fsck_compares_moments_with_those_below(time: Time) -> None:
+    """A node above that names another first moment than the one below has is damage too."""
+    state = Versioned()
+    for number in range(500):
+        state[f"k{number}"] = number
+    state.expire("k7", 60)
+    state.commit()
+    top = state.repo.objects.node(state.head.tree)
+    assert top.expiries is not None
+    for wrong in (None, 5):
+        moments = [None if at is None else wrong for at in top.expiries]
+        body = Node(
+            top.height, top.keys, top.items, top.counts, moments if wrong else [5, *moments[1:]]
+        ).body
+        oid = ObjectId.of(TREE, body)
+        commit = state.repo.build_commit(oid, [])
+        rows = state.repo.objects.stored({oid: Object(TREE, body), commit.oid: commit.as_object()})
+        state.store.set_many(rows)
+        state.store.set("r/heads/main", commit.id.encode())
+        assert "expires" in str(Versioned(state.store, branch="other").repo.fsck())
 
 
 def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:

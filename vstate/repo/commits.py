@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 """The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
 SIGNED_COMMITS = 2
-EXPIRING_KEYS = 3
+EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
 
@@ -233,8 +233,9 @@ class Commits:
         commits, nodes = list(commits), list(nodes)
         new = commits[-1].oid
         if any(node.expiries is not None for _, node in nodes):
-            self.require_format(EXPIRING_KEYS)
+            self.require_format(EXPIRY_FORMAT)
         self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
+        self._prepare_lifetime(HEADS + branch)
         made = {commit.oid: commit.as_object() for commit in commits}
         rows: dict[str, bytes | None] = dict(self.objects.stored({**objects, **made}))
         if not self.store.transactional:
@@ -267,6 +268,11 @@ class Commits:
             self.objects.remember(nodes, commits)
         return done
 
+    def _prepare_lifetime(self, ref: str) -> None:
+        """See to it that older programs, which would not know that the branch expires, refuse the store."""
+        if self.refs.lifetimes.is_wanted(ref):
+            self.require_format(EXPIRY_FORMAT)
+
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is done.
 
@@ -295,6 +301,7 @@ class Commits:
         rows: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Put a ref on a commit that may be reached from no other; False if it was not at `expected`."""
+        self._prepare_lifetime(ref)
         return self._keeping(
             [to],
             lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),

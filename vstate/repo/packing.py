@@ -25,7 +25,7 @@ from vstate.repo.bundle import (
     Progress,
     Writer,
 )
-from vstate.repo.commits import EXPIRING_KEYS, SIGNED_COMMITS
+from vstate.repo.commits import EXPIRY_FORMAT, SIGNED_COMMITS
 from vstate.repo.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.objects import longest
@@ -153,7 +153,7 @@ class _Plan:
             if commit.signature is not None:
                 self.format = max(self.format, SIGNED_COMMITS)
             if difference.expiring:
-                self.format = max(self.format, EXPIRING_KEYS)
+                self.format = max(self.format, EXPIRY_FORMAT)
             self._progress("collecting", sum(self.counts.values()), None)
 
     def _add(self, found: Found) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from os import PathLike
@@ -225,14 +225,19 @@ class Repository(Commits):
     ) -> Commit:
         """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
         commit = self.resolve(at, head=head)
-        ref = HEADS + check_ref_name(name)
-        action = f"branch: created from {at if isinstance(at, str) else commit.short}"
+        check_ref_name(name)
         rows = {} if like is None else self.policies.rows_for(name, like)
-        if not self._move(ref, expected=None, to=commit.oid, action=action, rows=rows):
+        self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
+        return commit
+
+    def _create_branch(
+        self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
+    ) -> None:
+        action = f"branch: created from {origin}"
+        if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
             raise AlreadyExists(
                 f"there is a branch {name!r} already; choose another name or delete it first", name=name
             )
-        return commit
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
@@ -253,7 +258,10 @@ class Repository(Commits):
 
         Raises RefMoved, and leaves both branches, if a commit came to the old one in between.
         """
-        commit = self.create_branch(new, self.branch(old), like=old)
+        commit = self.branch(old)
+        rows = self.policies.rows_for(check_ref_name(new), old)
+        rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
+        self._create_branch(new, commit, commit.short, rows)
         follows = self.refs.head().branch == old
         if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")

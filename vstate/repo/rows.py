@@ -10,11 +10,13 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.commits import EXPIRING_KEYS, FORMAT, FORMAT_KEY, SIGNED_COMMITS
+from vstate.repo.commits import EXPIRY_FORMAT, FORMAT, FORMAT_KEY, SIGNED_COMMITS
 from vstate.repo.damage import Damage
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
 from vstate.repo.leases import PREFIX as LEASE
 from vstate.repo.leases import parse_lease
+from vstate.repo.lifetimes import PREFIX as LIFETIME
+from vstate.repo.lifetimes import parse_lifetime
 from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
 from vstate.repo.policies import PREFIX as POLICY
 from vstate.repo.policies import parse_row
@@ -42,7 +44,7 @@ _ID = re.compile("[0-9a-f]{64}")
 _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_PREFIXES = (REF + HEADS, REF + TAGS, REF + REMOTES, REMOTE, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY, LEASE)
+_PREFIXES = (REF + HEADS, REF + TAGS, REF + REMOTES, REMOTE, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY, LEASE, LIFETIME)
 
 
 def object_id(key: str) -> ObjectId | None:
@@ -81,6 +83,8 @@ class Rows:
         self.gone: dict[str, ObjectId] = {}
         self.bad: dict[str, None] = {}
         self.stamp: bytes | None = None
+        self.expiring = False
+        """Whether a branch has a lifetime."""
         self.needed_format = 0
         """What the stamp has to say, 0 when it says so."""
         self.lost: set[str] = set()
@@ -132,6 +136,12 @@ class Rows:
                 parse_remote(_readable(row))
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "remote", f"{key}: {error}")
+        for key, row in self._salvage.items(LIFETIME):
+            try:
+                parse_lifetime(_readable(row))
+                self.expiring = True
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "expiry", f"{key}: {error}")
         for key, row in self._salvage.items(LEASE):
             try:
                 parse_lease(_readable(row))
@@ -266,8 +276,8 @@ class Rows:
             needed = max(needed, SHALLOW_FORMAT)
         if signed:
             needed = max(needed, SIGNED_COMMITS)
-        if expiring:
-            needed = max(needed, EXPIRING_KEYS)
+        if expiring or self.expiring:
+            needed = max(needed, EXPIRY_FORMAT)
         found = int(self.stamp or b"0")
         if found < needed or found > FORMAT or (self.stamp is not None and not found):
             self.needed_format = needed or 1

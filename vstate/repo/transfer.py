@@ -11,7 +11,7 @@ from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, NewObjects, Object, ObjectId
-from vstate.repo.commits import EXPIRING_KEYS, SIGNED_COMMITS
+from vstate.repo.commits import EXPIRY_FORMAT, SIGNED_COMMITS
 from vstate.repo.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.objects import PREFIX, Objects
@@ -102,7 +102,7 @@ class Transfer:
                 for commit in commits:
                     self._note(commit, copied)
         if self._difference.expiring:
-            copied.format = max(copied.format, EXPIRING_KEYS)
+            copied.format = max(copied.format, EXPIRY_FORMAT)
         self._known.append(tip)
         return copied
 

@@ -10,9 +10,14 @@ from vstate.objects.expiry import Expiry, moment_of
 from vstate.repo.dates import parse_ttl
 
 
+def ttl_microseconds(ttl: float | timedelta) -> int:
+    """A time to live in whole microseconds, one at least; InvalidInput."""
+    return max(round(parse_ttl(ttl) * 1_000_000), 1)
+
+
 def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
     """The expiry of a key that is to live so many seconds from now on, or from each change on; InvalidInput."""
-    length = max(round(parse_ttl(ttl) * 1_000_000), 1)
+    length = ttl_microseconds(ttl)
     return Expiry(expiry.now() + length, length if sliding else 0)
 
 

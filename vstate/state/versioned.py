@@ -55,6 +55,9 @@ class Versioned(Worktree):
     - `sign` is a key, or the path of its file, that signs every commit made here.
     - `trust` are public keys: a commit that neither they signed, nor is behind one that they signed, is not
       unpickled and not built upon, but raises UntrustedCommit. One's own key is among them.
+    - `ttl`, in seconds or as a timedelta, lets the named branch expire: so long after the first commit that is made
+      with it, or with `sliding` after each time that anybody moves the branch. An expired branch is in no list
+      and no revision leads to it; who opens it begins a new, empty one; `gc` removes what it held, reflog and all.
     - `allow` are the names of what unpickling may import, such as `["app.*", "numpy"]`, besides plain data;
       anything else raises CannotLoad.
     """

@@ -40,7 +40,7 @@ from vstate.repo.security import Security
 from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
-from vstate.state.timed import make_expiry
+from vstate.state.timed import make_expiry, ttl_microseconds
 from vstate.state.working import WorkingValues
 from vstate.values.entry import Encoded
 from vstate.values.inspection import describe
@@ -63,7 +63,12 @@ class Worktree(RootState):
         sign: KeyToSign | None = None,
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
+        ttl: float | timedelta | None = None,
+        sliding: bool = False,
     ) -> None:
+        if (branch is None and ttl is not None) or (sliding and ttl is None):
+            raise InvalidInput("ttl is for a branch that is named, and sliding for one with a ttl: give both")
+        length = None if ttl is None else ttl_microseconds(ttl)
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
@@ -73,6 +78,8 @@ class Worktree(RootState):
                 opened.close()
             raise
         self._owned = opened is not store
+        if length is not None:
+            self._repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
     def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
         super().__init__()

@@ -31,7 +31,9 @@ Row = tuple[str, Entry | None]
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("prefix", required=False, shell_complete=complete_key)
-@click.option("-l", "long", is_flag=True, help="With the size and the type of each value, and when its key expires.")
+@click.option(
+    "-l", "long", is_flag=True, help="With the size and the type of each value, and when its key expires."
+)
 def ls(session: Session, rev: str | None, prefix: str | None, long: bool) -> None:
     """List the keys, all or those with a prefix.
 
