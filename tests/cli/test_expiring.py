@@ -50,7 +50,9 @@ def test_what_a_commit_did(command, time: Time) -> None:
         state.expire("user", 7200)
         state.commit("out")
     assert "user  str, 6 B, expires 2026-11-21 11:00:00" in command("show")
-    assert command.json("diff", "HEAD~1", "HEAD")["changes"][0]["new"]["expires"] == "2026-11-21T11:00:00+00:00"
+    assert (
+        command.json("diff", "HEAD~1", "HEAD")["changes"][0]["new"]["expires"] == "2026-11-21T11:00:00+00:00"
+    )
     assert command("show", "user").strip() == "'ada'"
     assert command.json("show", "user")["expires"] == "2026-11-21T11:00:00+00:00"
     assert "~user" in command("log", "-n", "1")

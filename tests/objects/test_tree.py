@@ -188,7 +188,7 @@ def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
     read = nodes.during(lambda: found.extend(tree.expired(nodes, root, 100 + every * 7 - 1)))
     assert found == [f"key/{number * 7:05}" for number in range(every)]
     assert len(read) <= 6 + every * 7 / 10
-    plain, nodes = build({key: b"\x92\x00\x01" for key in entries})
+    plain, nodes = build(dict.fromkeys(entries, b"\x92\x00\x01"))
     assert len(nodes.during(lambda: list(tree.expired(nodes, plain, 10**18)))) == 1
 
 

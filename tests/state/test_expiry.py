@@ -20,6 +20,7 @@ from vstate import (
     MergeConflict,
     UnsupportedFormat,
     Versioned,
+    open_store,
     view,
 )
 from vstate.objects import tree
@@ -543,6 +544,23 @@ def test_live_has_it_too(time: Time) -> None:
     assert dict(live) == {"k": 1}
 
 
+def test_on_servers(server_url: str) -> None:
+    """Keys and branches that expire on Redis, PostgreSQL and S3."""
+    with open_store(server_url) as one, open_store(server_url) as two, standing_still() as time:
+        state = Versioned(one, branch="guest", ttl=100)
+        state["k"], state["stays"] = [1], 2
+        state.expire("k", 10)
+        state.commit()
+        assert dict(Versioned(two, branch="guest")) == {"k": [1], "stays": 2}
+        time.pass_(10)
+        assert dict(Versioned(two, branch="guest")) == dict(state) == {"stays": 2}
+        assert state.purge() is not None
+        time.pass_(90)
+        assert Versioned(two, branch="guest").head is None
+        assert state.repo.gc(grace="0").expired == ("guest",)
+        assert Versioned(two).repo.fsck().ok
+
+
 # The store
 
 
@@ -591,9 +609,7 @@ def test_fsck_compares_moments_with_those_below(time: Time) -> None:
     assert top.expiries is not None
     for wrong in (None, 5):
         moments = [None if at is None else wrong for at in top.expiries]
-        body = Node(
-            top.height, top.keys, top.items, top.counts, moments if wrong else [5, *moments[1:]]
-        ).body
+        body = Node(top.height, top.keys, top.items, top.counts, moments if wrong else [5, *moments[1:]]).body
         oid = ObjectId.of(TREE, body)
         commit = state.repo.build_commit(oid, [])
         rows = state.repo.objects.stored({oid: Object(TREE, body), commit.oid: commit.as_object()})

@@ -44,7 +44,19 @@ _ID = re.compile("[0-9a-f]{64}")
 _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_PREFIXES = (REF + HEADS, REF + TAGS, REF + REMOTES, REMOTE, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY, LEASE, LIFETIME)
+_PREFIXES = (
+    REF + HEADS,
+    REF + TAGS,
+    REF + REMOTES,
+    REMOTE,
+    REFLOG,
+    SHALLOW,
+    TRASH,
+    DAMAGED,
+    POLICY,
+    LEASE,
+    LIFETIME,
+)
 
 
 def object_id(key: str) -> ObjectId | None:

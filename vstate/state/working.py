@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
-from vstate.objects.expiry import Expiry, split_expiry, with_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.overlay import Overlay
@@ -90,12 +90,16 @@ class WorkingValues:
             self._watched.add(key)
             return self._in_hand(key, value)
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
-        if data is None or self.timed.hides(key, data):
+        if data is None:
             raise missing(key)
+        expiry = None
+        if data[:1] in EXPIRING:
+            if self.timed.hides(key, data):
+                raise missing(key)
+            data, expiry = split_expiry(data)
+            if expiry is not None and key not in self.timed.wanted:
+                self.timed.due[key] = expiry.at
         value, chunks, size, unordered = self._repo.load(key, data)
-        data, expiry = split_expiry(data)
-        if expiry is not None and key not in self.timed.wanted:
-            self.timed.due[key] = expiry.at
         if is_immutable(value):
             self._keep(size)
         else:
@@ -122,7 +126,7 @@ class WorkingValues:
         if key in self._sealed or key in self.timed.values:
             return True
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
-        return data is not None and not self.timed.hides(key, data)
+        return data is not None and (data[:1] not in EXPIRING or not self.timed.hides(key, data))
 
     def holds(self, key: str) -> bool:
         """Whether the key's value is in hand and may differ from the committed one."""

@@ -188,6 +188,8 @@ class Worktree(RootState):
             if tree.expires(node, self._tree):
                 over.update(tree.expired(node, self._tree, expiry.now(), prefix))
             count = tree.count_prefix(node, self._tree, prefix) - len(over)
+            if not (self._working.staged or self._working.deleted or self._working.timed.wanted):
+                return count
             for key in self._touched(prefix):
                 count += not self._working.timed.is_over(key)
             for key in {*self._touched(prefix), *self._working.deleted}:
