@@ -1,4 +1,4 @@
-"""On servers: PostgreSQL and Redis. They are started for it, as for the tests."""
+"""On servers, and between stores: PostgreSQL, Redis, a push. The servers are started for it, as for the tests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from benchmarks.harness import Row, Sides, Target, median_seconds, seconds, workload
 from benchmarks.keys import COMMITS, commit_changes, fill
 from benchmarks.subjects import Subject
-from benchmarks.values import messages
-from vstate import KVStore, Versioned
+from benchmarks.values import key, messages, random_values
+from vstate import Disk, KVStore, Versioned
 from vstate.kv import Postgres, Redis
+from vstate.repo.repository import Repository
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -158,3 +159,47 @@ def chat_on_postgres(scratch: Path) -> Iterator[Sides]:
     finally:
         for server in servers:
             server.stop()
+
+
+PUSH_TO_MANY = "push 10 new commits to a store that has 10,000, disk to disk"
+PUSH_TO_FEW = "push 10 new commits to a store that has 100, disk to disk"
+BYTES_TO_MANY = "push 10 new commits to a store that has 10,000: bytes sent"
+BYTES_TO_FEW = "push 10 new commits to a store that has 100: bytes sent"
+PUSHED = 10
+
+
+def pushes(scratch: Path, commits: int, time_row: str, bytes_row: str) -> Callable[[], dict[str, float]]:
+    """A round: ten commits, and a push of them to a store that has all before them."""
+    source, target = Disk(scratch / f"source-{commits}"), Disk(scratch / f"target-{commits}")
+    state, generator = Versioned(source, branch="main"), random.Random(27)
+    state.update(dict(zip(map(key, range(100)), random_values(100, seed=28), strict=True)))
+
+    def commit_some(count: int) -> None:
+        for _ in range(count):
+            state[key(generator.randrange(100))] = generator.randbytes(1024)
+            state.commit()
+
+    commit_some(commits)
+    Repository(source).push(target, ["main"])
+
+    def one_round() -> dict[str, float]:
+        commit_some(PUSHED)
+        repo = Repository(source)
+        sent: list[int] = []
+        sample = seconds(lambda: sent.append(repo.push(target, ["main"]).bytes))
+        return {time_row: sample, bytes_row: float(sent[0])}
+
+    return one_round
+
+
+@workload(Row(PUSH_TO_FEW, "seconds"), Row(BYTES_TO_FEW, "bytes"))
+def push_to_few(scratch: Path) -> Iterator[Sides]:
+    yield {"vstate": pushes(scratch, 100, PUSH_TO_FEW, BYTES_TO_FEW)}
+
+
+@workload(
+    Row(PUSH_TO_MANY, "seconds", (Target(2.0, row=PUSH_TO_FEW),)),
+    Row(BYTES_TO_MANY, "bytes", (Target(2.0, row=BYTES_TO_FEW),)),
+)
+def push_to_many(scratch: Path) -> Iterator[Sides]:
+    yield {"vstate": pushes(scratch, 10_000, PUSH_TO_MANY, BYTES_TO_MANY)}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import vstate
-from vstate import Disk, InvalidInput, KeyNotFound, Memory, ReadOnly, StoreUnavailable, aio
+from vstate import Disk, InvalidInput, KeyNotFound, LeaseHeld, Memory, ReadOnly, StoreUnavailable, aio
 from vstate.testing import Faulty
 
 
@@ -289,6 +289,57 @@ async def test_many_watches_leave_the_other_work_alone() -> None:
         assert [(key, change.new) for key, change, _ in await asyncio.gather(*waiting)] == [("n", 1)] * 40
 
 
+@in_a_loop
+async def test_a_lease() -> None:
+    """One holder at a time; a commit under it names it; who is cancelled while waiting leaves nothing behind."""
+    store = Memory()
+    one, other = aio.Versioned(store, branch="main"), aio.Versioned(store, branch="main")
+    async with one.lease("job", ttl=5) as lease:
+        assert lease.held
+        await lease.check()
+        with pytest.raises(LeaseHeld):
+            async with other.lease("job", ttl=5, wait=0):
+                pass
+        waiting = asyncio.create_task(other.lease("job", ttl=5).__aenter__())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await one.set("a", 1)
+        commit = await lease.commit("under it")
+        assert commit is not None
+        assert commit.info["lease"] == {"name": "job", "fence": lease.fence}
+        first = lease.fence
+    async with other.lease("job", ttl=5, wait=20) as lease:
+        assert lease.fence > first
+
+
+@in_a_loop
+async def test_what_expires() -> None:
+    """expire, expires and purge, awaited."""
+    async with aio.Versioned(Memory()) as state:
+        state["a"] = 1
+        await state.expire("a", 60)
+        assert await state.expires("a") is not None
+        await state.commit()
+        assert await state.purge() is None
+
+
+@in_a_loop
+async def test_push_and_pull() -> None:
+    """A branch goes to another store, and comes from there."""
+    there = Memory()
+    async with aio.Versioned(Memory(), branch="main") as state:
+        state["a"] = 1
+        await state.commit()
+        await state.push(there)
+        with vstate.Versioned(there, branch="main") as other:
+            other["b"] = 2
+            other.commit()
+        await state.pull(there)
+        assert await state["b"] == 2
+
+
 def test_nothing_is_missing() -> None:
     """Every public method of the sync state is here, under its name."""
     other_ways = {
@@ -303,7 +354,14 @@ def test_nothing_is_missing() -> None:
         "prefix",
         "popitem",
     }
-    inside = {"run_update", "update_in_turn", "transaction_in_turn", "savepoint", "pending_events"}
+    inside = {
+        "run_update",
+        "update_in_turn",
+        "transaction_in_turn",
+        "savepoint",
+        "pending_events",
+        "commit_guarded",
+    }
     inside |= {"record_event", "has_uncommitted", "before_fork", "after_fork", "fork_order"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
     assert names - other_ways - inside - set(dir(aio.Versioned)) == set()

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -33,6 +35,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
+from vstate.state.lease import Lease as HeldLease
 from vstate.state.turns import Turn
 from vstate.state.watching import Subscription, Watch
 
@@ -213,6 +216,8 @@ class _Writing(_Reading[_W]):
         return await self._workers.run(lambda: handle.setdefault(key, default))
 
     clear = _awaited(State.clear)
+    expire = _awaited(State.expire)
+    expires = _awaited(State.expires)
 
     async def update(
         self,
@@ -289,6 +294,63 @@ class Namespace(_Writing[sync.Namespace]):
     """The keys of a state under one prefix."""
 
 
+class Lease:
+    """What `Versioned.lease` gives: the right to work, for as long as `held`."""
+
+    def __init__(self, state: Versioned, lease: HeldLease) -> None:
+        self._state = state
+        self._lease = lease
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with each holder."""
+        return self._lease.fence
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have the lease yet, by the clock of this process alone."""
+        return self._lease.held
+
+    async def check(self) -> None:
+        """Raise LeaseLost unless the lease is held, and the store says so."""
+        await self._state._workers.run(self._lease.check)
+
+    async def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit the state unless the lease is lost: LeaseLost then, with nothing committed."""
+        async with self._state._turn(self._state.sync):
+            return await self._state._workers.run(lambda: self._lease.commit(message, **info))
+
+
+async def _entered(lease: HeldLease) -> None:
+    """Wait for a lease, in a thread of its own, which may be long; cancelled, it is released as soon as it comes."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.cancelled():
+            if error is None:
+                threading.Thread(target=lease.__exit__, daemon=True).start()
+        elif error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def enter() -> None:
+        failure: BaseException | None = None
+        try:
+            lease.__enter__()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, failure)
+        except RuntimeError:  # the loop has ended meanwhile
+            if failure is None:
+                lease.__exit__()
+
+    threading.Thread(target=enter, name=f"vstate lease {lease.name}", daemon=True).start()
+    await done
+
+
 class Versioned(_Writing[sync.Versioned]):
     """A branch that a program with an event loop can write to; takes what `vstate.Versioned` takes.
 
@@ -362,6 +424,7 @@ class Versioned(_Writing[sync.Versioned]):
     merge = _awaited(sync.Versioned.merge, turn=True)
     cherry_pick = _awaited(sync.Versioned.cherry_pick, turn=True)
     revert = _awaited(sync.Versioned.revert, turn=True)
+    purge = _awaited(sync.Versioned.purge, turn=True)
     set_policy = _awaited(sync.Versioned.set_policy)
     policies = _awaited(sync.Versioned.policies)
 
@@ -381,6 +444,24 @@ class Versioned(_Writing[sync.Versioned]):
         other = Versioned()
         other._handle = await self._workers.run(lambda: handle.fork(name, at))
         return other
+
+    # Other stores, and other holders
+
+    push = _awaited(sync.Versioned.push)
+    pull = _awaited(sync.Versioned.pull, turn=True)
+
+    @asynccontextmanager
+    async def lease(
+        self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None
+    ) -> AsyncIterator[Lease]:
+        """A lease for the `async with` block: nobody else has one of that name in this store meanwhile."""
+        handle = await self._opened()
+        lease = handle.lease(name, ttl, wait=wait)
+        await _entered(lease)
+        try:
+            yield Lease(self, lease)
+        finally:
+            await self._workers.run(lease.__exit__)
 
     # Watching
 

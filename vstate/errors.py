@@ -6,8 +6,11 @@
       AlreadyExists       choose another name
       Conflict            retry, or resolve and retry
         RefMoved            another writer moved the branch
+        Diverged            the other store has commits that ours lacks: pull first
         MergeConflict       both sides changed the same keys
         UncommittedChanges  commit or discard first
+        LeaseHeld           wait until its holder is done
+        LeaseLost           stop: somebody else may be at it; take it again
       ReadOnly            write elsewhere
         DetachedHead        switch to a branch first
       NotVersioned        use Versioned instead of Live
@@ -37,8 +40,11 @@ __all__ = [
     "CorruptObject",
     "CorruptStore",
     "DetachedHead",
+    "Diverged",
     "InvalidInput",
     "KeyNotFound",
+    "LeaseHeld",
+    "LeaseLost",
     "MergeConflict",
     "NotFound",
     "NotVersioned",
@@ -115,12 +121,36 @@ class RefMoved(Conflict):
     """A ref was not where the writer last saw it; read it again and retry."""
 
     def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
-        super().__init__(
-            f"{ref} moved: expected {_short(expected)}, found {_short(actual)}; refresh() and try again"
-        )
+        found = f"found {_short(actual)}; refresh() and try again"
+        if actual is None and expected is not None:
+            found = "and it is gone: deleted, or expired; open the state again to begin a new one"
+        super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
         self.expected = expected
         self.actual = actual
+
+
+class Diverged(Conflict):
+    """A ref of another store is at a commit that ours does not follow, so pushing would take that away.
+
+    `ref` is its name, `ours` the commit that was to be there, `theirs` the one that is.
+    """
+
+    def __init__(self, ref: str, *, ours: str, theirs: str) -> None:
+        if ref.startswith("tags/"):
+            message = (
+                f"{ref} is at {_short(theirs)} there, not at {_short(ours)}, and tags do not move; delete it there "
+                "first, or push with force=True (--force)"
+            )
+        else:
+            message = (
+                f"{ref} is at {_short(theirs)} there, which {_short(ours)} does not follow; pull first (`vstate "
+                "pull`), or push with force=True (--force): its reflog keeps what is there now"
+            )
+        super().__init__(message)
+        self.ref = ref
+        self.ours = ours
+        self.theirs = theirs
 
 
 class MergeConflict(Conflict):
@@ -166,6 +196,32 @@ class UncommittedChanges(Conflict):
     def __init__(self, operation: str) -> None:
         super().__init__(f"{operation} would lose uncommitted changes; commit() or discard() them first")
         self.operation = operation
+
+
+class LeaseHeld(Conflict):
+    """Another has the lease: `holder` says who, `fence` is the number it was given."""
+
+    def __init__(self, name: str, *, holder: str, fence: int) -> None:
+        super().__init__(
+            f"lease {name!r} is held by {holder} (fence {fence}); wait for it, with wait=None or wait=SECONDS, or "
+            "try again later"
+        )
+        self.name = name
+        self.holder = holder
+        self.fence = fence
+
+
+class LeaseLost(Conflict):
+    """The lease with this `fence` is over, for `reason`, and somebody else may have it by now."""
+
+    def __init__(self, name: str, *, fence: int, reason: str) -> None:
+        super().__init__(
+            f"lease {name!r} (fence {fence}) is lost: {reason}; nothing was committed and everything is still "
+            "staged: stop what needs it, discard() and refresh(), and take it again"
+        )
+        self.name = name
+        self.fence = fence
+        self.reason = reason
 
 
 class ReadOnly(VStateError):

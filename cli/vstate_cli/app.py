@@ -16,16 +16,21 @@ from vstate_cli.commands.bisect import bisect
 from vstate_cli.commands.blame import blame
 from vstate_cli.commands.branch import branch
 from vstate_cli.commands.checkout import checkout
+from vstate_cli.commands.clone import clone
 from vstate_cli.commands.completion import completion
 from vstate_cli.commands.diff import diff
 from vstate_cli.commands.export import export
+from vstate_cli.commands.fetch import fetch
 from vstate_cli.commands.fsck import fsck
 from vstate_cli.commands.gc import gc
 from vstate_cli.commands.import_ import import_
 from vstate_cli.commands.key import key
 from vstate_cli.commands.log import log
 from vstate_cli.commands.ls import ls
+from vstate_cli.commands.pull import pull
+from vstate_cli.commands.push import push
 from vstate_cli.commands.reflog import reflog
+from vstate_cli.commands.remote import remote
 from vstate_cli.commands.rollback import rollback
 from vstate_cli.commands.show import show
 from vstate_cli.commands.status import status
@@ -126,6 +131,11 @@ for _command in (
     blame,
     bisect,
     status,
+    clone,
+    push,
+    pull,
+    fetch,
+    remote,
     gc,
     fsck,
     export,

@@ -112,12 +112,21 @@ def _detail(detail: Detail, nodes: int) -> Document:
 
 
 def entry(key: str, entry: Entry) -> Document:
-    """A key with its value's type and size in bytes."""
-    return {"key": key, "type": entry.type, "size": entry.size}
+    """A key with its value's type and size in bytes, and when it expires, if it does."""
+    return {"key": key, **_described(entry)}
 
 
 def _side(entry: Entry | None) -> Mapping[str, Any] | None:
-    return None if entry is None else {"type": entry.type, "size": entry.size}
+    return None if entry is None else _described(entry)
+
+
+def _described(entry: Entry) -> Document:
+    document: Document = {"type": entry.type, "size": entry.size}
+    if entry.expiry is not None:
+        document["expires"] = entry.expiry.moment.isoformat()
+        if entry.expiry.ttl:
+            document["ttl"] = entry.expiry.ttl / 1_000_000
+    return document
 
 
 UNREADABLE = (InertError, InvalidInput)

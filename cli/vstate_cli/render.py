@@ -59,7 +59,7 @@ def subject(commit: Commit) -> str:
 
 
 def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
-    """The branches and tags on the commit with the id `at`, and HEAD: ` (HEAD -> main, tag: v1)`."""
+    """The branches, tags and remotes' branches on the commit with the id `at`, and HEAD: ` (HEAD -> main, tag: v1)`."""
     names: list[tuple[str, str]] = []
     detached = head.branch is None and head.commit is not None and str(head.commit) == at
     if detached:
@@ -72,6 +72,8 @@ def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
             names.append((safe(name), "bold green"))
         elif kind == "heads":
             names.append((safe(name), "bold green"))
+        elif kind == "remotes":
+            names.append((safe(name), "bold red"))
         else:
             names.append((f"tag: {safe(name)}", "bold yellow"))
     if not names:

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
-from vstate.repo.refs import HEAD, HEADS, TAGS
+from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.output import Output
 from vstate_cli.store import open_repository
@@ -62,9 +62,9 @@ class Session:
         return head.branch
 
     def refs(self) -> dict[str, list[str]]:
-        """The refs on each commit, by its id: `heads/main`, `tags/v1`."""
+        """The refs on each commit, by its id: `heads/main`, `tags/v1`, `remotes/origin/main`."""
         found: dict[str, list[str]] = {}
-        for prefix in (HEADS, TAGS):
+        for prefix in (HEADS, TAGS, REMOTES):
             for name, oid in self.repo.refs.list(prefix).items():
                 found.setdefault(str(oid), []).append(prefix + name)
         return found
@@ -116,8 +116,9 @@ def command(
 
 
 def complete_revision(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Branches, tags and HEAD, for the shell."""
-    return _complete(context, typed, lambda repo: [*repo.refs.list(HEADS), *repo.refs.list(TAGS), HEAD])
+    """Branches, tags, branches of remotes and HEAD, for the shell."""
+    prefixes = (HEADS, TAGS, REMOTES)
+    return _complete(context, typed, lambda repo: [*(n for p in prefixes for n in repo.refs.list(p)), HEAD])
 
 
 def complete_branch(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -128,6 +129,11 @@ def complete_branch(context: click.Context, param: click.Parameter, typed: str) 
 def complete_tag(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
     """Tags, for the shell."""
     return _complete(context, typed, lambda repo: [*repo.refs.list(TAGS)])
+
+
+def complete_remote(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Remotes, for the shell."""
+    return _complete(context, typed, lambda repo: [*repo.remotes.list()])
 
 
 def complete_key(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:

@@ -21,6 +21,11 @@ API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "st
     "fsck",
     "export",
     "import",
+    "clone",
+    "push",
+    "pull",
+    "fetch",
+    "remote",
 }
 
 

@@ -68,7 +68,7 @@ def test_gc_json(vstate):
     """The document has every number of the report."""
     document = vstate.json("gc", "--dry-run")
     numbers = {"live", "removed", "removed_bytes", "waiting", "reflog_lines", "shallow", "seconds"}
-    assert set(document) == numbers | {"dry_run", "kept_by"}
+    assert set(document) == numbers | {"dry_run", "kept_by", "expired"}
     assert document["dry_run"] is True
 
 

@@ -18,6 +18,7 @@ from vstate import Commit, Event, Memory, Versioned
 from vstate.objects import tree
 from vstate.objects.canonical import encode, plain
 from vstate.objects.commit import Signature
+from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
 from vstate.objects.stream import split
 from vstate.repo.objects import Objects
@@ -60,6 +61,24 @@ def test_a_tree_of_two_heights() -> None:
     assert root is not None
     body = bytes(objects[root].body)
     assert body.hex().startswith("940293a56b65792f30a76b65792f343235a76b65792f36313093c42059642091")
+
+
+def test_a_key_that_expires() -> None:
+    """Its entry has 16 bytes more, its leaf a list of moments, and the nodes above one of the first moments below."""
+    entry = with_expiry(encode_value(7).entry, Expiry(1_700_000_000_000_000, 60_000_000))
+    assert entry.hex() == "930007c41000060a24181e40000000000003938700"
+    root, objects, _ = tree.update(None, None, {"a": b"\x92\x00\x01", "b": entry})  # type: ignore[arg-type]
+    assert root is not None
+    assert objects[root].body == encode(
+        [0, ["a", "b"], [b"\x92\x00\x01", entry], [], [None, 1_700_000_000_000_000]]
+    )
+    assert str(root) == "bbd08d8c7bee400d4c953543aadffa423739f8e14975a1c7c3dab8f11443bf6b"
+    many = {f"key/{i}": b"%d" % i for i in range(1000)}
+    root, objects, _ = tree.update(None, None, {**many, "key/77": entry})  # type: ignore[arg-type]
+    assert root is not None
+    top = bytes(objects[root].body)
+    assert top.hex().startswith("950293a56b65792f30a76b65792f343235a76b65792f36313093c420")
+    assert top.endswith(b"\x93\xc0\xc0\xcf" + (1_700_000_000_000_000).to_bytes(8, "big"))
 
 
 def test_levels() -> None:

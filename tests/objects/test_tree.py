@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from vstate.objects import tree
+from vstate.objects.canonical import encode
+from vstate.objects.expiry import Expiry, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
 
@@ -78,7 +80,8 @@ def _pool() -> list[str]:
 
 POOL = _pool()
 keys = st.sampled_from(POOL)
-values = st.binary(min_size=1, max_size=3)
+plain_values = st.binary(min_size=1, max_size=3)
+values = plain_values | st.integers(0, 9).map(lambda at: with_expiry(b"\x92\x00\x01", Expiry(at)))
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -152,15 +155,41 @@ class TreeMachine(RuleBasedStateMachine):
         ]
         assert tree.count_prefix(self.nodes, self.root, prefix) == len(inside)
 
+    @rule(at=st.integers(-1, 9), prefix=keys | st.sampled_from(["", "k", "k1", "z"]))
+    def expired(self, at: int, prefix: str) -> None:
+        due = {key: moment_of(value) for key, value in self.model.items() if key.startswith(prefix)}
+        gone = sorted(key for key, moment in due.items() if moment is not None and moment <= at)
+        assert list(tree.expired(self.nodes, self.root, at, prefix)) == gone
+
     @invariant()
     def canonical(self) -> None:
         """The root is the one of the tree built from scratch, and counts are right."""
+        assert tree.expires(self.nodes, self.root) == any(map(is_expiring, self.model.values()))
         root, _ = build(self.model)
         assert self.root == root
         assert tree.count(self.nodes, self.root) == len(self.model)
 
 
 TestTreeMachine = TreeMachine.TestCase
+
+
+def is_expiring(value: bytes) -> bool:
+    return moment_of(value) is not None
+
+
+@pytest.mark.parametrize("every", [1, 10, 1000])
+def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
+    """Finding what has expired costs that, not the keys that are not due, and nothing if no key ever is."""
+    entries = {f"key/{number:05}": b"\x92\x00\x01" for number in range(20_000)}
+    for number in range(0, 20_000, 7):
+        entries[f"key/{number:05}"] = with_expiry(b"\x92\x00\x01", Expiry(100 + number))
+    root, nodes = build(entries)
+    found: list[str] = []
+    read = nodes.during(lambda: found.extend(tree.expired(nodes, root, 100 + every * 7 - 1)))
+    assert found == [f"key/{number * 7:05}" for number in range(every)]
+    assert len(read) <= 6 + every * 7 / 10
+    plain, nodes = build(dict.fromkeys(entries, b"\x92\x00\x01"))
+    assert len(nodes.during(lambda: list(tree.expired(nodes, plain, 10**18)))) == 1
 
 
 def differences(old: Values, new: Values) -> list[tuple[str, bytes | None, bytes | None]]:
@@ -315,6 +344,12 @@ def test_an_update_that_changes_nothing_keeps_the_root(large: tuple[ObjectId, No
         b"\x94\x00\x90\x90\x90",
         b"\x94\x00\x91\x01\x91\xc4\x01a\x90",
         b"\x93\x00\x90\x90",
+        encode([0, ["a"], [b"\x92\x00\x01"], [], [None]]),
+        encode([0, ["a"], [b"\x92\x00\x01"], [], [1, 2]]),
+        encode([0, ["a"], [b"\x92\x00\x01"], [], ["1"]]),
+        encode([0, ["a"], [b"\x92\x00\x01"], [], [True]]),
+        encode([0, ["a"], [b"\x92\x00\x01"], [], None]),
+        encode([0, ["a"], [b"\x92\x00\x01"], [], [1], []]),
         b"\xc1",
         b"\x81\x01",
     ],

@@ -15,7 +15,7 @@ from typing import Any
 from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject
 from vstate.repo import Repository
-from vstate.repo.refs import HEAD, HEADS, TAGS
+from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS
 
 Picture = dict[str, Any]
 """What a program can see of a store: each ref with its history and the values at its end."""
@@ -173,6 +173,43 @@ def make_a_bundle(state: Versioned) -> None:
     _bundle[:] = [file.getvalue()]
 
 
+_elsewhere: dict[
+    str, Mapping[str, bytes]
+] = {}  # by the tagged commit, which each prepared store has made itself
+
+
+def go_on_elsewhere(state: Versioned) -> None:
+    """A copy of the store that has gone on: a branch that is ahead, a branch and a tag that are new."""
+    copy = Memory()
+    copy.set_many(dict(state.store.items()))
+    ahead = Versioned(copy)
+    ahead["new"] = BLOB + b"new"
+    ahead.commit("two")
+    ahead["new"] = BLOB + b"newer"
+    ahead.commit("three")
+    ahead.tag("v2")
+    ahead.create_branch("other", "v0")
+    _elsewhere[state.tags()["v0"].id] = dict(copy.items())
+
+
+def go_on_here(state: Versioned) -> None:
+    """A copy of the store as it was before a commit."""
+    _elsewhere[state.tags()["v0"].id] = dict(state.store.items())
+    edit(state)
+    state.commit("two")
+
+
+def elsewhere(state: Versioned) -> Memory:
+    """That copy."""
+    copy = Memory()
+    copy.set_many(_elsewhere[state.tags()["v0"].id])
+    return copy
+
+
+def be_pushed_to(state: Versioned) -> None:
+    Repository(elsewhere(state)).push(state.store, ["main", "other"], tags=True)
+
+
 def gc(state: Versioned) -> None:
     state.repo.gc(keep_reflog="0s", grace="0s")
 
@@ -223,6 +260,12 @@ OPERATIONS: dict[str, Operation] = {
     "checkout a commit": Operation(lambda state: state.repo.checkout("v0")),
     "export": Operation(export, steps=0, writes=False),
     "import": Operation(import_bundle, steps=3, prepare=make_a_bundle),
+    "be pushed to": Operation(be_pushed_to, steps=3, prepare=go_on_elsewhere),
+    "push": Operation(lambda state: state.push(elsewhere(state)), steps=0, prepare=go_on_here),
+    "fetch": Operation(
+        lambda state: state.repo.fetch(elsewhere(state), remote="other"), steps=3, prepare=go_on_elsewhere
+    ),
+    "pull": Operation(lambda state: state.pull(elsewhere(state)), prepare=go_on_elsewhere),
     "gc": Operation(gc, steps=0, prepare=make_garbage, keeps=False, cleans=True),
     "gc with grace": Operation(gc_that_keeps_garbage, steps=0, prepare=make_garbage, keeps=False),
     "shallow gc": Operation(shallow_gc, prepare=make_garbage, keeps=False, cleans=True),
@@ -271,7 +314,7 @@ def picture(store: KVStore) -> Picture:
             seen[ref] = (log, dict(Versioned(store).checkout(repo.objects.commit(oid))))
         except CorruptObject as error:
             seen[ref] = error.id
-    assert all(ref == HEAD or ref.startswith((HEADS, TAGS)) for ref in refs)
+    assert all(ref == HEAD or ref.startswith((HEADS, TAGS, REMOTES)) for ref in refs)
     return seen
 
 

@@ -16,3 +16,12 @@ def filled() -> Mapping[str, bytes]:
     memory = Memory()
     fill(memory)
     return dict(memory.items())
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pushed or fetched goes in many small batches."""
+    from vstate.repo import transfer
+
+    monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
+    monkeypatch.setattr(transfer, "GROUP", 2)

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 
 from vstate import Disk, KVStore, Memory, Versioned
+from vstate.state.base import ReadableState
 
 SOAK = bool(os.environ.get("VSTATE_SOAK"))
 MOMENTS = None if SOAK else 40
@@ -61,6 +62,8 @@ def edit(state: Versioned) -> None:
     state["count"] += 10
     state["new"] = {"of": ["main"]}
     del state["gone"]
+    state["slides"].append(1)
+    state.expire("list", 3600)
     state.record("edited")
 
 
@@ -111,6 +114,20 @@ def others_commit(state: Versioned) -> None:
     state["count"] += 10
 
 
+def expiries(state: Versioned) -> None:
+    """Every way to change when something expires."""
+    state.expire("list", 3600)
+    state["list"].append(2)
+    state.expire("slides", None)
+    state["new"] = [1]
+    state.expire("new", 3600, sliding=True)
+    state["over"] = [1]  # committed, but absent
+    state.expire("count", 1e-6)
+    state["count"] = 7
+    state["briefly"] = 1
+    state.expire("briefly", 1e-6)
+
+
 OPERATIONS = {
     "commit": Operation(lambda state: state.commit("two"), edit, staged=True),
     "commit beside another": Operation(lambda state: state.commit("two"), edit_beside_another, staged=True),
@@ -127,6 +144,13 @@ OPERATIONS = {
     "refresh": Operation(lambda state: state.refresh(), others_commit, staged=True),
     "reset": Operation(lambda state: state.reset("v0"), edit),
     "undo": Operation(lambda state: state.undo()),
+    "commit of expiries": Operation(lambda state: state.commit("two"), expiries, staged=True),
+    "update of expiries": Operation(lambda state: state.update(expiries)),
+    "discard of expiries": Operation(lambda state: state.discard(), expiries),
+    "expire": Operation(lambda state: state.expire("list", 3600), lambda state: state["list"]),
+    "expire no more": Operation(lambda state: state.expire("slides", None), lambda state: state["slides"]),
+    "set what has expired": Operation(lambda state: state.__setitem__("over", [1])),
+    "purge": Operation(lambda state: state.purge()),
     "cherry-pick": Operation(lambda state: state.cherry_pick("side")),
 }
 
@@ -136,6 +160,9 @@ def fill(store: KVStore) -> None:
     state = Versioned(store)
     state.set_policy("count", "counter")
     state["list"], state["count"], state["gone"] = [0], 0, "gone"
+    state["slides"], state["over"] = [0], [0]
+    state.expire("slides", 3600, sliding=True)
+    state.expire("over", 1e-6)
     state.commit("zero")
     state.tag("v0")
     side = state.fork("side")
@@ -226,9 +253,12 @@ def in_a_thread(function: Callable[[], object]) -> None:
         raise raised[0]
 
 
-def picture(state: Mapping[str, Any]) -> Contents:
-    """What is in a state now, whatever is edited in place later."""
-    return deepcopy(dict(state))
+def picture(state: ReadableState) -> Contents:
+    """What is in a state now, whatever is edited in place later, and what of it is going to expire."""
+    found = deepcopy(dict(state))
+    if isinstance(state, Versioned):
+        found |= {f"{key} expires": True for key in found if state.expires(key) is not None}
+    return found
 
 
 def contents(store: KVStore) -> Contents:
@@ -257,7 +287,7 @@ def undisturbed(operation: Operation, stores: Stores) -> Undisturbed:
         before, stored = picture(state), [contents(store)]
         moments, _ = interrupted(partial(operation.run, state), None)
         commits = [commit for commit in state.log() if commit.message == "Before rollback"]
-        stored += [picture(state.checkout(commit)) for commit in commits]
+        stored += [picture(Versioned.fork(state, f"at-{n}", commit)) for n, commit in enumerate(commits)]
         stored.append(contents(store))
         after = picture(state)
         state.commit("rest")
@@ -270,7 +300,7 @@ def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> No
     stored = contents(store)
     assert stored in seen.stored
     happened = stored == seen.stored[-1] != seen.stored[0]
-    assert dict(state) in (seen.before, seen.after)
+    assert picture(state) in (seen.before, seen.after)
     if isinstance(store, Disk):
         with Disk(store.location, durability="process", timeout=1) as other:
             other.set("another process", b"writes")
@@ -285,7 +315,7 @@ def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> No
     in_a_thread(lambda: state.commit("again"))
     in_a_thread(state.refresh)
     final = contents(store)
-    assert dict(state) == final
+    assert picture(state) == final
     assert final in (seen.before, seen.after)
     if operation.staged or happened:
         assert final == seen.after

@@ -5,7 +5,8 @@ times 5 zero bits its hash ends in. At height h a key of level above h begins a 
 32 items on average and where nodes begin does not depend on the others. Hence the root is a function of
 the contents: not of the order of edits, nor of what was deleted on the way.
 
-A tree is named by its root's id, None being the empty tree. Values are opaque here.
+A tree is named by its root's id, None being the empty tree. Values are opaque here, but for the moment at which one
+expires: nodes above a key that does say when the first one does, so that a tree without any costs nothing to look through.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
+from vstate.objects.expiry import EXPIRING, moment_of
 from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 
 LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
@@ -33,10 +35,11 @@ class Node:
 
     A leaf (height 0) pairs `keys[i]` with the value `items[i]`. Above, `keys[i]` is the first key below
     the child `items[i]` and `counts[i]` the number of keys below it. A child that is not written yet
-    stands there as a Node instead of its id.
+    stands there as a Node instead of its id. `expiries[i]` is when the first key of `items[i]` expires, None
+    for never; `expiries` is None if none ever does.
     """
 
-    __slots__ = ("counts", "height", "items", "keys")
+    __slots__ = ("counts", "expiries", "height", "items", "keys")
 
     def __init__(
         self,
@@ -44,16 +47,30 @@ class Node:
         keys: list[str],
         items: list[bytes | Node],
         counts: list[int],
+        expiries: Moments = None,
     ) -> None:
         self.height = height
         self.keys = keys
         self.items = items
         self.counts = counts
+        self.expiries = expiries
 
     @property
     def count(self) -> int:
         """The number of keys in and below this node."""
         return sum(self.counts) if self.height else len(self.keys)
+
+    @property
+    def earliest(self) -> int | None:
+        """When the first key in or below this node expires; None for never."""
+        return None if self.expiries is None else min(at for at in self.expiries if at is not None)
+
+    @property
+    def body(self) -> bytes:
+        """The canonical encoding, once all children are written."""
+        fields = [self.height, self.keys, self.items, self.counts]
+        # Four fields where nothing expires: those nodes keep the ids that they have always had.
+        return encode(fields if self.expiries is None else [*fields, self.expiries])
 
     def children(self) -> list[ObjectId]:
         """The ids of the nodes below; none for a leaf."""
@@ -63,7 +80,7 @@ class Node:
     def decode(cls, body: bytes) -> Node:
         """The node that `body` encodes; ValueError when it encodes none."""
         try:
-            height, keys, items, counts = decode(body)
+            height, keys, items, counts, *more = decode(body)
         except TypeError as error:
             raise ValueError(f"not a tree node: {error}") from error
         shapes = (
@@ -76,9 +93,25 @@ class Node:
             and set(map(type, items)) == {bytes}
             and (height == 0 or (set(map(len, items)) == {ID_BYTES} and set(map(type, counts)) == {int}))
         )
-        if not shapes:
+        if not shapes or (more and not _are_moments(more, len(keys))):
             raise ValueError("a malformed tree node")
-        return cls(height, keys, items, counts)
+        return cls(height, keys, items, counts, more[0] if more else None)
+
+
+Moments = list[int | None] | None
+
+
+def _are_moments(fields: list[Any], length: int) -> bool:
+    """Whether these are the moments of so many items, of which one at least expires."""
+    if len(fields) != 1 or type(fields[0]) is not list or len(fields[0]) != length:
+        return False
+    return {type(None)} != set(map(type, fields[0])) <= {int, type(None)}
+
+
+def moments(items: Sequence[bytes | Node]) -> Moments:
+    """When each of a leaf's items expires; None if none does."""
+    found = [moment_of(item) for item in items]  # type: ignore[arg-type]  # the items of a leaf are bytes
+    return found if any(at is not None for at in found) else None
 
 
 ReadNode = Callable[[bytes], Node]
@@ -168,6 +201,35 @@ def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str) -> int:
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
     return total - _rank(read, root, prefix)
+
+
+def expired(read: ReadNode, root: ObjectId | None, at: int, prefix: str = "") -> Iterator[str]:
+    """The keys that begin with `prefix` and have expired at this moment, sorted; reads the nodes with such keys."""
+    if root is not None:
+        yield from _expired(read, read(root), at, prefix, _after(prefix))
+
+
+def _expired(read: ReadNode, node: Node, at: int, first: str, end: str | None) -> Iterator[str]:
+    if node.expiries is None:
+        return
+    begin = bisect_left(node.keys, first)
+    if node.height:
+        begin = max(begin - 1, 0)  # the child before may hold the first ones
+    for i in range(begin, len(node.keys)):
+        if end is not None and node.keys[i] >= end:
+            return
+        due = node.expiries[i]
+        if due is None or due > at:
+            continue
+        if node.height:
+            yield from _expired(read, _child(read, node, i), at, first, end)
+        else:
+            yield node.keys[i]
+
+
+def expires(read: ReadNode, root: ObjectId | None) -> bool:
+    """Whether any key ever expires."""
+    return root is not None and read(root).expiries is not None
 
 
 def _after(prefix: str) -> str | None:
@@ -286,15 +348,16 @@ def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str,
         same_shape = _edit_one(read, node, keys, changes)
         if same_shape is not None:
             return [same_shape]
-    children: list[tuple[str, bytes | Node, int]] = []
+    children: list[_Child] = []
     begin = 0
     for i, first in enumerate(node.keys):
         end = bisect_left(keys, node.keys[i + 1], begin) if i + 1 < len(node.keys) else len(keys)
         if begin == end:
-            _append(read, children, (first, node.items[i], node.counts[i]), node.height)
+            due = None if node.expiries is None else node.expiries[i]
+            _append(read, children, (first, node.items[i], node.counts[i], due), node.height)
         else:
             for piece in _edit(read, _child(read, node, i), keys[begin:end], changes):
-                _append(read, children, (piece.keys[0], piece, piece.count), node.height)
+                _append(read, children, _as_child(piece), node.height)
         begin = end
     return _split(node.height, children)
 
@@ -309,20 +372,30 @@ def _edit_one(
         return None
     items, counts = node.items.copy(), node.counts.copy()
     items[i], counts[i] = pieces[0], pieces[0].count
-    return Node(node.height, node.keys, items, counts)
+    return Node(
+        node.height, node.keys, items, counts, _with_moment(node.expiries, i, pieces[0].earliest, len(items))
+    )
+
+
+def _with_moment(moments: Moments, i: int, due: int | None, length: int) -> Moments:
+    """The moments with one in place of another."""
+    if moments is None and due is None:
+        return None
+    changed: list[int | None] = [None] * length if moments is None else moments.copy()
+    changed[i] = due
+    return changed if any(at is not None for at in changed) else None
 
 
 def _append(
     read: ReadNode,
-    children: list[tuple[str, bytes | Node, int]],
-    child: tuple[str, bytes | Node, int],
+    children: list[_Child],
+    child: _Child,
     height: int,
 ) -> None:
     """Add a child of a node of this height, joined to the one before it if nothing begins it now."""
     if children and level(child[0]) < height:
-        first, left, _ = children[-1]
-        joined = _join(read, _loaded(read, left), _loaded(read, child[1]))
-        children[-1] = (first, joined, joined.count)
+        joined = _join(read, _loaded(read, children[-1][1]), _loaded(read, child[1]))
+        children[-1] = _as_child(joined)
     else:
         children.append(child)
 
@@ -330,33 +403,50 @@ def _append(
 def _join(read: ReadNode, left: Node, right: Node) -> Node:
     """One node of two neighbours, of which the right one has lost the key that began it."""
     if left.height == 0:
-        return Node(0, left.keys + right.keys, left.items + right.items, [])
-    children = list(zip(left.keys, left.items, left.counts, strict=True))
-    rest = list(zip(right.keys, right.items, right.counts, strict=True))
+        expiries = _moments_of(left) + _moments_of(right) if left.expiries or right.expiries else None
+        return Node(0, left.keys + right.keys, left.items + right.items, [], expiries)
+    children = _children(left)
+    rest = _children(right)
     _append(read, children, rest[0], left.height)
     children += rest[1:]
-    keys, items, counts = (list(column) for column in zip(*children, strict=True))
-    return Node(left.height, keys, items, counts)
+    return _node(left.height, children)
+
+
+_Child = tuple[str, "bytes | Node", int, "int | None"]
+"""A node below another: its first key, its id or itself, its number of keys, and when the first of them expires."""
+
+
+def _as_child(node: Node) -> _Child:
+    return node.keys[0], node, node.count, node.earliest
+
+
+def _moments_of(node: Node) -> list[int | None]:
+    return [None] * len(node.keys) if node.expiries is None else node.expiries
+
+
+def _children(node: Node) -> list[_Child]:
+    return list(zip(node.keys, node.items, node.counts, _moments_of(node), strict=True))
+
+
+def _node(height: int, children: Sequence[_Child]) -> Node:
+    keys, items, counts, expiries = (list(column) for column in zip(*children, strict=True))
+    return Node(height, keys, items, counts, expiries if any(at is not None for at in expiries) else None)
 
 
 def _loaded(read: ReadNode, item: bytes | Node) -> Node:
     return item if type(item) is Node else read(item)  # type: ignore[arg-type]  # mypy narrows by isinstance only
 
 
-def _split(height: int, children: Sequence[tuple[str, bytes | Node, int]]) -> list[Node]:
+def _split(height: int, children: Sequence[_Child]) -> list[Node]:
     """Nodes of this height over the children, cut before each key whose level is above it."""
     if not children:
         return []
     starts = [0, *(i for i in range(1, len(children)) if level(children[i][0]) > height), len(children)]
-    nodes = []
-    for begin, end in pairwise(starts):
-        run = children[begin:end]
-        nodes.append(Node(height, [c[0] for c in run], [c[1] for c in run], [c[2] for c in run]))
-    return nodes
+    return [_node(height, children[begin:end]) for begin, end in pairwise(starts)]
 
 
 def _group(height: int, pieces: Sequence[Node]) -> list[Node]:
-    return _split(height, [(piece.keys[0], piece, piece.count) for piece in pieces])
+    return _split(height, [_as_child(piece) for piece in pieces])
 
 
 def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]) -> list[Node]:
@@ -367,7 +457,7 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
         if value is not None and i < len(known) and known[i] == keys[0]:
             items = node.items.copy()
             items[i] = value
-            return [Node(0, known, items, [])]
+            return [Node(0, known, items, [], _with_moment(node.expiries, i, moment_of(value), len(items)))]
     merged: dict[str, bytes | Node] = dict(zip(known, node.items, strict=True))
     for key in keys:
         value = changes[key]
@@ -377,6 +467,8 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
             merged[key] = value
     if not merged:
         return []
+    new = [value[:1] for key in keys if (value := changes[key])]
+    timed = node.expiries is not None or not EXPIRING.isdisjoint(new)
     in_order = sorted(merged)
     # Only a key that is new here, or that no longer comes first, can begin a node inside the leaf.
     inner = set(known[1:])
@@ -385,10 +477,11 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
         *(i for i, key in enumerate(in_order) if i and key not in inner and level(key) > 0),
         len(in_order),
     ]
-    return [
-        Node(0, in_order[begin:end], [merged[key] for key in in_order[begin:end]], [])
-        for begin, end in pairwise(starts)
-    ]
+    nodes = []
+    for begin, end in pairwise(starts):
+        items = [merged[key] for key in in_order[begin:end]]
+        nodes.append(Node(0, in_order[begin:end], items, [], moments(items) if timed else None))
+    return nodes
 
 
 def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) -> ObjectId:
@@ -396,7 +489,7 @@ def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) 
     if node.height:
         for i in [i for i, item in enumerate(node.items) if type(item) is Node]:
             node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
-    body = encode([node.height, node.keys, node.items, node.counts])
+    body = node.body
     oid = ObjectId.of(TREE, body)
     objects[oid] = Object(TREE, body)
     nodes.append((oid, node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import sleep
@@ -28,7 +29,9 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo import revision
 from vstate.repo.diff import Diff
+from vstate.repo.guard import Guard
 from vstate.repo.history import History, Log
+from vstate.repo.leases import Leases
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import HEADS, Head, Refs, Sweep
@@ -39,9 +42,10 @@ from vstate.values.inspection import inspect_value
 if TYPE_CHECKING:
     pass
 
-FORMAT = 2
+FORMAT = 3
 """The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
 SIGNED_COMMITS = 2
+EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
 
@@ -49,6 +53,8 @@ _PATIENCE = 0.5  # seconds for `gc` to put back what it should not have put asid
 _LOOKS = 25
 
 Revision = str | Commit | ObjectId
+
+_NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 class Commits:
@@ -64,6 +70,7 @@ class Commits:
         self.refs = Refs(store)
         self.history = History(self.objects)
         self.policies = Policies(store, self.security.find_policy)
+        self.leases = Leases(store)
         self._format = self._read_format()
 
     def _read_format(self) -> int:
@@ -219,26 +226,30 @@ class Commits:
         expected: ObjectId | None,
         action: str,
         needs: Sequence[ObjectId] = (),
+        guard: Guard | None = None,
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last of them, in one step.
 
         False if the branch was not at `expected`; nothing has moved then. `needs` are commits that are not
         known to be `expected` or before it, though the new objects rely on what they hold: NotFound if `gc`
-        has removed one.
+        has removed one. With a `guard`, the branch moves only while that allows it, and it raises otherwise.
         """
-        commits = list(commits)
+        commits, nodes = list(commits), list(nodes)
         new = commits[-1].oid
+        if any(node.expiries is not None for _, node in nodes):
+            self.require_format(EXPIRY_FORMAT)
         self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
+        self._prepare_lifetime(HEADS + branch)
         made = {commit.oid: commit.as_object() for commit in commits}
         rows: dict[str, bytes | None] = dict(self.objects.stored({**objects, **made}))
         if not self.store.transactional:
             # All of it before anything names the commits: interrupted, this may leave any part of it.
             self.store.set_many({key: value for key, value in rows.items() if value is not None})
             rows = {}
-        try:
-            done = self._keeping(
-                needs,
-                lambda sweep: self.refs.publish(
+
+        def move(sweep: Sweep | None) -> bool:
+            with guard.rows() if guard is not None else nullcontext(_NOTHING) as expecting:
+                return self.refs.publish(
                     HEADS + branch,
                     rows,
                     expected=expected,
@@ -246,15 +257,25 @@ class Commits:
                     action=action,
                     not_before=commits[-1].time,
                     sweep=sweep,
-                ),
-            )
+                    expecting=expecting,
+                )
+
+        try:
+            done = self._keeping(needs, move)
         except StoreUnavailable as error:
             if not (error.outcome_unknown and self.has_landed(branch, new)):
                 raise
             done = True
+        if not done and guard is not None:
+            guard.check()
         if done:
             self.objects.remember(nodes, commits)
         return done
+
+    def _prepare_lifetime(self, ref: str) -> None:
+        """See to it that older programs, which would not know that the branch expires, refuse the store."""
+        if self.refs.lifetimes.is_wanted(ref):
+            self.require_format(EXPIRY_FORMAT)
 
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is done.
@@ -294,6 +315,7 @@ class Commits:
         rows: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Put a ref on a commit that may be reached from no other; False if it was not at `expected`."""
+        self._prepare_lifetime(ref)
         return self._keeping(
             [to],
             lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),

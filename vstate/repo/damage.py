@@ -26,9 +26,9 @@ class Damage:
     """Something that is not as it should be, and why.
 
     `kind` is `blob`, `index`, `tree` or `commit`, `id` the object's id in hex, that of the object which says
-    something wrong about another if it is that; or `kind` is `ref`, `reflog`, `shallow`, `policy`, `format`,
-    `row` or `file` and `id` the key of the row, empty for the store's own file. `readable`: values can be read
-    all the same. `known`: an earlier repair has seen to it.
+    something wrong about another if it is that; or `kind` is `ref`, `reflog`, `shallow`, `policy`, `remote`,
+    `format`, `row` or `file` and `id` the key of the row, empty for the store's own file. `readable`: values
+    can be read all the same. `known`: an earlier repair has seen to it.
     """
 
     id: str

@@ -22,6 +22,8 @@ _WORDS = {
     "year": timedelta(days=365),
 }
 
+_LONGEST_TTL = 1000 * 365 * 86400.0
+
 
 def parse_age(age: str | timedelta) -> timedelta:
     """A length of time: a timedelta, or a number with s, m, h, d or w behind it, such as `30d`; "0" is none.
@@ -43,6 +45,16 @@ def parse_age(age: str | timedelta) -> timedelta:
     except OverflowError:
         pass
     raise InvalidInput(f"{age!r} is not an age: a number with s, m, h, d or w behind it, such as 30d")
+
+
+def parse_ttl(ttl: float | timedelta) -> float:
+    """A time to live in seconds: a number of them, or a timedelta. Above 0 and below a thousand years; InvalidInput."""
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float | timedelta):
+        raise TypeError(f"a time to live is a number of seconds or a timedelta, not {type(ttl).__name__}")
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
+    if not 0 < seconds < _LONGEST_TTL:
+        raise InvalidInput(f"a time to live is above 0 s and below a thousand years, not {ttl}")
+    return seconds
 
 
 def parse_time(text: str, *, now: datetime | None = None) -> datetime:

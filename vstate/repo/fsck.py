@@ -209,7 +209,7 @@ class Inspection:
             if self.full:
                 self._catch_up()
                 self._look_at_all_keys()
-            self.rows.check_stamp(signed=self.verifier.signed)
+            self.rows.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
         for text in dict.fromkeys(self.salvage.unlisted.values()):

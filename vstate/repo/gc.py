@@ -14,13 +14,15 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.dates import parse_age
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.lifetimes import FOREVER, Lifetime, lifetime_key, read_lifetime
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.reach import IdSet, Reach
-from vstate.repo.refs import HEAD, HEADS, REFLOG, SWEEP, TAGS, ReflogEntry
+from vstate.repo.refs import HEAD, HEADS, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry
+from vstate.repo.refs import PREFIX as REF
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -43,7 +45,8 @@ class GcReport:
 
     `live` and `removed` count objects. `waiting` are those that nothing leads to but that a store without
     transactions keeps for the grace period. `shallow` are the commits whose parents were cut off; `kept_by`
-    the branches that share commits with those to be cut, and so kept history from being cut off.
+    the branches that share commits with those to be cut, and so kept history from being cut off. `expired` are
+    the branches that had expired and are gone now.
     """
 
     live: int
@@ -55,10 +58,13 @@ class GcReport:
     kept_by: tuple[str, ...]
     dry_run: bool
     seconds: float
+    expired: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         would = "would remove" if self.dry_run else "removed"
         parts = [f"{would} {self.removed:,} objects of {self.removed_bytes:,} bytes"]
+        if self.expired:
+            parts.append(f"{len(self.expired):,} branches that expired")
         if self.reflog_lines:
             parts.append(f"{self.reflog_lines:,} reflog lines")
         if self.shallow:
@@ -92,6 +98,7 @@ def collect(
     began = time.monotonic()
     now = datetime.now(UTC)
     collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
+    collector.end_branches(dry_run=dry_run)
     shallow = {} if cut is None else collector.cut(cut, now)
     collector.mark()
     if dry_run:
@@ -111,6 +118,7 @@ def collect(
         kept_by=tuple(collector.kept_by),
         dry_run=dry_run,
         seconds=time.monotonic() - began,
+        expired=tuple(name.removeprefix(HEADS) for name in collector.over),
     )
 
 
@@ -129,9 +137,34 @@ class _Collector:
         self._ends: dict[str, bytes] = {}  # the rows that say where histories end
         self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
         self._cut_off = IdSet()
+        self._lifetimes: dict[str, tuple[bytes, Lifetime]] = {}
+        self.over: list[str] = []  # the branches that have expired
         self.kept_by: list[str] = []
         self.expired: list[str] = []
         self.removed = self.removed_bytes = self.waiting = 0
+
+    # Branches that expired
+
+    def end_branches(self, *, dry_run: bool) -> None:
+        """Delete the branches that have expired: what only their reflogs lead to goes with them."""
+        refs = self._repo.refs
+        self.over = sorted(ref for ref in refs.lifetimes.over() if REF + ref in self._store)
+        if not dry_run:
+            policies = self._repo.policies
+            rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
+            self.over = [ref for ref in self.over if refs.drop_expired(ref, rows[ref])]
+        self._lifetimes = {ref: (row, read_lifetime(row)) for ref, row in refs.lifetimes.all().items()}
+
+    def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
+        """Whether a line of the reflog is of a branch that has expired, though there may be one of that name."""
+        _, life = self._lifetimes.get(ref, (b"", FOREVER))
+        return life.is_over or microseconds(line.time) < life.since
+
+    def _forget_lifetimes(self) -> None:
+        """Drop the notes on reflogs of branches that had expired, now that those are gone."""
+        for ref, (row, life) in self._lifetimes.items():
+            if life.expiry is None:
+                self._store.compare_and_swap(lifetime_key(ref), row, None)
 
     # Cutting
 
@@ -174,11 +207,12 @@ class _Collector:
         self._ends |= shallow
 
     def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
-        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history."""
+        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history; nor
+        does a tracking ref, which only says where another store was."""
         shared: set[ObjectId] = set()
         begin = min(commit.time for commit in kept.values())
         for ref, oid in self._repo.refs.all().items():
-            if ref not in heads and not ref.startswith(TAGS):
+            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
                 above = _until(begin, self._history.ancestors(oid))
                 found = {commit.oid for commit in above if commit.oid in kept}
                 if found:
@@ -211,7 +245,7 @@ class _Collector:
 
     def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
         """The commits that a line of the reflog keeps; None if the line is to go."""
-        if line.time < self._oldest:
+        if line.time < self._oldest or self._is_of_expired(ref, line):
             return None
         ids = [oid for oid in (line.old, line.new) if oid is not None]
         if ref == HEAD:
@@ -283,6 +317,7 @@ class _Collector:
                 self._set_aside(ids)
         self._see_to_trash(grace)
         self._forget_rows()
+        self._forget_lifetimes()
 
     def _garbage(self) -> Iterator[ObjectId]:
         for key in self._store.keys(PREFIX):

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vstate.errors import StorageError, VStateError
 from vstate.objects import tree
-from vstate.objects.commit import Commit
+from vstate.objects.commit import Commit, microseconds
+from vstate.objects.expiry import moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.repo.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.overlay import Overlay
 from vstate.repo.policies import APPEND, NEWEST, OURS, THEIRS, Policy
 from vstate.values.absent import ABSENT, Unmergeable
@@ -155,7 +157,16 @@ class Resolver:
         if merged is ABSENT:
             return None, {}, name
         encoded = encode_value(merged)
-        return encoded.entry, encoded.objects, name
+        entry = with_expiry(encoded.entry, merged_expiry(base, ours, theirs))
+        return entry, encoded.objects, name
+
+    def changed_at(self, key: str) -> dict[str, tuple[int, int]]:
+        """When each side changed the key first, and last, in microseconds since 1970-01-01 UTC."""
+        return {
+            side: (microseconds(found[0][0]), microseconds(found[-1][0]))
+            for side, versions in self._versions.items()
+            for found in (versions(key),)
+        }
 
     def adds_up(self, key: str) -> bool:
         """Whether two equal changes of the key are two changes: two steps of a counter are."""
@@ -216,6 +227,10 @@ def merge_changes(
     """Merge their changes since a base with ours since the same base. Costs what the changes are."""
     merged = Merged()
     for key, base, new in theirs:
+        if key in ours and any_expires(base, ours[key], new):
+            settled, base = _settled_by_expiry(key, base, ours[key], new, resolver, merged)
+            if settled:
+                continue
         if key not in ours:
             merged.taken[key] = new
         elif ours[key] == new and (new is None or base == _UNDECIDED or not resolver.adds_up(key)):
@@ -236,6 +251,32 @@ def merge_changes(
                 merged.by[key] = name
                 merged.objects.update(objects)
     return merged
+
+
+def _settled_by_expiry(
+    key: str, base: bytes | None, ours: bytes | None, theirs: bytes | None, resolver: Resolver, merged: Merged
+) -> tuple[bool, bytes | None]:
+    """Whether it is clear what becomes of a key that expires; and what both sides had in common, if it is not."""
+    due = None if base is None else moment_of(base)
+    if due is not None:
+        at = resolver.changed_at(key)
+        # Who removes what has expired changes nothing; and what both sides put in its place has no base.
+        if theirs is None and at[THEIRS][1] >= due:
+            return True, base
+        if ours is None and at[OURS][1] >= due:
+            merged.resolved[key], merged.by[key] = theirs, _BY_EXPIRY
+            return True, base
+        if min(at[OURS][0], at[THEIRS][0]) >= due:
+            base = None
+    if ours is None or theirs is None or ours == theirs:
+        return False, base
+    entry = merged_entry(base, ours, theirs, adds_up=resolver.adds_up(key))
+    if entry is not None:
+        merged.resolved[key], merged.by[key] = entry, _BY_EXPIRY
+    return entry is not None, base
+
+
+_BY_EXPIRY = "expiry"
 
 
 def versions_since(repo: Repository, tip: Commit, bases: Collection[ObjectId]) -> Versions:

@@ -197,6 +197,10 @@ class Objects:
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
 
+    def is_in_memory(self, oid: ObjectId) -> bool:
+        """Whether this commit was read or written lately, so that the store is not asked for it."""
+        return oid in self._commits
+
     def is_stored(self, oid: ObjectId) -> bool:
         """Whether the store itself, and not only a cache in front of it, has an object of this id."""
         key = PREFIX + oid.hex()

@@ -7,15 +7,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.objects.stream import is_single, read_index
-from vstate.objects.tree import Node
 from vstate.repo.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
@@ -27,17 +25,14 @@ from vstate.repo.bundle import (
     Progress,
     Writer,
 )
-from vstate.repo.commits import SIGNED_COMMITS
+from vstate.repo.commits import EXPIRY_FORMAT, SIGNED_COMMITS
+from vstate.repo.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.objects import longest
-from vstate.repo.reach import BATCH, IdSet
 from vstate.repo.refs import HEAD, HEADS, TAGS, check_ref_name
-from vstate.values.entry import Entry
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository, Revision
-
-_T = TypeVar("_T")
 
 _CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
 _ATTEMPTS = 20
@@ -76,7 +71,7 @@ def export(
                 writer = Writer(output, header)
                 done = 0
                 for items in plan.frames():
-                    writer.frame(items, _bodies(repo, items))
+                    writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
                     done += len(items)
                     progress("writing", done, header.objects)
                 writer.finish()
@@ -135,7 +130,6 @@ class _Plan:
     def __init__(self, repo: Repository, progress: Progress) -> None:
         self._repo = repo
         self._progress = progress
-        self._reached = IdSet()
         self._records = bytearray()
         self.counts: dict[Kind, int] = dict.fromkeys((BLOB, INDEX, TREE, COMMIT), 0)
         self.bytes = 0
@@ -146,88 +140,30 @@ class _Plan:
         """Find what these commits need and those that are known do not: what each holds that no earlier one
         does, from the oldest to the newest.
         """
-        for commit in self._repo.history.ancestors(*known):
-            self._reached.add(commit.oid)
-        for oid in known:
-            self._add_state(self._repo.objects.commit(oid))
-        self._records.clear()
-        self.counts = dict.fromkeys(self.counts, 0)
-        self.bytes = 0
-        # A commit is dated after its parents.
-        for _, oid in sorted(self._new_commits(tips)):
-            commit = self._repo.objects.commit(oid)
-            self._add_state(commit)
-            self._add(COMMIT, oid, len(commit.body))
-            if self._repo.history.is_shallow(commit):
-                self.shallow[oid] = self._repo.history.parents(commit)
+        objects, history = self._repo.objects, self._repo.history
+        difference = Difference(objects)
+        difference.leave_out(map(objects.commit, known))
+        ids = new_commits(tips, known, ours=history, theirs=history, read=objects.commits)
+        for commit in map(objects.commit, ids or ()):
+            for found in difference.needs([commit]):
+                self._add(found)
+            if history.is_shallow(commit):
+                self.shallow[commit.oid] = history.parents(commit)
                 self.format = max(self.format, SHALLOW_FORMAT)
             if commit.signature is not None:
                 self.format = max(self.format, SIGNED_COMMITS)
+            if difference.expiring:
+                self.format = max(self.format, EXPIRY_FORMAT)
             self._progress("collecting", sum(self.counts.values()), None)
 
-    def _new_commits(self, tips: Iterable[ObjectId]) -> Iterator[tuple[float, ObjectId]]:
-        waiting = [oid for oid in tips if self._reached.add(oid)]
-        while waiting:
-            commit = self._repo.objects.commit(waiting.pop())
-            yield commit.time.timestamp(), commit.oid
-            waiting += [oid for oid in self._repo.history.parents(commit) if self._reached.add(oid)]
-
-    def _add(self, kind: Kind, oid: bytes, length: int) -> None:
-        if length > longest(kind):
-            raise CorruptObject(oid.hex(), f"a {kind.name} that is said to have {length} bytes")
-        self._records += kind.code.encode() + oid + length.to_bytes(4, "big")
-        self.counts[kind] += 1
-        self.bytes += length
-
-    def _add_state(self, commit: Commit) -> None:
-        """Add what is new of a commit's tree: blobs, then indexes and nodes, the lowest first."""
-        if commit.tree is None or not self._reached.add(commit.tree):
-            return
-        nodes: dict[int, list[tuple[ObjectId, int]]] = {}
-        streams: list[ObjectId] = []
-        waiting = [commit.tree]
-        while waiting:
-            ids, waiting = waiting[-BATCH:], waiting[:-BATCH]
-            for oid, body in self._repo.objects.read_each(TREE, ids):
-                node = _decoded(Node.decode, oid, body)
-                nodes.setdefault(node.height, []).append((oid, len(body)))
-                waiting += filter(self._reached.add, node.children())
-                if not node.height:
-                    streams += self._add_blobs(oid, node)
-        self._add_streams(streams)
-        for _, level in sorted(nodes.items()):
-            for oid, length in level:
-                self._add(TREE, oid, length)
-
-    def _add_blobs(self, oid: ObjectId, leaf: Node) -> Iterator[ObjectId]:
-        """Add the new values that are one blob; the indexes of the longer ones."""
-        for item in leaf.items:
-            assert isinstance(item, bytes)  # a node that was read holds no other
-            for link in _decoded(Entry.decode, oid, item).links:
-                if not self._reached.add(link.id):
-                    continue
-                if is_single(link):
-                    self._add(BLOB, link.id, link.length)
-                else:
-                    yield link.id
-
-    def _add_streams(self, waiting: list[ObjectId]) -> None:
-        indexes: dict[int, list[tuple[ObjectId, int]]] = {}
-        while waiting:
-            ids, waiting = waiting[-BATCH:], waiting[:-BATCH]
-            for oid, body in self._repo.objects.read_each(INDEX, ids):
-                height, items = _decoded(read_index, oid, body)
-                indexes.setdefault(height, []).append((oid, len(body)))
-                for child, length in items:
-                    if not self._reached.add(child):
-                        continue
-                    if height == 1:
-                        self._add(BLOB, child, length)
-                    else:
-                        waiting.append(child)
-        for _, level in sorted(indexes.items()):
-            for oid, length in level:
-                self._add(INDEX, oid, length)
+    def _add(self, found: Found) -> None:
+        if found.length > longest(found.kind):
+            raise CorruptObject(
+                str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
+            )
+        self._records += found.kind.code.encode() + found.oid + found.length.to_bytes(4, "big")
+        self.counts[found.kind] += 1
+        self.bytes += found.length
 
     def frames(self) -> Iterator[list[Item]]:
         """The objects in order, as many at a time as go into a frame."""
@@ -243,27 +179,6 @@ class _Plan:
             size += length
         if items:
             yield items
-
-
-def _bodies(repo: Repository, items: Sequence[Item]) -> list[bytes]:
-    found: dict[ObjectId, bytes] = {}
-    for kind in _CODES.values():
-        ids = [item.oid for item in items if item.kind is kind]
-        if ids:
-            found.update(repo.objects.read_many(kind, ids))
-    for kind, oid, length in items:
-        if len(found[oid]) != length:
-            raise CorruptObject(
-                str(oid), f"a {kind.name} of {len(found[oid])} bytes, which is said to have {length}"
-            )
-    return [found[item.oid] for item in items]
-
-
-def _decoded(decode: Callable[[bytes], _T], oid: ObjectId, body: bytes) -> _T:
-    try:
-        return decode(body)
-    except ValueError as error:
-        raise CorruptObject(str(oid), str(error)) from error
 
 
 @contextmanager

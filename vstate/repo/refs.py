@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from blake3 import blake3
 
@@ -15,13 +16,17 @@ from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
 from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.repo.lifetimes import Lifetime, Lifetimes, lifetime_key, read_lifetime
 
 PREFIX = "r/"
 HEADS = "heads/"
 TAGS = "tags/"
+REMOTES = "remotes/"
+"""Tracking refs: `remotes/<remote>/<branch>` is where a branch of another store was when it was last seen."""
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
+EXPIRED = "branch: expired"
 CHECK_DIGITS = 8
 SWEEP = "gc"
 """The key that changes whenever a sweep of `gc` deletes something."""
@@ -85,34 +90,51 @@ class Sweep:
 
 
 class Refs:
-    """The refs of one store. Names are `heads/<branch>` and `tags/<tag>`; nothing is cached."""
+    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`. Nothing is cached."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._latest = 0
+        self.lifetimes = Lifetimes(store)
 
     def read(self, ref: str) -> ObjectId | None:
-        """The commit that the ref names, None if there is no such ref."""
-        return self._parse(ref, self._store.get(PREFIX + ref))
+        """The commit that the ref names, None if there is no such ref, or the branch has expired."""
+        return self.read_many([ref])[0]
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each that is not there, read at once."""
-        values = self._store.get_many([PREFIX + ref for ref in refs])
-        return [self._parse(ref, values.get(PREFIX + ref)) for ref in refs]
+        return [self._found(ref, values) for values in (self._values(refs),) for ref in refs]
+
+    def _values(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
+        """The rows of refs, with those that say when branches expire, and others, read at once."""
+        keys = [PREFIX + ref for ref in refs]
+        # Behind the refs: a store that reads one after the other has each row as it was then, or later.
+        keys += [lifetime_key(ref) for ref in refs if ref.startswith(HEADS)]
+        return self._store.get_many([*others, *keys])
+
+    def _found(self, ref: str, values: Mapping[str, bytes]) -> ObjectId | None:
+        value = values.get(PREFIX + ref)
+        if ref.startswith(HEADS):
+            row = values.get(lifetime_key(ref))
+            self.lifetimes.note(ref, value, row)
+            if row is not None and read_lifetime(row).is_over:
+                return None
+        return self._parse(ref, value)
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
-        """The refs under `heads/` or `tags/`, sorted, by the name behind that prefix."""
+        """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name behind that prefix."""
+        over = set(self.lifetimes.over()) if prefix == HEADS else ()
         found = {}
         for key, value in self._store.items(PREFIX + prefix):
             oid = self._parse(key, value)
-            if oid is not None:
+            if oid is not None and key.removeprefix(PREFIX) not in over:
                 found[key.removeprefix(PREFIX + prefix)] = oid
         return dict(sorted(found.items()))
 
     def all(self) -> dict[str, ObjectId]:
-        """Every ref by its full name, `heads/<branch>` and `tags/<tag>`, and HEAD if it is detached."""
+        """Every ref by its full name, such as `heads/<branch>`, and HEAD if it is detached."""
         found = {}
-        for prefix in (HEADS, TAGS):
+        for prefix in (HEADS, TAGS, REMOTES):
             for name, oid in self.list(prefix).items():
                 found[prefix + name] = oid
         head = self.head()
@@ -141,26 +163,80 @@ class Refs:
         action: str,
         not_before: datetime | None = None,
         sweep: Sweep | None = None,
+        expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Write the rows and move the ref, in one `transact`; False, with the ref where it was, if it moved.
 
-        False also if `sweep` is given and not the last one any more.
+        False also if `sweep` is given and not the last one any more, or a row has not the value that
+        `expecting` says. What a branch that expired leaves counts as absent; a branch that slides begins its time anew.
         The reflog's line is dated `not_before` that time, whatever the clock says; that of a deletion after all the
         others, since `fsck` takes a ref for lost that the last line does not say to be deleted.
         """
         earliest = 0 if not_before is None else microseconds(not_before) * 1000
         if new is None:
             earliest = max(earliest, self._last_move(ref) + 1)
+        before, lines, lived = _value(expected), dict[str, bytes](), dict[str, bytes | None]()
+        if ref.startswith(HEADS):
+            row = self.lifetimes.row(ref, before)
+            life = read_lifetime(row)
+            if expected is None and row is not None:
+                before, lines, life = self._begun_anew(ref, row)
+            elif life.is_over:
+                return False
+            earliest = max(earliest, life.since * 1000)
+            lived = {lifetime_key(ref): None if new is None else self.lifetimes.moved(ref, life).encode()}
+            if lived[lifetime_key(ref)] == row:
+                lived = {}
         line, text = self._reflog_line(ref, expected, new, action, earliest)
-        writes = {**rows, line: text, PREFIX + ref: _value(new)}
-        conditions = {PREFIX + ref: _value(expected)}
+        lines[line] = text
+        writes = {**lived, **rows, **lines, PREFIX + ref: _value(new)}
+        conditions = {PREFIX + ref: before, **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._store.transact(writes, conditions)
         # A store without transactions may have written the line, as it does objects, before the swap failed.
-        if not done and line in self._store:
-            self._store.delete(line)
+        if not done:
+            self._store.delete_many([line for line in lines if line in self._store])
+        elif ref.startswith(HEADS):
+            self.lifetimes.note(ref, _value(new), writes.get(lifetime_key(ref), row))
         return done
+
+    def _begun_anew(self, ref: str, row: bytes) -> tuple[bytes | None, dict[str, bytes], Lifetime]:
+        """What is left where a branch expired and a new one is to begin: its value, the line of its end, and the
+        lifetime that the new one has so far.
+        """
+        value = self._store.get(PREFIX + ref)
+        if value is not None and read_lifetime(row).is_over:
+            if self._store.transactional:
+                line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED)
+                return value, {line: text}, self._since_now()
+            self.drop_expired(ref, {})
+            row = self._store.get(lifetime_key(ref)) or row
+        # Not without a row: the one of the old branch would go after the new one is there, or not at all.
+        return None, {}, Lifetime(None, max(read_lifetime(row).since, 1))
+
+    def _since_now(self) -> Lifetime:
+        return Lifetime(None, self._latest // 1000 + 1)
+
+    def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
+        """Delete a branch that has expired, and write the rows; False if it has moved meanwhile.
+
+        Its reflog counts as that of a branch that is gone for good, and so does a HEAD on it as one on a new branch.
+        """
+        values = self._store.get_many([PREFIX + ref, lifetime_key(ref), PREFIX + HEAD])
+        value = values.get(PREFIX + ref)
+        if value is None or not read_lifetime(values.get(lifetime_key(ref))).is_over:
+            return False
+        line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED, self._last_move(ref) + 1)
+        writes: dict[str, bytes | None] = {**rows, line: text, PREFIX + ref: None}
+        life = {lifetime_key(ref): self._since_now().encode()}
+        if values.get(PREFIX + HEAD) == (_SYMBOLIC + ref).encode():
+            line, text = self._reflog_line(HEAD, None, None, EXPIRED)
+            writes[line] = text
+        if self._store.transactional:
+            return self._store.transact({**writes, **life}, {PREFIX + ref: value})
+        # Not before the branch is gone: interrupted, that would go on living.
+        return self._store.transact(writes, {PREFIX + ref: value}) and self._store.transact(life, {})
 
     def _last_move(self, ref: str) -> int:
         """When the ref was moved last by what is logged, in nanoseconds: perhaps by a clock that is ahead."""
@@ -170,12 +246,11 @@ class Refs:
 
     def head(self) -> Head:
         """Where HEAD is; on the branch `main` in a new store."""
-        default = PREFIX + HEADS + DEFAULT_BRANCH
         # Where HEAD is on the default branch, as it mostly is, one read does for both.
-        values = self._store.get_many([PREFIX + HEAD, default])
+        values = self._values([HEADS + DEFAULT_BRANCH], PREFIX + HEAD)
         value = values.get(PREFIX + HEAD)
         if value is None:
-            return Head(DEFAULT_BRANCH, self._parse(HEADS + DEFAULT_BRANCH, values.get(default)))
+            return Head(DEFAULT_BRANCH, self._found(HEADS + DEFAULT_BRANCH, values))
         text = value.decode("utf-8", "replace")
         if text.startswith(_SYMBOLIC + HEADS):
             branch = text.removeprefix(_SYMBOLIC + HEADS)

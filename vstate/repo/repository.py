@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from vstate.errors import (
@@ -17,6 +19,7 @@ from vstate.repo.commits import FORMAT, Commits, Revision
 from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, check_ref_name
 
 if TYPE_CHECKING:
+    from vstate.kv.base import KVStore
     from vstate.repo.bisection import Report
     from vstate.repo.blame import Blamed
     from vstate.repo.bundle import BundleReport, File
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from vstate.repo.fsck import FsckReport
     from vstate.repo.gc import GcReport, Progress
     from vstate.repo.merge import MergeResult
+    from vstate.repo.remotes import Remotes
+    from vstate.repo.sync import SyncReport
     from vstate.repo.undo import Undo
 
 
@@ -37,6 +42,13 @@ class Repository(Commits):
 
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
+
+    @cached_property
+    def remotes(self) -> Remotes:
+        """The other stores that this one knows by name."""
+        from vstate.repo.remotes import Remotes  # late, for a quick `import vstate`
+
+        return Remotes(self.store)
 
     # Reading
 
@@ -137,7 +149,7 @@ class Repository(Commits):
         MergeConflict with the rest, and RefMoved as `rollback` does; nothing has changed then. `name` is what
         to call `rev` in the commit's message.
         """
-        old = seen or self._newest(branch)
+        old = seen or self.newest(branch)
         if old is not None:
             self.require_trusted(old)
         theirs = self.resolve(rev)
@@ -194,7 +206,8 @@ class Repository(Commits):
         if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
             self._raise_moved(HEADS + branch, expected)
 
-    def _newest(self, branch: str) -> Commit | None:
+    def newest(self, branch: str) -> Commit | None:
+        """The newest commit of a branch, None if there is no such branch."""
         oid = self.refs.read(HEADS + check_ref_name(branch))
         return None if oid is None else self.objects.commit(oid)
 
@@ -212,14 +225,19 @@ class Repository(Commits):
     ) -> Commit:
         """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
         commit = self.resolve(at, head=head)
-        ref = HEADS + check_ref_name(name)
-        action = f"branch: created from {at if isinstance(at, str) else commit.short}"
+        check_ref_name(name)
         rows = {} if like is None else self.policies.rows_for(name, like)
-        if not self._move(ref, expected=None, to=commit.oid, action=action, rows=rows):
+        self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
+        return commit
+
+    def _create_branch(
+        self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
+    ) -> None:
+        action = f"branch: created from {origin}"
+        if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
             raise AlreadyExists(
                 f"there is a branch {name!r} already; choose another name or delete it first", name=name
             )
-        return commit
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
@@ -240,7 +258,10 @@ class Repository(Commits):
 
         Raises RefMoved, and leaves both branches, if a commit came to the old one in between.
         """
-        commit = self.create_branch(new, self.branch(old), like=old)
+        commit = self.branch(old)
+        rows = self.policies.rows_for(check_ref_name(new), old)
+        rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
+        self._create_branch(new, commit, commit.short, rows)
         follows = self.refs.head().branch == old
         if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
@@ -402,6 +423,66 @@ class Repository(Commits):
         from vstate.repo import packing  # late, for a quick `import vstate`
 
         return packing.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
+
+    def push(
+        self,
+        store: Repository | KVStore | str | PathLike[str] | None = None,
+        branches: str | Iterable[str] | None = None,
+        *,
+        force: bool = False,
+        tags: bool = False,
+        delete: str | Iterable[str] = (),
+        remote: str | None = None,
+        create: bool = False,
+        progress: BundleProgress | None = None,
+    ) -> SyncReport:
+        """Bring branches, HEAD's by default, to another store: the objects that it lacks, and then each
+        branch by itself.
+
+        `store` is a store, the name of a remote, a path or URL (a new one only with `create`), or None for
+        the remote `origin`. It costs what the two differ by. `tags` brings all tags too, `delete` deletes
+        branches there. A branch that is made there takes its merge policies along. Killed or interrupted and
+        called again, it goes on where it was; beside `gc` and writers there it is safe.
+
+        Raises Diverged, before anything is sent, if a branch there has commits that the one here does not
+        follow; `force` puts it here all the same, and its reflog there keeps what it was at. Also if another
+        writer got there meanwhile: the branches before that one are pushed then. `remote` is the name under
+        which the branches there are noted here, as `origin/main`, by default that of the remote.
+        """
+        from vstate.repo import sync  # late, for a quick `import vstate`
+
+        return sync.push(
+            self,
+            store,
+            branches,
+            force=force,
+            tags=tags,
+            delete=delete,
+            remote=remote,
+            create=create,
+            progress=progress,
+        )
+
+    def fetch(
+        self,
+        store: Repository | KVStore | str | PathLike[str] | None = None,
+        branches: str | Iterable[str] | None = None,
+        *,
+        remote: str | None = None,
+        tags: bool = False,
+        progress: BundleProgress | None = None,
+    ) -> SyncReport:
+        """Bring branches, all by default, from another store, which is given as for `push`; no branch moves
+        here.
+
+        `origin/main` is then the branch `main` of the remote `origin`. Without a name, of a remote or
+        `remote`, nothing leads to what was fetched but the report, until it is merged: `gc` may remove it.
+        `tags` makes the tags that are not here. Every object is checked, nothing is unpickled; interrupted,
+        it goes on where it was.
+        """
+        from vstate.repo import sync  # late, for a quick `import vstate`
+
+        return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
 
     def import_bundle(
         self, file: File, *, prefix: str = "", progress: BundleProgress | None = None

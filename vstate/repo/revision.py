@@ -13,7 +13,7 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.dates import parse_time
 from vstate.repo.history import History
 from vstate.repo.objects import Objects
-from vstate.repo.refs import HEAD, HEADS, TAGS, Head, ReflogEntry, Refs
+from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS, Head, ReflogEntry, Refs
 
 _STEPS = re.compile(r"(?P<base>.*?)(?P<steps>([~^]\d*)*)", re.DOTALL)
 _STEP = re.compile(r"([~^])(\d*)")
@@ -25,6 +25,8 @@ _MAX_STEPS = 10**9
 
 def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head) -> ObjectId:
     """The commit that `rev` names: an id of 4 or more digits, a branch, a tag or HEAD, then ~n and ^n.
+
+    `origin/main` is where the branch `main` of the remote `origin` was when it was last seen.
 
     `~n` goes n first parents back, `^n` to the n-th parent. `main@{n}` is where the branch was n moves ago by
     its reflog, `main@{time}` where it was then, for the times of `parse_time`; of a time before the reflog begins,
@@ -72,13 +74,13 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
     lower = name.lower()
     if _FULL_ID.fullmatch(lower) and objects.find_commit(ObjectId.parse(lower)) is not None:
         return ObjectId.parse(lower)
-    if name.startswith((HEADS, TAGS)) and (oid := refs.read(name)) is not None:
+    if name.startswith((HEADS, TAGS, REMOTES)) and (oid := refs.read(name)) is not None:
         return oid
-    branch, tag = refs.read_many([HEADS + name, TAGS + name])
+    branch, tag, tracked = refs.read_many([HEADS + name, TAGS + name, REMOTES + name])
     if branch is not None and tag is not None and branch != tag:
         raise InvalidInput(f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name])
-    if branch is not None or tag is not None:
-        return branch or tag  # type: ignore[return-value]  # one of them is an id
+    if branch is not None or tag is not None or tracked is not None:
+        return branch or tag or tracked  # type: ignore[return-value]  # one of them is an id
     if _HEX.fullmatch(lower):
         found = sorted(objects.commit_ids(lower))
         if len(found) > 1:
@@ -91,7 +93,7 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
             )
         if found:
             return found[0]
-    known = [*refs.list(HEADS), *refs.list(TAGS), HEAD]
+    known = [*refs.list(HEADS), *refs.list(TAGS), *refs.list(REMOTES), HEAD]
     hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
     raise NotFound(
         f"no revision {name!r}{hint}",
@@ -135,6 +137,8 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
     branch = name.removeprefix(HEADS)
     ref = HEADS + branch
     now = refs.read(ref)
+    if now is None and (tracked := refs.read(REMOTES + name.removeprefix(REMOTES))) is not None:
+        return REMOTES + name.removeprefix(REMOTES), name.removeprefix(REMOTES), tracked
     # A branch that was deleted has a reflog still.
     if now is None and next(refs.reflog(ref), None) is None:
         if name.startswith(TAGS) or refs.read(TAGS + name) is not None:

@@ -1,4 +1,4 @@
-"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, the format."""
+"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, leases, the format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.commits import FORMAT, FORMAT_KEY, SIGNED_COMMITS
+from vstate.repo.commits import EXPIRY_FORMAT, FORMAT, FORMAT_KEY, SIGNED_COMMITS
 from vstate.repo.damage import Damage
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
+from vstate.repo.leases import PREFIX as LEASE
+from vstate.repo.leases import parse_lease
+from vstate.repo.lifetimes import PREFIX as LIFETIME
+from vstate.repo.lifetimes import parse_lifetime
 from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
 from vstate.repo.policies import PREFIX as POLICY
 from vstate.repo.policies import parse_row
@@ -21,6 +25,7 @@ from vstate.repo.refs import (
     HEAD,
     HEADS,
     REFLOG,
+    REMOTES,
     SWEEP,
     TAGS,
     ReflogEntry,
@@ -29,6 +34,8 @@ from vstate.repo.refs import (
     line_check,
 )
 from vstate.repo.refs import PREFIX as REF
+from vstate.repo.remotes import REMOTE
+from vstate.repo.remotes import parse_row as parse_remote
 from vstate.repo.salvage import Row, Salvage, Unreadable
 
 _READ = 256
@@ -37,7 +44,19 @@ _ID = re.compile("[0-9a-f]{64}")
 _LINE = re.compile(rf"(reflog/(.+):[0-9a-f]{{16}})([0-9a-f]{{{CHECK_DIGITS}}}|[0-9a-f]{{6}})", re.DOTALL)
 _SYMBOLIC = b"ref: heads/"
 _KEYS = (FORMAT_KEY, REF + HEAD, SWEEP, ENCRYPTION)
-_PREFIXES = (REF + HEADS, REF + TAGS, REFLOG, SHALLOW, TRASH, DAMAGED, POLICY)
+_PREFIXES = (
+    REF + HEADS,
+    REF + TAGS,
+    REF + REMOTES,
+    REMOTE,
+    REFLOG,
+    SHALLOW,
+    TRASH,
+    DAMAGED,
+    POLICY,
+    LEASE,
+    LIFETIME,
+)
 
 
 def object_id(key: str) -> ObjectId | None:
@@ -76,6 +95,8 @@ class Rows:
         self.gone: dict[str, ObjectId] = {}
         self.bad: dict[str, None] = {}
         self.stamp: bytes | None = None
+        self.expiring = False
+        """Whether a branch has a lifetime."""
         self.needed_format = 0
         """What the stamp has to say, 0 when it says so."""
         self.lost: set[str] = set()
@@ -101,7 +122,7 @@ class Rows:
         self._read_lost()
         for key, row in self._salvage.items(REF):
             name = key.removeprefix(REF)
-            if name == HEAD or name.startswith((HEADS, TAGS)):
+            if name == HEAD or name.startswith((HEADS, TAGS, REMOTES)):
                 if isinstance(row, bytes):
                     self.raw_refs[name] = row
                 else:
@@ -128,6 +149,22 @@ class Rows:
                 self._shallow[commit] = kept
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "shallow", f"{key} names no parents: {error}", readable=False)
+        for key, row in self._salvage.items(REMOTE):
+            try:
+                parse_remote(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "remote", f"{key}: {error}")
+        for key, row in self._salvage.items(LIFETIME):
+            try:
+                parse_lifetime(_readable(row))
+                self.expiring = True
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "expiry", f"{key}: {error}")
+        for key, row in self._salvage.items(LEASE):
+            try:
+                parse_lease(_readable(row))
+            except (ValueError, CorruptStore) as error:
+                self._refuse(key, "lease", f"{key}: {error}")
 
     def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:
@@ -152,7 +189,7 @@ class Rows:
         self._found(Damage(REF + name, "ref", reason))
 
     def _read_ref(self, name: str, value: bytes) -> None:
-        if name != HEAD and (fault := _name_fault(name.partition("/")[2])):
+        if name != HEAD and (fault := _name_fault(_behind_prefix(name))):
             self._found(Damage(REF + name, "ref", fault, readable=True))
         if name == HEAD and value.startswith(_SYMBOLIC):
             return  # `find_lost_refs` knows whether the branch is there
@@ -245,7 +282,7 @@ class Rows:
 
     # The format
 
-    def check_stamp(self, *, signed: bool) -> None:
+    def check_stamp(self, *, signed: bool, expiring: bool) -> None:
         """Check that older programs are told if they would misread the store."""
         row = self._salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
@@ -257,6 +294,8 @@ class Rows:
             needed = max(needed, SHALLOW_FORMAT)
         if signed:
             needed = max(needed, SIGNED_COMMITS)
+        if expiring or self.expiring:
+            needed = max(needed, EXPIRY_FORMAT)
         found = int(self.stamp or b"0")
         if found < needed or found > FORMAT or (self.stamp is not None and not found):
             self.needed_format = needed or 1
@@ -288,6 +327,12 @@ def _readable(row: Row) -> bytes:
 def _by_weight(name: str) -> tuple[int, str]:
     """Branches first, then HEAD, then tags: what several lead to is reported with the first."""
     return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
+
+
+def _behind_prefix(ref: str) -> str:
+    """The name of the branch or tag that a ref is of."""
+    kind, slash, name = ref.partition("/")
+    return name.partition("/")[2] if kind + slash == REMOTES else name
 
 
 def _name_fault(name: str) -> str | None:

@@ -16,7 +16,7 @@ from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
-from vstate.objects.tree import Node
+from vstate.objects.tree import Node, moments
 from vstate.repo.damage import Damage, link_key, node_link_key
 from vstate.repo.forms import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.objects import PREFIX
@@ -61,6 +61,7 @@ class _Child(NamedTuple):
     first: str | None
     before: str | None
     size: int | None
+    earliest: int | None
 
 
 class _Part(NamedTuple):
@@ -109,6 +110,7 @@ class Verifier:
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
         self.signed = False  # whether a commit was met that has a signature
+        self.expiring = False  # whether a key was met that expires
         self.bad = IdSet()
         self.bad_ids = bytearray()  # the same, to go through: 32 bytes each
         self.bad_links = IdSet()
@@ -242,7 +244,7 @@ class Verifier:
                 parents += [_Parent(parent, above, commit) for parent in self._parents(commit)]
                 looks = link.child is None or not self._trusting
                 if looks and commit.tree is not None and self._is_new((commit.tree,)):
-                    roots.append(_Child(commit.tree, above, None, None, None, None))
+                    roots.append(_Child(commit.tree, above, None, None, None, None, None))
         for link in links:
             if link.child is not None:
                 self._check_parent(link.oid, link.child)
@@ -306,8 +308,11 @@ class Verifier:
             return None
         if not check:
             return node
-        if encode([node.height, node.keys, node.items, node.counts]) != body:
+        if node.body != body:
             self._malformed(TREE, oid, "it is not encoded canonically")
+        self.expiring = self.expiring or node.expiries is not None
+        if not node.height and moments(node.items) != node.expiries:
+            self._malformed(TREE, oid, "it does not say when its keys expire")
         # Most versions of a node differ in values only. As in an IdSet, the hash is keyed.
         keys = hash((node.height, *node.keys))
         if keys in self._key_lists:
@@ -348,6 +353,9 @@ class Verifier:
         elif node.count != link.size:
             reason = f"its node {link.oid} has {node.count} keys, not {link.size}"
             self._malformed(TREE, _id(link.above), reason)
+        elif node.earliest != link.earliest:
+            reason = f"it does not say when the first key below its node {link.oid} expires"
+            self._malformed(TREE, _id(link.above), reason)
         return not wrong
 
     def _below(self, oid: ObjectId, node: Node, before: str | None) -> Iterator[_Child]:
@@ -357,10 +365,11 @@ class Verifier:
         recent = self._recent
         ends = [*node.keys[1:], before]
         below = (node.height - 1,) * len(ends)
-        for link in zip(node.items, below, node.keys, ends, node.counts, strict=True):
+        due = node.expiries or (None,) * len(ends)
+        for link in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
             if link not in recent and self._is_new(link):
                 item, *says = link
-                yield _Child(ObjectId(item), above, *says)  # type: ignore[arg-type]
+                yield _Child(ObjectId(item), above, *says)
 
     def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_Part]:
         above = _Above(TREE.name, oid)

@@ -15,7 +15,7 @@ from collections.abc import (
     ValuesView,
 )
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -150,6 +150,25 @@ class State(ReadableState, MutableMapping[str, Any]):
     def pending_events(self) -> list[Event]:
         """The events that no commit holds yet, oldest first."""
 
+    @abstractmethod
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        """Let a key count as absent once `ttl` is over, in seconds or as a timedelta; None takes that away.
+
+        It is staged, and committed with the value: whoever reads the branch goes by it, and whatever becomes of the
+        value (a branch, a merge, a push, a rollback) becomes of it. The time begins now, and with `sliding` again
+        with each commit that changes the value. Without, an edit in place leaves it as it is, and setting
+        the key takes it away: that is another value, of which nobody said that it expires, and one that goes
+        unasked would be lost.
+
+        An expired key is in no mapping, listing, or count; `purge` removes it, as does the next commit if the key was
+        changed. History is not rewritten: `checkout` shows what was committed. Moments are compared with the
+        time of day where they are read. Raises KeyNotFound, and InvalidInput for a time that is none.
+        """
+
+    @abstractmethod
+    def expires(self, key: str) -> datetime | None:
+        """When the key is going to expire, in UTC; None for never. Raises KeyNotFound."""
+
     turns: Turns
     """Who may run a transaction now; a namespace has none of its own."""
 
@@ -214,7 +233,7 @@ class State(ReadableState, MutableMapping[str, Any]):
 class RootState(State, ForkAware):
     """A state that is not part of another: it has the lock and the turns. Threads may share it."""
 
-    fork_order = 1
+    fork_order = 2
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

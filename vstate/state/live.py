@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from vstate.errors import NotVersioned
+from vstate.objects import expiry
 from vstate.objects.commit import Event
+from vstate.objects.expiry import Expiry
 from vstate.state.base import RootState, check_key, missing
+from vstate.state.timed import make_expiry
 from vstate.state.turns import Turn
 
 
@@ -22,9 +26,12 @@ class Live(RootState):
     def __init__(self) -> None:
         super().__init__()
         self._values: dict[str, Any] = {}
+        self._expiries: dict[str, Expiry] = {}
         self._events: list[Event] = []
 
     def __getitem__(self, key: str) -> Any:
+        if self._expiries:
+            self._drop_expired()
         try:
             return self._values[key]
         except (KeyError, TypeError):
@@ -34,24 +41,59 @@ class Live(RootState):
         key = check_key(key)
         with self._lock:
             self._values[key] = value
+            if (before := self._expiries.pop(key, None)) is not None and before.ttl:
+                self._expiries[key] = before.begun_anew(expiry.now())
 
     def __delitem__(self, key: str) -> None:
         key = check_key(key)
         with self._lock:
-            if key not in self._values:
+            if key not in self:
                 raise missing(key)
             del self._values[key]
+            self._expiries.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
+        if self._expiries:
+            self._drop_expired()
         return isinstance(key, str) and key in self._values
 
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
+            self._drop_expired()
             keys = sorted(key for key in self._values if key.startswith(prefix))
         return iter(keys)
 
     def count_keys(self, prefix: str) -> int:
+        self._drop_expired()
         return sum(1 for _ in self.scan_keys(prefix)) if prefix else len(self._values)
+
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        """As promised by State; what slides begins anew each time that the key is set."""
+        wanted = None if ttl is None else make_expiry(ttl, sliding=sliding)
+        with self._lock:
+            if check_key(key) not in self:
+                raise missing(key)
+            self._expiries.pop(key, None)
+            if wanted is not None:
+                self._expiries[key] = wanted
+
+    def expires(self, key: str) -> datetime | None:
+        with self._lock:
+            if check_key(key) not in self:
+                raise missing(key)
+            found = self._expiries.get(key)
+        return None if found is None else found.moment
+
+    def purge(self) -> None:
+        """Let go of what has expired."""
+        self._drop_expired()
+
+    def _drop_expired(self) -> None:
+        with self._lock:
+            at = expiry.now()
+            for key in [key for key, found in self._expiries.items() if found.at <= at]:
+                del self._expiries[key]
+                self._values.pop(key, None)
 
     def commit(self, message: str = "", **info: Any) -> None:
         """Do nothing: there is no history to commit to."""
@@ -67,11 +109,11 @@ class Live(RootState):
         with turn.bell, turn.held:
             if not self.turns.nested:
                 self.turns.take(turn)
-            values = dict(self._values)
+            values, expiries = dict(self._values), dict(self._expiries)
             try:
                 yield self
             except BaseException:
-                self._values = values
+                self._values, self._expiries = values, expiries
                 raise
 
     def run_update(
@@ -83,11 +125,11 @@ class Live(RootState):
 
     def savepoint(self) -> Callable[[], None]:
         with self._lock:
-            values = dict(self._values)
+            values, expiries = dict(self._values), dict(self._expiries)
 
         def restore() -> None:
             with self._lock:
-                self._values = dict(values)
+                self._values, self._expiries = dict(values), dict(expiries)
 
         return restore
 
@@ -124,7 +166,7 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "log", "merge", "policies", "redo", "refresh", "reset",
+    "diff", "discard", "fork", "lease", "log", "merge", "policies", "redo", "refresh", "reset",
     "revert", "rollback", "set_policy", "status", "switch", "tag", "tags", "undo",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

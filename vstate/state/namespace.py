@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from typing import Any
 
 from vstate.errors import InvalidInput
@@ -53,6 +54,12 @@ class Namespace(State):
 
     def title(self) -> str:
         return f"Namespace {self.prefix!r} of {self._root.title()}"
+
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        self._root.expire(self.prefix + check_key(key), ttl, sliding=sliding)
+
+    def expires(self, key: str) -> datetime | None:
+        return self._root.expires(self.prefix + check_key(key))
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the whole state, as its own `commit` does."""

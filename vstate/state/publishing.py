@@ -11,6 +11,7 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
+from vstate.repo.guard import Guard
 from vstate.repo.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.state.working import Staged, WorkingValues
@@ -38,11 +39,13 @@ def publish(
     *,
     working: WorkingValues,
     depends_on: Callable[[str], bool],
+    guard: Guard | None = None,
 ) -> Published:
     """Put a commit, made on `base`, on the branch; as a merge commit above it if the branch has moved.
 
     Keys that both changed are resolved by the branch's policies. Raises MergeConflict with the others, and
-    with those that others changed and that `depends_on` is true for; RefMoved if the branch is gone.
+    with those that others changed and that `depends_on` is true for; RefMoved if the branch is gone; what
+    the `guard` raises once it forbids it.
     """
     summary = commit.message.split("\n", 1)[0][:80]
     before = base.oid if base else None
@@ -51,13 +54,15 @@ def publish(
     commits, rows, cached, action = alone
     moved: list[str] = []
     needs: list[ObjectId] = []
-    while not repo.publish(branch, commits, rows, cached, expected=expected, action=action, needs=needs):
+    while not repo.publish(
+        branch, commits, rows, cached, expected=expected, action=action, needs=needs, guard=guard
+    ):
         expected = repo.refs.read(HEADS + branch)
-        if expected is None:
-            raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
-        if expected == before:  # it moved and came back
+        if expected == before:  # it moved and came back, or the guard's row changed, and may still be its own
             (commits, rows, cached, action), moved, needs = alone, [], []
             continue
+        if expected is None:
+            raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
         theirs = repo.objects.commit(expected)
         repo.require_trusted(theirs)
         merged = _merged(repo, branch, base, commit, staged, theirs)

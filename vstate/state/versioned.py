@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, TypeVar
 
 from vstate.errors import (
@@ -15,6 +17,7 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
+from vstate.repo.dates import parse_ttl
 from vstate.repo.diff import Change
 from vstate.repo.history import Log
 from vstate.repo.policies import Policy
@@ -25,9 +28,14 @@ from vstate.state.snapshot import Snapshot
 from vstate.state.worktree import Worktree, alone
 
 if TYPE_CHECKING:
+    from vstate.kv.base import KVStore
+    from vstate.objects.ids import ObjectId
+    from vstate.repo.bundle import Progress
     from vstate.repo.combine import Given
     from vstate.repo.merge import MergeResult
+    from vstate.repo.sync import SyncReport
     from vstate.repo.undo import Undo
+    from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
 
 _T = TypeVar("_T")
@@ -47,11 +55,14 @@ class Versioned(Worktree):
     - `sign` is a key, or the path of its file, that signs every commit made here.
     - `trust` are public keys: a commit that neither they signed, nor is behind one that they signed, is not
       unpickled and not built upon, but raises UntrustedCommit. One's own key is among them.
+    - `ttl`, in seconds or as a timedelta, lets the named branch expire: so long after the first commit that is made
+      with it, or with `sliding` after each time that anybody moves the branch. An expired branch is in no list
+      and no revision leads to it; who opens it begins a new, empty one; `gc` removes what it held, reflog and all.
     - `allow` are the names of what unpickling may import, such as `["app.*", "numpy"]`, besides plain data;
       anything else raises CannotLoad.
     """
 
-    # Watching
+    # Other processes
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
@@ -76,6 +87,39 @@ class Versioned(Worktree):
         from vstate.state.watching import Subscription
 
         return Subscription(self.watch(pattern), function)
+
+    def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
+        """A lease, to be entered by `with`: nobody else has one of that name in this store meanwhile.
+
+        A thread renews it. If this process stops for longer than `ttl`, or is gone, another one may take it over;
+        `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a number that grows with each
+        holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
+        raises LeaseHeld, which names him. A lease whose holder has died is free once its row has been seen
+        not to change for its `ttl` and a tenth more: no clocks of different machines are compared.
+        """
+        from vstate.state.lease import Lease  # late, for a quick `import vstate`
+
+        return Lease(self, name, ttl=parse_ttl(ttl), wait=wait)
+
+    # Expiry
+
+    @alone
+    def purge(self) -> Commit | None:
+        """Commit the removal of what has expired on this branch, by itself; None if nothing has.
+
+        It reads no value, and tries again when others commit meanwhile. What is uncommitted here stays so. A
+        merge with somebody who gave such a key a new value keeps that. Raises DetachedHead, StorageError.
+        """
+        from vstate.repo.expiring import purge  # late, for a quick `import vstate`
+
+        # An interruption behind it leaves this state as if somebody else had purged.
+        purged = purge(self._repo, self._own_branch())
+        if purged is None:
+            return None
+        before, commit = purged
+        if before == self._head:
+            self._move(commit, self._branch)
+        return commit
 
     # History
 
@@ -197,6 +241,9 @@ class Versioned(Worktree):
         """
         # Once, though another commit may be HEAD by the time that this one is merged.
         theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
+        return self._merge(theirs, name, policy, message)
+
+    def _merge(self, theirs: Commit, name: str | None, policy: Given, message: str) -> MergeResult:
         result = self._combined(
             "merge",
             lambda branch, landing: self._repo.merge(
@@ -211,6 +258,61 @@ class Versioned(Worktree):
         )
         self._arrive(result.commit or self._head, result.merged_keys, branch=self._branch)
         return result
+
+    def pull(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        policy: Given = None,
+        message: str = "",
+        progress: Progress | None = None,
+    ) -> MergeResult:
+        """Fetch this branch from another store, and merge it into this state as `merge` does.
+
+        `store` is a store, the name of a remote, a path or URL, or None for the remote `origin`. Raises
+        NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: what was
+        fetched stays then, as `origin/main`.
+        """
+        from vstate.repo import sync  # late, for a quick `import vstate`
+
+        branch = self._own_branch()
+        self._require_clean("pull")
+        # What takes long, fetching, does not keep other threads from the state.
+        _, result = sync.pull(
+            self._repo,
+            store,
+            branch,
+            lambda commit, name: self._merge_fetched(commit, name, policy, message),
+            remote=None,
+            progress=progress,
+        )
+        if self._head is None:
+            self._go_to_fetched()
+        return result
+
+    @alone
+    def _merge_fetched(self, commit: ObjectId, name: str, policy: Given, message: str) -> MergeResult:
+        return self._merge(self._trusted(self._resolve(commit)), name, policy, message)
+
+    @alone
+    def _go_to_fetched(self) -> None:
+        if self._head is None:
+            self._go_to_newest()
+
+    def push(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        force: bool = False,
+        create: bool = False,
+        progress: Progress | None = None,
+    ) -> SyncReport:
+        """Bring this branch to another store, given as for `pull`; what is not committed stays here.
+
+        Raises Diverged if the branch there has commits that this one lacks: `pull` first. See `repo.push`,
+        which also brings other branches, and tags.
+        """
+        return self._repo.push(store, self._own_branch(), force=force, create=create, progress=progress)
 
     def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
         """Commit here what the commit `rev` changed against its first parent; None if that is so already.

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
+from vstate.objects.expiry import EXPIRING, Expiry, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.overlay import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
+from vstate.state.timed import Timed
 from vstate.state.tracking import is_immutable, is_unshared
 from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
 from vstate.values.pickling import culprit
@@ -24,6 +26,7 @@ KEEP_COUNT = 100_000
 class Baseline(NamedTuple):
     """The committed form of a value in hand: its entry and chunks, and other entries that mean the same.
 
+    The entries are without `expiry`, which is when the key expires.
     `loaded` says that the value was unpickled from the entry and not compared with a second copy yet.
     Pickling it again may give other bytes (shared strings, the order of a set), so a difference is compared
     with what a second, untouched copy gives before it counts as a change; `alternates` remembers that.
@@ -34,6 +37,7 @@ class Baseline(NamedTuple):
     size: int
     loaded: bool
     alternates: frozenset[bytes] = frozenset()
+    expiry: Expiry | None = None
 
 
 class WorkingValues:
@@ -45,6 +49,7 @@ class WorkingValues:
     - `_sealed` are values that nothing outside could reach when they were last compared. They cannot
       change until they are handed out again, so a commit does not look at them.
     - `_held` are the values while they are held still, from `collect` to `let_go`.
+    - `timed` has the values of keys that expire, which are not in `values`.
 
     An interruption may come between any two calls: what belongs together is changed without one in between.
     """
@@ -54,6 +59,7 @@ class WorkingValues:
         self.values: dict[str, Any] = {}
         self.staged: set[str] = set()
         self.deleted: set[str] = set()
+        self.timed = Timed()
         self._watched: set[str] = set()
         self._sealed: dict[str, Any] = {}
         self._baselines: dict[str, Baseline] = {}
@@ -77,37 +83,68 @@ class WorkingValues:
                 value = self.values[key] = self._noticed.values[key]
                 del self._noticed.values[key]
                 return value
+        timed = self.timed
+        if timed.due:
+            if timed.is_over(key):
+                raise missing(key)
+            if key in timed.values:
+                return timed.values[key]
         if key in self._sealed:
             value = self._sealed[key]
             self._watched |= {key}
-            self.values[key] = value
+            if key in timed.due:
+                timed.values[key] = value
+            else:
+                self.values[key] = value
             del self._sealed[key]
             return value
         data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
         if data is None:
             raise missing(key)
+        expiry = None
+        if data[:1] in EXPIRING:
+            if timed.hides(key, data):
+                raise missing(key)
+            data, expiry = split_expiry(data)
+            if expiry is not None and key not in timed.wanted:
+                timed.due[key] = expiry.at
         value, chunks, size, unordered = self._repo.load(key, data)
         if is_immutable(value):
             self._keep(size)
-            self.values[key] = value
+            if key in timed.due:
+                timed.values[key] = value
+            else:
+                self.values[key] = value
         else:
             # The order of a set can change with each loading; in this one copy it stays what it is now.
             now = frozenset({encode_value(value, chunks).entry} if unordered else ())
-            baseline = Baseline(data, chunks, size, loaded=True, alternates=now)
+            baseline = Baseline(data, chunks, size, loaded=True, alternates=now, expiry=expiry)
             self._baselines[key] = baseline
             self._watched |= {key}
-            self.values[key] = value
+            if key in timed.due:
+                timed.values[key] = value
+            else:
+                self.values[key] = value
         return value
 
     def contains(self, key: str, root: ObjectId | None) -> bool:
         """Whether the key is there."""
-        if key in self.values or key in self._sealed:
+        if key in self.values:
             return True
         if self._noticed is not None:
             self._noticed.keys.add(key)
             if key in self._noticed.values:
                 return True
-        return key not in self.deleted and tree.lookup(self._repo.objects.node, root, key) is not None
+        if self.timed.is_over(key):
+            return False
+        if key in self._sealed or key in self.timed.values:
+            return True
+        data = None if key in self.deleted else tree.lookup(self._repo.objects.node, root, key)
+        return data is not None and (data[:1] not in EXPIRING or not self.timed.hides(key, data))
+
+    def holds(self, key: str) -> bool:
+        """Whether the key's value is in hand and may differ from the committed one."""
+        return key in self.values or (key in self.timed.values and not self.timed.is_over(key))
 
     def notice_scan(self, prefix: str) -> None:
         """Take note that the keys with this prefix were listed or counted."""
@@ -130,13 +167,23 @@ class WorkingValues:
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
         self.require_free("written to")
-        immutable = is_immutable(value)
+        timed, immutable = self.timed, is_immutable(value)
+        at, is_over, slides = timed.before_set(key)
+        if is_over:  # what is set now has nothing to do with what was there
+            self._drop(key, deleted=self._is_touched(key))
         if self._noticed is not None:
             self._noticed.keys |= {key}
             if key in self._noticed.values:
                 del self._noticed.values[key]
         if key in self._sealed:
             del self._sealed[key]
+        if key in timed.values:
+            del timed.values[key]
+        if key in timed.due:
+            del timed.due[key]
+        if key in timed.wanted and not slides:
+            del timed.wanted[key]
+        timed.set_at[key] = at
         self.deleted -= {key}
         self.staged |= {key}
         if immutable:
@@ -144,6 +191,36 @@ class WorkingValues:
         else:
             self._watched |= {key}
         self.values[key] = value
+
+    def expire(self, key: str, wanted: Expiry | None) -> None:
+        """Stage when a key that is there expires, None for never."""
+        self.require_free("written to")
+        timed = self.timed
+        if self._noticed is not None:
+            self._noticed.keys |= {key}
+            if key in self._noticed.values:
+                self.values[key] = self._noticed.values[key]
+                del self._noticed.values[key]
+        timed.wanted[key] = wanted
+        if wanted is not None:
+            timed.due[key] = wanted.at
+            if key in self.values:
+                timed.values[key] = self.values[key]
+                del self.values[key]
+        else:
+            if key in timed.due:
+                del timed.due[key]
+            if key in timed.values:
+                self.values[key] = timed.values[key]
+                del timed.values[key]
+
+    def expiry(self, key: str, root: ObjectId | None) -> Expiry | None:
+        """The expiry of a key that is there, as a commit now would write it."""
+        data = tree.lookup(self._repo.objects.node, root, key)
+        before = None if data is None or self.timed.hides(key, data) else split_expiry(data)[1]
+        if key not in self.staged and key not in self.timed.wanted:
+            return before
+        return self.timed.next(key, before, changed=True, staged=key in self.staged)
 
     def delete(self, key: str) -> None:
         """Stage a deletion."""
@@ -168,6 +245,7 @@ class WorkingValues:
 
     def _drop(self, key: str, *, deleted: bool = False) -> None:
         # Without a call or a loop: a key that is half dropped would show what was committed, and not be staged.
+        timed = self.timed
         if key in self.values:
             del self.values[key]
         if self._held is not None and key in self._held:
@@ -178,6 +256,14 @@ class WorkingValues:
             del self._baselines[key]
         if self._noticed is not None and key in self._noticed.values:
             del self._noticed.values[key]
+        if key in timed.values:
+            del timed.values[key]
+        if key in timed.due:
+            del timed.due[key]
+        if key in timed.wanted:
+            del timed.wanted[key]
+        if key in timed.set_at:
+            del timed.set_at[key]
         self._watched -= {key}
         self.staged -= {key}
         if deleted:
@@ -190,6 +276,8 @@ class WorkingValues:
         for key in keys:
             self.staged.discard(key)
             self.deleted.discard(key)
+            self.timed.wanted.pop(key, None)
+            self.timed.set_at.pop(key, None)
             self._baselines.pop(key, None)
 
     def compare_anew(self, keys: Iterable[str]) -> None:
@@ -199,10 +287,12 @@ class WorkingValues:
 
     def clear(self) -> None:
         """Drop everything."""
+        timed = Timed()
         if self._noticed is not None:
             self._noticed.prefixes = {""}
             self._noticed.values = {}
         self.values = {}
+        self.timed = timed
         self._sealed = {}
         self._baselines = {}
         self._watched = set()
@@ -222,9 +312,10 @@ class WorkingValues:
             noticed.prefixes = {""}
             self.values = noticed.values | self.values
             noticed.values = {}
+        self._drop_expired()
         # Readers now wait for the lock, so that none takes a value being looked at.
-        held = self._held = self.values
-        self.values = {}
+        held = self._held = self.values | self.timed.values if self.timed.values else self.values
+        self.values, self.timed.values = {}, {}
         staged = Staged(self._repo, held)
         self._compare(staged, root)
         if staged.unpicklable and not tolerant:
@@ -241,15 +332,29 @@ class WorkingValues:
         held = self._held
         if held is not None:
             # What pickling itself made the state load, if a class's code does that.
-            loaded = {key: value for key, value in self.values.items() if key not in held}
+            now = self.values | self.timed.values
+            loaded = {key: value for key, value in now.items() if key not in held}
             held |= loaded
-            self.values, self._held, self._lent = held, None, set()
+            timed = {key: held[key] for key in self.timed.due if key in held}
+            plain = {key: value for key, value in held.items() if key not in timed} if timed else held
+            self.values, self.timed.values, self._held, self._lent = plain, timed, None, set()
+
+    def _drop_expired(self) -> None:
+        """Let go of what has expired, and delete it, if anything was changed about it since the last commit."""
+        for key in self.timed.over():
+            self._drop(key, deleted=self._is_touched(key))
+
+    def _is_touched(self, key: str) -> bool:
+        return key in self.staged or key in self.timed.wanted
 
     def _compare(self, staged: Staged, root: ObjectId | None) -> None:
         held = staged.held
-        for key in sorted(self._watched | self.staged):
+        for key in sorted(self._watched | self.staged | self.timed.wanted.keys()):
             if key not in held:
-                continue  # an interruption kept it from being loaded
+                # All that was asked for is another expiry, or an interruption kept it from being loaded.
+                if key in self.timed.wanted:
+                    self._compare_expiry(staged, key, root)
+                continue
             unshared = key in self._watched and is_unshared(held, key)
             baseline = self._baselines.get(key)
             if baseline is None:
@@ -259,7 +364,16 @@ class WorkingValues:
             except Exception as error:  # pickling runs the classes' own code, which may raise anything
                 staged.unpicklable[key] = error
                 continue
-            if baseline is None or not self._means_the_same(key, held[key], baseline, encoded):
+            changed = baseline is None or not self._means_the_same(key, held[key], baseline, encoded)
+            before = None if baseline is None else baseline.expiry
+            expiry = before
+            if before is not None or key in self.timed.wanted:
+                # It was set while it was there: what has become of it since is not what it was set to.
+                changed = changed or (key in self.staged and before is not None and before.is_over)
+                expiry = self.timed.next(key, before, changed=changed, staged=key in self.staged)
+                staged.expiries[key] = expiry
+            if changed or expiry != before:
+                encoded = encoded._replace(entry=with_expiry(encoded.entry, expiry))
                 staged.changes[key] = encoded.entry
                 staged.encoded[key] = encoded
                 staged.objects.update(encoded.objects)
@@ -270,18 +384,34 @@ class WorkingValues:
                 staged.changes[key] = None
                 staged.encoded[key] = None
 
+    def _compare_expiry(self, staged: Staged, key: str, root: ObjectId | None) -> None:
+        data = tree.lookup(self._repo.objects.node, root, key)
+        if data is None:  # gone with a commit that the state has moved from since
+            return
+        bare, before = split_expiry(data)
+        expiry = self.timed.next(key, before, changed=False, staged=False)
+        if expiry == before:
+            return
+        staged.only_expiry.add(key)
+        staged.expiries[key] = expiry
+        staged.changes[key] = with_expiry(bare, expiry)
+        staged.encoded[key] = Encoded(with_expiry(bare, expiry), {}, (), 0)
+
     def _read_baseline(self, key: str, value: Any, root: ObjectId | None) -> Baseline | None:
         """The committed form of a key that was set without being read; None if there is none."""
         data = tree.lookup(self._repo.objects.node, root, key)
-        if data is None:
+        if data is None or self.timed.hides(key, data):
             return None
+        data, expiry = split_expiry(data)
         if key not in self._watched and not (type(value) in (bytes, str) and len(value) > BLOB_BYTES):
-            return Baseline(data, (), 0, loaded=False)  # a short value gains nothing from the old chunks
+            # A short value gains nothing from the old chunks.
+            return Baseline(data, (), 0, loaded=False, expiry=expiry)
         try:
             entry = self._repo.parse_entry(key, data)
-            baseline = Baseline(data, entry_chunks(entry, self._repo.objects), entry.size, loaded=False)
+            chunks = entry_chunks(entry, self._repo.objects)
+            baseline = Baseline(data, chunks, entry.size, loaded=False, expiry=expiry)
         except CorruptObject:  # the old chunks only save time, and what is damaged may be replaced
-            return Baseline(data, (), 0, loaded=False)
+            return Baseline(data, (), 0, loaded=False, expiry=expiry)
         if key in self._watched:
             self._baselines[key] = baseline
         return baseline
@@ -310,7 +440,7 @@ class WorkingValues:
             baseline = self._baselines.get(key)
             encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
             if key in staged.changes:
-                if encoded.entry != staged.changes[key]:
+                if encoded.entry != split_expiry(staged.changes[key] or b"")[0]:
                     edited.append(key)
             elif baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
                 edited.append(key)
@@ -318,9 +448,15 @@ class WorkingValues:
 
     def settle(self, staged: Staged) -> None:
         """Take what was collected as committed now; may be done again, if it was interrupted."""
+        self.timed.settle(staged.expiries)
         for key, encoded in staged.encoded.items():
-            if encoded is not None and (key in self._watched or key in self._sealed):
-                self._baselines[key] = Baseline(encoded.entry, encoded.chunks, encoded.size, loaded=False)
+            if encoded is not None and key in staged.only_expiry:
+                if key in self._baselines:
+                    self._baselines[key] = self._baselines[key]._replace(expiry=staged.expiries[key])
+            elif encoded is not None and (key in self._watched or key in self._sealed):
+                bare, expiry = split_expiry(encoded.entry)
+                now = Baseline(bare, encoded.chunks, encoded.size, loaded=False, expiry=expiry)
+                self._baselines[key] = now
             else:
                 self._baselines.pop(key, None)
             if encoded is not None and key not in self._watched:
@@ -363,16 +499,21 @@ class Noticed:
 
 
 class Staged:
-    """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds."""
+    """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds.
+
+    `expiries` are those of the keys that expire, or did; `only_expiry` has those whose values were not looked at.
+    """
 
     def __init__(self, repo: Repository, held: dict[str, Any]) -> None:
         self._repo = repo
         self.held = held
         self.changes: dict[str, bytes | None] = {}
         self.encoded: dict[str, Encoded | None] = {}
+        self.expiries: dict[str, Expiry | None] = {}
         self.objects: NewObjects = {}
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}
+        self.only_expiry: set[str] = set()
 
     def reader(self) -> Reader:
         """A reader that finds these objects besides the stored ones."""

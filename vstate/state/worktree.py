@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext, suppress
+from datetime import datetime, timedelta
 from functools import partial, wraps
 from heapq import merge
 from os import PathLike
@@ -29,17 +30,20 @@ from vstate.errors import (
 )
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.objects import tree
-from vstate.objects.commit import Commit, Event
+from vstate.objects import expiry, tree
+from vstate.objects.commit import Commit, Event, microseconds
+from vstate.objects.expiry import is_expired, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
 from vstate.repo.diff import Diff
+from vstate.repo.guard import Guard
 from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository, Revision
 from vstate.repo.security import Security
 from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
+from vstate.state.timed import make_expiry, ttl_microseconds
 from vstate.state.turns import Turn
 from vstate.state.unfinished import Step, Unfinished
 from vstate.state.working import Noticed, Staged, WorkingValues
@@ -88,7 +92,12 @@ class Worktree(RootState):
         sign: KeyToSign | None = None,
         trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
         allow: Iterable[str] | None = None,
+        ttl: float | timedelta | None = None,
+        sliding: bool = False,
     ) -> None:
+        if (branch is None and ttl is not None) or (sliding and ttl is None):
+            raise InvalidInput("ttl is for a branch that is named, and sliding for one with a ttl: give both")
+        length = None if ttl is None else ttl_microseconds(ttl)
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
@@ -98,6 +107,8 @@ class Worktree(RootState):
                 opened.close()
             raise
         self._owned = opened is not store
+        if length is not None:
+            self._repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
     def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
         super().__init__()
@@ -200,41 +211,67 @@ class Worktree(RootState):
         with self._lock:
             self._look()
             self._working.notice_scan(prefix)
-            staged = sorted(key for key in self._working.staged if key.startswith(prefix))
-            deleted = set(self._working.deleted)
+            staged = sorted(self._touched(prefix))
+            # Of what is staged, or is to expire otherwise, the tree does not say whether it is there.
+            hidden = {*self._working.deleted, *staged}
             root = self._tree
-        last = None
-        committed = (key for key, _ in tree.scan(self._repo.objects.node, root, prefix))
-        for key in merge(committed, staged):
-            if key != last and key not in deleted:
-                yield key
-            last = key
+            here = [key for key in staged if not self._working.timed.is_over(key)]
+        node = self._repo.objects.node
+        entries = tree.scan(node, root, prefix)
+        if tree.expires(node, root):
+            entries = ((key, entry) for key, entry in entries if not is_expired(entry))
+        return merge((key for key, _ in entries if key not in hidden), here)
 
     def count_keys(self, prefix: str) -> int:
         with self._lock:
             self._look()
             self._working.notice_scan(prefix)
-            count = tree.count_prefix(self._repo.objects.node, self._tree, prefix)
-            for key in self._working.staged:
-                if key.startswith(prefix) and not self._is_committed(key):
-                    count += 1
-            for key in self._working.deleted:
-                if key.startswith(prefix) and self._is_committed(key):
-                    count -= 1
+            node = self._repo.objects.node
+            over: set[str] = set()
+            if tree.expires(node, self._tree):
+                over.update(tree.expired(node, self._tree, expiry.now(), prefix))
+            count = tree.count_prefix(node, self._tree, prefix) - len(over)
+            if not (self._working.staged or self._working.deleted or self._working.timed.wanted):
+                return count
+            for key in self._touched(prefix):
+                count += not self._working.timed.is_over(key)
+            for key in {*self._touched(prefix), *self._working.deleted}:
+                if key.startswith(prefix) and key not in over:
+                    count -= tree.lookup(node, self._tree, key) is not None
             return count
 
-    def _is_committed(self, key: str) -> bool:
-        return tree.lookup(self._repo.objects.node, self._tree, key) is not None
+    def _touched(self, prefix: str) -> set[str]:
+        """The keys with this prefix that are there whatever the tree says, unless they have expired."""
+        touched = self._working.staged | self._working.timed.wanted.keys()
+        return {key for key in touched if key.startswith(prefix)}
 
     def describe_key(self, key: str) -> str:
         with self._lock:
             self._look()
-        if key in self._working.values:
+        if self._working.holds(key):
             return super().describe_key(key)
         entry = self._repo.entry(self._tree, key)
-        if entry is None:
+        if entry is None or key not in self:
             raise missing(key)
         return describe(entry)
+
+    # Expiry
+
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        key = check_key(key)
+        wanted = None if ttl is None else make_expiry(ttl, sliding=sliding)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            self._working.expire(key, wanted)
+
+    def expires(self, key: str) -> datetime | None:
+        key = check_key(key)
+        with self._lock:
+            if key not in self:
+                raise missing(key)
+            found = self._working.expiry(key, self._tree)
+        return None if found is None else found.moment
 
     # Committing
 
@@ -249,21 +286,26 @@ class Worktree(RootState):
         be stored, DetachedHead, StorageError. Whatever it raises, nothing was committed and everything is
         still staged.
         """
+        return self.commit_guarded(None, message, info)
+
+    def commit_guarded(self, guard: Guard | None, message: str, info: Mapping[str, Any]) -> Commit | None:
+        """As `commit`, if the guard allows it at the moment that the branch moves; it raises otherwise."""
         if self._running is not None and self._running.locked():
             raise InvalidInput(
                 "an update commits by itself, once its function has returned; leave commit() out"
             )
-        return self._commit_alone(message, info)
+        return self._commit_alone(guard, message, info)
 
     @alone
-    def _commit_alone(self, message: str, info: Mapping[str, Any]) -> Commit | None:
-        return self._commit(message, info)
+    def _commit_alone(self, guard: Guard | None, message: str, info: Mapping[str, Any]) -> Commit | None:
+        return self._commit(message, info, guard=guard)
 
     def _commit(
         self,
         message: str,
         info: Mapping[str, Any],
         depends_on: Callable[[str], bool] = lambda key: False,
+        guard: Guard | None = None,
     ) -> Commit | None:
         """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
         branch = self._own_branch()
@@ -292,6 +334,7 @@ class Worktree(RootState):
                         nodes,
                         working=self._working,
                         depends_on=depends_on,
+                        guard=guard,
                     )
                 except Exception:  # it did not land; of an interruption, one cannot know
                     self._in_flight = None
@@ -402,7 +445,10 @@ class Worktree(RootState):
         foreign: list[str] = []
         agreed: list[str] = []
         conflicts: list[str] = []
-        for key, _, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
+        at = microseconds(theirs.time)
+        for key, old, new in tree.diff(self._repo.objects.nodes, base.tree if base else None, theirs.tree):
+            if key in changes and new is None and is_expired(old, at):
+                continue  # removing what had expired changed nothing
             if key in changes:
                 (agreed if changes[key] == new else conflicts).append(key)
             else:
@@ -514,17 +560,23 @@ class Worktree(RootState):
                     except CannotLoad as error:
                         failures.append(error)
                         moved.discard(key)
-            self._unfinished.surely(partial(self._put_back, moved, moved & saved.keys(), restored))
+            back = {key: saved[key] for key in moved & saved.keys()}
+            self._unfinished.surely(partial(self._put_back, moved, back, restored))
             if failures:
                 raise failures[0]
 
-    def _put_back(self, moved: set[str], back: set[str], values: Mapping[str, Any]) -> None:
+    def _put_back(
+        self, moved: set[str], back: Mapping[str, Encoded | None], values: Mapping[str, Any]
+    ) -> None:
         self._working.forget(moved)
-        for key in back:
-            if key in values:
-                self._working.set(key, values[key])
-            else:
+        for key, encoded in back.items():
+            if encoded is None:
                 self._working.delete(key)
+                continue
+            self._working.set(key, values[key])
+            expiry = split_expiry(encoded.entry)[1]
+            if expiry != self._working.expiry(key, self._tree):
+                self._working.expire(key, expiry)
 
     def run_update(
         self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
@@ -597,7 +649,11 @@ class Worktree(RootState):
         return self._repo.resolve(rev, head=self._own_head())
 
     def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
-        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`."""
+        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`.
+
+        What has expired is not in the working state: it counts as removed since `old`, but not since HEAD, as
+        no commit is due for it.
+        """
         if new is not None:
             before = self._tree if old is None else self._trusted(self._resolve(old)).tree
             return self._repo.diff(before, self._trusted(self._resolve(new)).tree)
@@ -606,17 +662,23 @@ class Worktree(RootState):
             staged = self._compared(self._tree)
             changes, reader = dict(staged.changes), staged.reader()
             node = self._repo.objects.node
+            at = expiry.now()
             if old is None:
                 pairs = [
-                    KeyChange(key, tree.lookup(node, self._tree, key), data)
+                    KeyChange(key, None if is_expired(before, at) else before, data)
                     for key, data in sorted(changes.items())
+                    for before in (tree.lookup(node, self._tree, key),)
                 ]
+                pairs = [change for change in pairs if change.old != change.new]
             else:
                 before = self._trusted(self._resolve(old)).tree
                 moved = {
                     change.key: change for change in tree.diff(self._repo.objects.nodes, before, self._tree)
                 }
-                for key, data in changes.items():
+                for key, data in [
+                    *((key, None) for key in tree.expired(node, self._tree, at)),
+                    *changes.items(),
+                ]:
                     moved[key] = KeyChange(key, tree.lookup(node, before, key), data)
                 pairs = [change for _, change in sorted(moved.items()) if change.old != change.new]
         return self._repo.make_diff(pairs, reader)
@@ -821,4 +883,11 @@ def _clear(savepoints: Iterable[_Savepoint]) -> None:
 
 
 def _same(one: Encoded | None, other: Encoded | None) -> bool:
-    return (one and one.entry) == (other and other.entry)
+    """Whether the two are the same change. What slides is begun anew each time that one looks."""
+    if one is None or other is None:
+        return one is other
+    if one.entry == other.entry:
+        return True
+    (bare, expiry), (other_bare, other_expiry) = split_expiry(one.entry), split_expiry(other.entry)
+    slides = expiry is not None and other_expiry is not None and 0 < expiry.ttl == other_expiry.ttl
+    return bare == other_bare and (slides or expiry == other_expiry)

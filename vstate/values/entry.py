@@ -3,6 +3,7 @@
 An entry is `[ATOM, value]` for an atom, or `[codec, payload, size, type]`: the payload of PICKLE is a list
 of parts (the pickle, then its buffers), of BYTES and TEXT one part. A part is bytes when it is small enough
 to stand in the entry, else a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
+The entry of a key that expires has one more element, see `vstate.objects.expiry`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
+from vstate.objects.expiry import Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
@@ -66,23 +68,28 @@ class Decoded(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A decoded entry; `value` is the atom itself when `codec` is ATOM, and `parts` is empty then."""
+    """A decoded entry; `value` is the atom itself when `codec` is ATOM, and `parts` is empty then.
+
+    `expiry` says when the key expires, None if never.
+    """
 
     codec: int
     parts: tuple[Part, ...]
     size: int
     type: str
     value: Any = None
+    expiry: Expiry | None = None
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
         """The entry that `data` encodes; ValueError when it encodes none."""
         try:
+            data, expiry = split_expiry(data)
             fields = decode(data)
             if type(fields) is not list:
                 raise ValueError("an entry is a list")
             if len(fields) == 2 and fields[0] == ATOM and type(fields[1]) in _ATOMS:
-                return cls(ATOM, (), len(data), type(fields[1]).__name__, fields[1])
+                return cls(ATOM, (), len(data), type(fields[1]).__name__, fields[1], expiry)
             codec, payload, size, name = fields
             parts = tuple(map(_part, payload)) if codec == PICKLE else (_part(payload),)
         except TypeError as error:
@@ -91,7 +98,7 @@ class Entry(NamedTuple):
             raise ValueError("a malformed entry")
         if type(size) is not int or size != sum(map(_length, parts)):
             raise ValueError("the sizes of an entry's parts do not add up")
-        return cls(codec, parts, size, name)
+        return cls(codec, parts, size, name, None, expiry)
 
     @property
     def links(self) -> Iterator[Link]:

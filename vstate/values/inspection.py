@@ -53,8 +53,9 @@ def _text(data: bytes | bytearray) -> str:
 
 
 def describe(entry: Entry) -> str:
-    """The type and size of an entry's value, to be read: `list, 4.1 kB`."""
-    return f"{entry.type}, {size_text(entry.size)}"
+    """The type and size of an entry's value, to be read: `list, 4.1 kB`, and when its key expires, if it does."""
+    text = f"{entry.type}, {size_text(entry.size)}"
+    return text if entry.expiry is None else f"{text}, expires {entry.expiry}"
 
 
 def size_text(size: int) -> str:

@@ -24,9 +24,9 @@ GRACE = "1h"
         "vstate gc --keep-last 1000 main",
         "vstate gc --keep-since 30d main",
     ],
-    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds}: numbers of "
+    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, expired}: numbers of "
     "objects in use, removed and waiting for the grace period to end, of reflog lines removed, of commits where "
-    "a history was cut off; kept_by are branches that share commits with it, which were not cut off.",
+    "a history was cut off; kept_by are branches that share commits with it, which were not cut off; expired are branches that are gone.",
 )
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
 @click.option(
@@ -86,6 +86,9 @@ def gc(
     would = "would remove" if dry_run else "removed"
     objects = f"{report.removed:,} object{'' if report.removed == 1 else 's'}"
     out.line(f"{would} {objects}, {size_text(report.removed_bytes)}")
+    if report.expired:
+        over = "is over" if len(report.expired) == 1 else "are over"
+        out.line(f"{would} {safe(', '.join(report.expired))}, whose time {over}")
     if report.reflog_lines:
         out.line(
             f"{would} {report.reflog_lines:,} line{'' if report.reflog_lines == 1 else 's'} of the reflog"

@@ -26,18 +26,24 @@ Row = tuple[str, Entry | None]
 @command(
     "ls",
     examples=["vstate ls", "vstate ls -l", "vstate ls notes/", "vstate ls HEAD~10 notes/ -l"],
-    json="a list of {key, type, size in bytes}, sorted by key; type and size are null where they cannot be read.",
+    json="a list of {key, type, size in bytes}, sorted by key; type and size are null where they cannot be read. "
+    "A key that expires has expires, and ttl in seconds if a change begins the time anew.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("prefix", required=False, shell_complete=complete_key)
-@click.option("-l", "long", is_flag=True, help="With the size and the type of each value.")
+@click.option(
+    "-l", "long", is_flag=True, help="With the size and the type of each value, and when its key expires."
+)
 def ls(session: Session, rev: str | None, prefix: str | None, long: bool) -> None:
     """List the keys, all or those with a prefix.
 
-    The keys at REV (HEAD) that begin with PREFIX, sorted. A single argument that is no revision is a prefix.
+    The keys at REV (HEAD) that begin with PREFIX, sorted. A single argument that is no revision is a prefix. Keys
+    that have expired are shown only where REV is given: it holds them.
     """
-    commit, prefix = _wanted(session, "HEAD" if rev is None else rev, prefix)
+    commit, prefix, as_committed = _wanted(session, rev, prefix)
     rows = _rows(session, commit, prefix)
+    if not as_committed:
+        rows = ((key, entry) for key, entry in rows if entry is None or not _is_over(entry))
     if session.json:
         documents.write_array(session.out, (_document(row) for row in rows))
     elif long:
@@ -47,17 +53,20 @@ def ls(session: Session, rev: str | None, prefix: str | None, long: bool) -> Non
             session.out.line(safe(key))
 
 
-def _wanted(session: Session, rev: str, prefix: str | None) -> tuple[Commit, str]:
+def _wanted(session: Session, rev: str | None, prefix: str | None) -> tuple[Commit, str, bool]:
+    """The commit, the prefix, and whether that commit itself is asked for."""
+    if rev is None:
+        return session.repo.resolve("HEAD"), "", False
     if prefix is not None:
-        return session.repo.resolve(rev), prefix
+        return session.repo.resolve(rev), prefix, True
     found = session.try_resolve(rev)
     if isinstance(found, Commit):
-        return found, ""
+        return found, "", True
     head = session.try_resolve("HEAD")
     if not isinstance(head, Commit):
         raise found
     if next(tree.scan(session.repo.objects.node, head.tree, rev), None) is not None:
-        return head, rev
+        return head, rev, False
     raise NotFound(f"{found}; and no key of HEAD begins so", name=rev)
 
 
@@ -82,4 +91,14 @@ def _print_long(session: Session, rows: Iterable[Row]) -> None:
         for (key, entry), kind in zip(batch, types, strict=True):
             size = "?" if entry is None else size_text(entry.size)
             gap = " " * max(width - cell_len(kind), 0)
-            session.out.line((f"{size:>9}  {kind}{gap}  ", "dim"), safe(key))
+            session.out.line((f"{size:>9}  {kind}{gap}  ", "dim"), safe(key), (_expiry(entry), "dim"))
+
+
+def _is_over(entry: Entry) -> bool:
+    return entry.expiry is not None and entry.expiry.is_over
+
+
+def _expiry(entry: Entry | None) -> str:
+    if entry is None or entry.expiry is None:
+        return ""
+    return f"  {'expired' if entry.expiry.is_over else 'expires'} {entry.expiry}"

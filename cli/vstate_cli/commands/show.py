@@ -11,7 +11,7 @@ from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.values.inert import plain
-from vstate.values.inspection import size_text
+from vstate.values.inspection import describe
 from vstate_cli import documents, render
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command, complete_key, complete_revision_or_key
@@ -128,7 +128,7 @@ def _show_value(session: Session, commit: Commit, key: str) -> None:
         documents.write(out, document | ({} if reason is None else {"error": reason}))
         return
     if out.is_terminal or reason is not None:
-        what = f"{entry.type}, {size_text(entry.size)}, at {commit.short}"
+        what = f"{describe(entry)}, at {commit.short}"
         out.line((safe(key), "bold"), (f"  {safe(what)}", "dim"))
     if reason is not None:
         out.line((f"({safe(reason)})", "yellow"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects import tree
+from vstate.objects import expiry, tree
 from vstate.objects.ids import ObjectId
 from vstate.repo.refs import HEADS, TAGS
 from vstate.repo.repository import Repository
@@ -49,7 +49,9 @@ def status(session: Session, timeout: float) -> None:
     commit = None if head.commit is None else repo.resolve(head.commit)
     commits, all_commits = _count("commits", _reachable(repo, starts), timeout)
     objects, all_objects = _count("objects", repo.store.keys(OBJECT_PREFIX), timeout)
-    keys = tree.count(repo.objects.node, None if commit is None else commit.tree)
+    root = None if commit is None else commit.tree
+    over = tree.expired(repo.objects.node, root, expiry.now())
+    keys = tree.count(repo.objects.node, root) - sum(1 for _ in over)
     size = _size(Path(repo.store.location))
     at_least = [name for name, done in (("commits", all_commits), ("objects", all_objects)) if not done]
     numbers = {

@@ -1,0 +1,73 @@
+"""What the commands show of keys that expire."""
+
+from collections.abc import Iterator
+
+import pytest
+from clock import Time, standing_still
+
+from vstate import Disk, Versioned
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+@pytest.fixture
+def command(empty, time: Time):
+    """The command on a store with a key that expires at 9:01, one that slides and does at 10:00, and one more."""
+    with Versioned(Disk(empty.store, durability="process")) as state:
+        state["code"], state["session"], state["user"] = 1234, {"n": 1}, "ada"
+        state.expire("code", 60)
+        state.expire("session", 3600, sliding=True)
+        state.commit("in")
+    return empty
+
+
+def test_ls_shows_when(command, time: Time) -> None:
+    """-l and --json say when each key expires; what has expired is only in the commit, when that is named."""
+    code, session, user = command("ls", "-l").splitlines()
+    assert code.endswith("code  expires 2026-11-21 09:01:00")
+    assert session.endswith("session  expires 2026-11-21 10:00:00, 1:00:00 after each change")
+    assert user.endswith("user")
+    listed = {document.pop("key"): document for document in command.json("ls")}
+    assert listed["code"] == {"type": "int", "size": 5, "expires": "2026-11-21T09:01:00+00:00"}
+    assert listed["session"]["ttl"] == 3600
+    assert listed["user"].keys() == {"type", "size"}
+    assert command.json("status")["keys"] == 3
+    time.pass_(60)
+    assert command("ls").split() == ["session", "user"]
+    assert command("ls", "c").split() == []
+    assert command("ls", "HEAD").split() == ["code", "session", "user"]
+    assert "code  expired 2026-11-21 09:01:00" in command("ls", "-l", "HEAD")
+    assert command.json("status")["keys"] == 2
+
+
+def test_what_a_commit_did(command, time: Time) -> None:
+    """Another time is a change of the key, which show, diff and log tell."""
+    with Versioned(Disk(command.store, durability="process")) as state:
+        state.expire("user", 7200)
+        state.commit("out")
+    assert "user  str, 6 B, expires 2026-11-21 11:00:00" in command("show")
+    assert (
+        command.json("diff", "HEAD~1", "HEAD")["changes"][0]["new"]["expires"] == "2026-11-21T11:00:00+00:00"
+    )
+    assert command("show", "user").strip() == "'ada'"
+    assert command.json("show", "user")["expires"] == "2026-11-21T11:00:00+00:00"
+    assert "~user" in command("log", "-n", "1")
+    assert "nothing is damaged" in command("fsck")
+
+
+def test_a_branch_whose_time_is_over(command, time: Time) -> None:
+    """It is in no list, and gc says that it has removed it."""
+    with Versioned(Disk(command.store, durability="process"), branch="guest", ttl=60) as state:
+        state["k"] = 1
+        state.commit()
+    assert "guest" in command("branch")
+    time.pass_(60)
+    assert "guest" not in command("branch")
+    assert "no revision 'guest'" in command.fails("log", "guest")
+    assert command.json("gc", "--dry-run")["expired"] == ["guest"]
+    assert "removed guest, whose time is over" in command("gc")
+    assert "nothing is damaged" in command("fsck")

@@ -1,0 +1,326 @@
+"""`vstate clone`, `push`, `pull`, `fetch` and `remote`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from vstate_cli import output
+from vstate_cli.app import cli
+
+from vstate import Disk, Versioned
+from vstate.repo import Repository
+
+COMMAND = [sys.executable, "-m", "vstate_cli"]
+
+
+@pytest.fixture
+def copy(vstate, tmp_path):
+    """The command, on a clone of the store."""
+    vstate("clone", str(vstate.store), str(tmp_path / "copy"))
+    return type(vstate)(tmp_path / "copy")
+
+
+def change(store, message="change", branch="main", **values):
+    with Versioned(Disk(store, durability="process"), branch=branch) as state:
+        state.update(values)
+        return state.commit(message)
+
+
+def refs(store):
+    with Disk(store) as disk:
+        return {name: str(oid) for name, oid in Repository(disk).refs.all().items()}
+
+
+# clone
+
+
+def test_clone(vstate, store, tmp_path):
+    """Branches and tags, with a remote for the rest."""
+    text = vstate("clone", str(store), str(tmp_path / "copy")).splitlines()
+    assert text[0] == f"Cloned into {tmp_path / 'copy'}."
+    assert text[1].startswith("wrote ")
+    assert any(line.startswith("  created   tags/v1  ") for line in text)
+    copied = refs(tmp_path / "copy")
+    assert {name: copied[name] for name in refs(store)} == refs(store)
+    assert copied["remotes/origin/what-if"] == copied["heads/what-if"]
+    copy = type(vstate)(tmp_path / "copy")
+    assert copy("remote") == f"origin  {store}\n"
+    assert "(HEAD -> main, origin/main)" in copy("log", "-n", "1", "--oneline")
+    assert copy("show", "HEAD", "plan") == vstate("show", "HEAD", "plan")
+    assert "in use" in vstate.fails("clone", str(store), str(tmp_path / "copy"))
+    assert refs(tmp_path / "copy") == copied
+
+
+def test_clone_json(vstate, store, tmp_path):
+    """The document has every ref."""
+    document = vstate.json("clone", str(store), str(tmp_path / "copy"))
+    assert set(document) == {"refs", "objects", "bytes", "seconds"}
+    assert {ref["name"]: ref["status"] for ref in document["refs"]} == dict.fromkeys(
+        ["heads/main", "heads/what-if", "remotes/origin/main", "remotes/origin/what-if", "tags/v1"], "created"
+    )
+    assert sum(ref["objects"] for ref in document["refs"]) == document["objects"] > 10
+
+
+def test_clone_of_nothing(vstate, tmp_path):
+    """It is said, and nothing is made."""
+    vstate.fails("clone", str(tmp_path / "nowhere"), str(tmp_path / "copy"))
+    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_no_password_is_kept_or_shown(vstate, tmp_path):
+    """By clone and by remote; a variable that is not set is named."""
+    for arguments in (
+        ["clone", "redis://:hunter2@host", str(tmp_path / "c")],
+        ["remote", "add", "o", "redis://:hunter2@h"],
+    ):
+        message = vstate.fails(*arguments)
+        assert "${NAME}" in message
+        assert "hunter2" not in message
+    vstate("remote", "add", "o", "redis://:${NO_SUCH_VARIABLE}@host")
+    assert "NO_SUCH_VARIABLE, which is not set" in vstate.fails("fetch", "o")
+
+
+# push
+
+
+def test_push_without_arguments_goes_to_origin(copy, store):
+    """HEAD's branch; later there is nothing more to do."""
+    head = change(copy.store, extra=1)
+    text = copy("push").splitlines()
+    assert text[0].startswith("sent ")
+    assert text[1].startswith(f"  moved     heads/main  {head.short} from ")
+    assert refs(store)["heads/main"] == refs(copy.store)["remotes/origin/main"] == head.id
+    assert copy("push").splitlines()[1].startswith("  unchanged heads/main")
+    assert copy.json("push")["objects"] == 0
+
+
+def test_push_is_refused_where_commits_would_be_lost(copy, store, vstate):
+    """It says what to do; --force does it, and the reflog there knows what was there."""
+    theirs = change(store, theirs=1)
+    change(copy.store, ours=1)
+    message = copy.fails("push")
+    assert "`vstate pull`" in message
+    assert "--force" in message
+    assert refs(store)["heads/main"] == theirs.id
+    assert "forced    heads/main" in copy("push", "--force")
+    assert refs(store)["heads/main"] == refs(copy.store)["heads/main"]
+    assert vstate("log", "main@{1}", "-n", "1", "--oneline").startswith(theirs.short)
+
+
+def test_push_tags_branches_and_deletions(copy, store):
+    """To origin by name, several at once."""
+    copy("tag", "v2", "HEAD~1")
+    copy("branch", "more")
+    names = {
+        ref["name"]: ref["status"] for ref in copy.json("push", "origin", "more", "main", "--tags")["refs"]
+    }
+    assert names == {
+        "heads/more": "created",
+        "heads/main": "unchanged",
+        "tags/v1": "unchanged",
+        "tags/v2": "created",
+    }
+    assert "deleted   heads/more" in copy("push", "origin", "--delete", "more")
+    assert set(refs(store)) == {"heads/main", "heads/what-if", "tags/v1", "tags/v2"}
+    assert "remotes/origin/more" not in refs(copy.store)
+    assert "HEAD is on branch 'main'" in copy.fails("push", "-d", "main")
+
+
+def test_push_to_a_path(vstate, store, tmp_path):
+    """A store that is not there is made only with --create."""
+    place = tmp_path / "backup"
+    assert "did you mean" not in vstate.fails("push", str(place))
+    assert not place.exists()
+    assert "created   heads/main" in vstate("push", str(place), "--create")
+    assert refs(place) == {"heads/main": refs(store)["heads/main"]}
+    assert "is no remote and no store; a branch is named behind the remote" in vstate.fails("push", "what-if")
+    assert "no remote; `vstate remote add origin URL`" in vstate.fails("push")
+
+
+# pull
+
+
+def test_pull_goes_ahead(copy, store):
+    """As far as nothing has to be merged."""
+    theirs = change(store, theirs=1)
+    text = copy("pull").splitlines()
+    assert "  moved     remotes/origin/main" in text[1]
+    assert text[2] == f"main: fast-forward at {theirs.short}: 1 key"
+    assert copy("pull").splitlines()[2].startswith("main: up-to-date")
+    assert refs(copy.store)["heads/main"] == theirs.id
+
+
+def test_pull_merges_by_key(copy, store):
+    """With two parents, and nothing lost."""
+    change(store, theirs=1)
+    change(copy.store, ours=1)
+    document = copy.json("pull")
+    assert document["branches"] == [
+        {
+            "name": "main",
+            "strategy": "merge",
+            "commit": refs(copy.store)["heads/main"],
+            "merged_keys": ["theirs"],
+        }
+    ]
+    assert document["fetched"][0]["refs"][0]["name"] == "remotes/origin/main"
+    assert copy("log", "-n", "1", "--oneline").rstrip().endswith("Merge origin/main into main  +1")
+    assert "theirs" in copy("ls")
+
+
+def test_pull_makes_a_branch(copy, store):
+    """That is not here, without moving HEAD."""
+    change(store, branch="new", a=1)
+    copy("pull", "origin", "new")
+    assert refs(copy.store)["heads/new"] == refs(store)["heads/new"]
+    assert copy.json("status")["branch"] == "main"
+    assert "has no branch 'newer'" in copy.fails("pull", "origin", "newer")
+
+
+class Loaded:
+    """Says so if it is unpickled."""
+
+    def __reduce__(self):
+        return (print, ("UNPICKLED",))
+
+
+@pytest.mark.parametrize("policy", [None, "counter", "union", "append", "deep", "text", "os.path:join"])
+def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
+    """A key that both sides changed, and whose policy needs the values, is left to Python; it says so in a line."""
+    for place, value in ((store, [Loaded(), 1]), (copy.store, [Loaded(), 2])):
+        with Versioned(Disk(place, durability="process"), branch="main") as state:
+            state["messages"] = value
+            state.commit("change")
+            if policy is not None and ":" not in policy:
+                state.set_policy("", policy)
+            elif policy is not None:
+                state.set_policy("", os.path.join)
+    before = refs(copy.store)["heads/main"]
+    imported = []
+    monkeypatch.setattr("importlib.import_module", lambda name: imported.append(name))
+    message = copy.fails("pull")
+    assert "'messages'" in message
+    assert "pull in Python, with Versioned(STORE, branch='main').pull()" in message
+    assert "UNPICKLED" not in capfd.readouterr().out
+    assert imported == []
+    assert refs(copy.store)["heads/main"] == before
+    assert refs(copy.store)["remotes/origin/main"] == refs(store)["heads/main"]
+
+
+@pytest.mark.parametrize("policy", ["ours", "theirs", "newest"])
+def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy):
+    """That takes no value."""
+    change(store, text="theirs")
+    change(copy.store, text="ours")
+    with Versioned(Disk(copy.store), branch="main") as state:
+        state.set_policy("text", policy)
+    assert copy.json("pull")["branches"][0]["strategy"] == "merge"
+    assert ("theirs" if policy == "theirs" else "ours") in copy("show", "HEAD", "text")
+
+
+# fetch
+
+
+def test_fetch_moves_no_branch(copy, store, vstate):
+    """What came can be looked at by the remote's name."""
+    theirs = change(store, theirs=1)
+    before = refs(copy.store)
+    text = copy("fetch").splitlines()
+    assert text[0].startswith("received ")
+    assert len(text) == 3
+    after = refs(copy.store)
+    assert after == before | {"remotes/origin/main": theirs.id}
+    assert "theirs" in copy("diff", "main", "origin/main", "--stat")
+    assert copy.json("fetch", "origin", "what-if")["refs"][0]["status"] == "unchanged"
+    vstate("tag", "v9")
+    assert "created   tags/v9" in copy("fetch", "--tags")
+
+
+def test_fetch_from_a_path(copy, tmp_path, store):
+    """Nothing leads to it here."""
+    change(store, branch="new", a=1)
+    assert "fetched   heads/new" in copy("fetch", str(store), "new")
+    assert "heads/new" not in refs(copy.store)
+
+
+# remote
+
+
+def test_remote_adds_lists_and_removes(vstate, tmp_path, monkeypatch):
+    """A path becomes an absolute one."""
+    assert vstate("remote") == ""
+    monkeypatch.chdir(tmp_path)
+    assert vstate("remote", "add", "backup", "there") == f"Added the remote backup, {tmp_path / 'there'}.\n"
+    vstate("remote", "add", "origin", "redis://:${PASSWORD}@host/0")
+    assert vstate("remote", "list").splitlines() == [
+        f"backup  {tmp_path / 'there'}",
+        "origin  redis://:${PASSWORD}@host/0",
+    ]
+    assert vstate.json("remote")[0] == {"name": "backup", "url": str(tmp_path / "there")}
+    assert vstate.json("remote", "remove", "backup") == {"name": "backup", "url": str(tmp_path / "there")}
+    assert "no remote 'backup'; did you mean: origin?" in vstate.fails("remote", "remove", "backup")
+    assert "already" in vstate.fails("remote", "add", "origin", "/x")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["add"], ["add", "name"], ["list", "name"], ["remove"], ["remove", "name", "url"], ["rename"]],
+)
+def test_remote_used_wrongly(vstate, arguments):
+    """Exit 2."""
+    assert vstate.run("remote", *arguments).exit_code == 2
+
+
+# In a shell
+
+
+def test_completion_offers_remotes_and_their_branches(copy, monkeypatch):
+    """Behind push the remotes, behind show the revisions."""
+    for words, expected in (("push o", "origin"), ("show origin/w", "origin/what-if")):
+        environment = {
+            "_VSTATE_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"vstate -s {copy.store} {words}",
+            "COMP_CWORD": "4",
+        }
+        result = CliRunner(env=environment).invoke(cli, prog_name="vstate")
+        assert result.stdout == f"plain,{expected}\n"
+
+
+def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
+    """It is told what they are at."""
+    told = []
+    monkeypatch.setattr(output.Bar, "__call__", lambda bar, what, count, total=None: told.append(what))
+    for number, arguments in enumerate(
+        [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
+    ):
+        change(copy.store if arguments[0] == "push" else store, extra=number)
+        told.clear()
+        copy(*arguments)
+        assert {"finding commits", "copying"} <= set(told), arguments
+        if arguments[0] == "fetch":
+            copy("pull")
+
+
+def test_a_real_process(environment, store, tmp_path):
+    """Clone, change, push, as one would type it."""
+    subprocess.run(
+        [*COMMAND, "clone", str(store), "work"],
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    head = change(tmp_path / "work", extra=1)
+    done = subprocess.run(
+        [*COMMAND, "-s", "work", "push", "--json"],
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    assert done.stderr == b""
+    assert json.loads(done.stdout)["refs"][0]["new"] == head.id == refs(store)["heads/main"]

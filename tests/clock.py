@@ -1,0 +1,47 @@
+"""A clock that tests put forward: by it keys and branches expire, and commits are dated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import pytest
+
+from vstate.objects import expiry
+from vstate.repo import commits
+
+BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+class Time:
+    """What time it is; `pass_` lets some of it go by."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def pass_(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    @property
+    def now(self) -> datetime:
+        return BEGIN + timedelta(seconds=self.seconds)
+
+    def after(self, seconds: float) -> datetime:
+        return self.now + timedelta(seconds=seconds)
+
+
+@contextmanager
+def standing_still() -> Iterator[Time]:
+    """Within it, time passes only when the test says so."""
+    time = Time()
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return time.now
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(expiry, "now", lambda: round(time.now.timestamp() * 1_000_000))
+        patched.setattr(commits, "datetime", Clock)
+        yield time

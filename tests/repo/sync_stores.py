@@ -1,0 +1,105 @@
+"""Stores that tests of sync look into: what is asked of them, and at which moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+
+from vstate import KVStore, Memory
+from vstate.repo import Repository
+from vstate.repo.clone import clone
+from vstate.repo.sync import SyncReport
+from vstate.testing import Faulty
+
+
+def push(source: KVStore, target: KVStore, *branches: str, **options: object) -> SyncReport:
+    return Repository(source).push(target, branches or None, **options)  # type: ignore[arg-type]
+
+
+def statuses(report: SyncReport) -> dict[str, str]:
+    return {ref.name: ref.status for ref in report.refs}
+
+
+def cloned(store: KVStore) -> Memory:
+    """A copy of a store."""
+    target = Memory()
+    clone(store, target)
+    return target
+
+
+class Counted(Faulty):
+    """Counts the calls, the bytes that are read and written, and the keys of which it is asked whether they are there."""
+
+    def __init__(self, store: KVStore) -> None:
+        super().__init__(store)
+        self.read = self.written = self.asked = 0
+
+    def get(self, key: str) -> bytes | None:
+        value = super().get(key)
+        self.read += len(value or b"")
+        return value
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        found = super().get_many(keys)
+        self.read += sum(map(len, found.values()))
+        return found
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        keys = list(keys)
+        self.asked += len(keys)
+        return super().present(keys)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        for key, value in super().items(prefix):
+            self.read += len(key) + len(value)
+            yield key, value
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        for key in super().keys(prefix):
+            self.read += len(key)
+            yield key
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        self.written += sum(map(len, items.values()))
+        super().set_many(items)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        self.written += sum(len(value or b"") for value in writes.values())
+        return super().transact(writes, expected)
+
+
+class Torn(Faulty):
+    """A store without transactions, of whose `set_many` that fails every second row is written all the same."""
+
+    def __init__(self, store: KVStore, fail_at: int, rest: int) -> None:
+        super().__init__(store, fail_at, atomic=False)
+        self._rest = rest
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        if len(self.calls) + 1 == self.fail_at:
+            self.store.set_many({key: items[key] for key in list(items)[self._rest :: 2]})
+        super().set_many(items)
+
+
+class Hooked(Faulty):
+    """Calls `before(key)` before each key of the ones that are written, or asked for by `present`."""
+
+    def __init__(self, store: KVStore, before: Callable[[str], object], *, atomic: bool = True) -> None:
+        super().__init__(store, atomic=atomic)
+        self._before = before
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        keys = list(keys)
+        found = super().present(keys)
+        for key in keys[-1:]:
+            self._before(key)
+        return found
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        for key in list(items)[:1]:
+            self._before(key)
+        super().set_many(items)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        for key in expected:
+            self._before(key)
+        return super().transact(writes, expected)

@@ -1,0 +1,300 @@
+"""Branches that expire: gone at once, begun anew by whoever opens them, and removed by gc with all that they held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from clock import Time, standing_still
+
+from vstate import (
+    Disk,
+    InvalidInput,
+    KVStore,
+    Memory,
+    NotFound,
+    RefMoved,
+    StoreUnavailable,
+    UnsupportedFormat,
+    Versioned,
+)
+from vstate.repo import Repository, commits
+from vstate.testing import Faulty
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+@pytest.fixture(params=["memory", "disk", "without transactions"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
+    if request.param == "disk":
+        with Disk(tmp_path / "store", durability="process") as disk:
+            yield disk
+    else:
+        yield Memory() if request.param == "memory" else Faulty(Memory(), atomic=False)
+
+
+def session(store: KVStore, *, sliding: bool = False) -> Versioned:
+    return Versioned(store, branch="session", ttl=60, sliding=sliding)
+
+
+def committed(state: Versioned, **values: object) -> Versioned:
+    state.update(values)
+    assert state.commit("set") is not None
+    return state
+
+
+def objects(store: KVStore) -> int:
+    return len(list(store.keys("o/")))
+
+
+def whole(store: KVStore) -> None:
+    report = Repository(store).fsck()
+    assert report.ok, str(report)
+    assert report.foreign == 0
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) -> None:
+    """It is in no list, no revision leads to it, and who opens it begins a new, empty one."""
+    main = committed(Versioned(store), main=1)
+    state = committed(session(store, sliding=sliding), k=[1])
+    time.pass_(59)
+    assert Versioned(store, branch="session")["k"] == [1]
+    assert list(main.branches()) == ["main", "session"]
+    time.pass_(1)
+    repo = Repository(store)
+    assert list(main.branches()) == list(repo.branches()) == ["main"]
+    assert list(repo.refs.all()) == ["heads/main"]
+    for read in (
+        lambda: repo.resolve("session"),
+        lambda: repo.resolve("heads/session"),
+        lambda: repo.branch("session"),
+        lambda: main.switch("session"),
+        lambda: main.merge("session"),
+        lambda: main.delete_branch("session"),
+    ):
+        with pytest.raises(NotFound):
+            read()
+    whole(store)
+    new = Versioned(store, branch="session")
+    assert new.head is None
+    assert len(new) == 0
+    state["late"] = 1
+    with pytest.raises(RefMoved, match="gone: deleted, or expired"):
+        state.commit()
+    assert list(main.branches()) == ["main"]
+    committed(new, k="new")
+    assert dict(Versioned(store, branch="session")) == {"k": "new"}
+    assert new.head.parents == ()
+    time.pass_(1e6)
+    assert dict(Versioned(store, branch="session")) == {"k": "new"}  # nobody has said that this one expires
+    whole(store)
+
+
+def test_a_fixed_time_ends_once(store: KVStore, time: Time) -> None:
+    """Commits do not put it off, whether their handle was given the time or not."""
+    state = committed(session(store), n=1)
+    for number in range(5):
+        time.pass_(11)
+        committed(state, n=number + 10)
+        committed(Versioned(store, branch="session"), other=number)
+        state = session(store)
+    time.pass_(5)
+    assert "session" not in Repository(store).branches()
+
+
+def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -> None:
+    """Whoever moves the branch, and however; reading does not count, nor a commit of nothing."""
+    state = committed(session(store, sliding=True), n=1)
+    plain = Versioned(store, branch="session")
+    moves: list[Callable[[], object]] = [
+        lambda: committed(state, n=2),
+        lambda: committed(plain, m=1),  # it was opened before
+        lambda: Repository(store).rollback("session", "session~1"),
+        lambda: Versioned(store, branch="session").reset("session~1"),
+        lambda: Versioned(store, branch="session").undo(),
+        lambda: session(store).update(lambda now: now.__setitem__("n", 5)),
+        lambda: Repository(store).rename_branch("session", "other"),
+        lambda: Repository(store).rename_branch("other", "session"),
+    ]
+    for move in moves:
+        time.pass_(59)
+        move()
+        plain.refresh() if "session" in plain.branches() else None
+    time.pass_(59)
+    assert Versioned(store, branch="session").commit() is None
+    assert Versioned(store, branch="session")["n"] == 5
+    time.pass_(1)
+    assert Repository(store).branches() == {}
+
+
+def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
+    """It is given a time by the next commit of a handle with one; others learn of it when the branch moves."""
+    plain = committed(Versioned(store, branch="session"), n=1)
+    given = session(store, sliding=True)
+    time.pass_(1000)
+    committed(given, n=2)
+    time.pass_(59)
+    committed(plain, m=1)  # made on what was before, merged
+    time.pass_(59)
+    assert dict(Versioned(store, branch="session")) == {"n": 2, "m": 1}
+    time.pass_(1)
+    assert Repository(store).branches() == {}
+
+
+def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
+    """Branch, row, policies, reflog and objects go in one gc; other branches that share some keep it."""
+    main = committed(Versioned(store), main=1)
+    before = objects(store)
+    state = committed(session(store), big=["x" * 3000, 1])
+    state.set_policy("big", "union")
+    for number in range(5):
+        committed(state, n=number)
+    main.create_branch("fork", at="session~2")
+    time.pass_(60)
+    dry = main.repo.gc(dry_run=True, grace="0")
+    report = main.repo.gc(grace="0")
+    main.repo.gc(grace="0")  # what was set aside, where there are no transactions
+    assert dry.expired == report.expired == ("session",)
+    assert dry.removed == report.removed or not store.transactional
+    left = [key for key, _ in store.items() if "session" in key]
+    assert left == []
+    fork = Versioned(store, branch="fork")
+    assert (fork["n"], fork["big"]) == (2, ["x" * 3000, 1])
+    whole(store)
+    main.delete_branch("fork")
+    main.repo.gc(keep_reflog="0", grace="0")
+    main.repo.gc(keep_reflog="0", grace="0")
+    assert objects(store) == before
+    whole(store)
+
+
+def test_gc_after_it_was_begun_anew(store: KVStore, time: Time) -> None:
+    """What the old branch of that name held goes, though the new one is there; its reflog stays."""
+    committed(session(store), big="x" * 3000)
+    only_old = objects(store)
+    time.pass_(60)
+    state = committed(session(store), k=1)
+    committed(state, k=2)
+    assert objects(store) > only_old
+    actions = [line.action for line in state.repo.refs.reflog("heads/session")]
+    assert actions[:2] == ["commit: set"] * 2
+    assert "branch: expired" in actions
+    whole(store)
+    report = state.repo.gc(grace="0")
+    state.repo.gc(grace="0")
+    assert report.expired == ()
+    lines = list(state.repo.refs.reflog("heads/session"))
+    assert [line.action for line in lines] == ["commit: set"] * 2
+    assert lines[-1].old is None
+    assert objects(store) == 4
+    assert state.undo()
+    assert state["k"] == 1
+    whole(store)
+    time.pass_(60)
+    assert state.repo.branches() == {}
+
+
+def test_head_on_an_expired_branch(store: KVStore, time: Time) -> None:
+    """HEAD stays on its name, as in a new store, and fsck is content before and after gc."""
+    state = committed(session(store), k=1)
+    state.repo.checkout("session")
+    time.pass_(60)
+    assert Versioned(store).head is None
+    assert Versioned(store).branch == "session"
+    whole(store)
+    state.repo.gc(grace="0")
+    whole(store)
+    again = committed(Versioned(store), new=1)
+    assert dict(again) == {"new": 1}
+    whole(store)
+
+
+def test_what_it_refuses() -> None:
+    """A time needs a branch that is named, and has to be one."""
+    for options in ({"ttl": 5}, {"sliding": True, "branch": "b"}, {"ttl": 0, "branch": "b"}):
+        with pytest.raises(InvalidInput):
+            Versioned(**options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Versioned(branch="b", ttl="5")  # type: ignore[arg-type]
+    assert Versioned(branch="b", ttl=timedelta(days=1)).branch == "b"
+
+
+def test_older_programs_refuse_such_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would not know that the branch expires."""
+    store = Memory()
+    committed(Versioned(store, branch="b"), k=1)
+    assert store.get("format") == b"1"
+    committed(session(store), k=1)
+    assert store.get("format") == b"3"
+    monkeypatch.setattr(commits, "FORMAT", 2)
+    with pytest.raises(UnsupportedFormat):
+        Versioned(store)
+
+
+def test_a_damaged_row(time: Time) -> None:
+    """Nothing is lost by it: the branch stays, and fsck tells and mends it."""
+    store = Memory()
+    state = committed(session(store), k=1)
+    store.set("expiry/heads/session", b"\x00" + (store.get("expiry/heads/session") or b""))
+    time.pass_(60)
+    assert Versioned(store, branch="session")["k"] == 1
+    report = state.repo.fsck()
+    assert [damage.kind for damage in report.damage] == ["expiry"]
+    assert state.repo.fsck(repair=True).ok
+    assert Versioned(store, branch="session")["k"] == 1
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("what", ["begun anew", "gc", "slides"])
+def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
+    """At whatever call the store fails: an expired branch never comes back, and a new one is not taken for expired."""
+    number = 0
+    while True:
+        number += 1
+        with standing_still() as time:
+            memory = Memory()
+            committed(Versioned(memory), main=1)
+            committed(session(memory, sliding=what == "slides"), old=1)
+            time.pass_(30 if what == "slides" else 60)
+            store = Faulty(memory, atomic=atomic)
+            state = Versioned(store, branch="session")
+            store.calls.clear()
+            store.fail_at, store.after = number, after
+            failed = True
+            try:
+                if what == "gc":
+                    state.repo.gc(grace="0")
+                else:
+                    committed(state, new=1)
+                failed = False
+            except StoreUnavailable:
+                pass
+            if what == "slides":
+                shown = dict(Versioned(memory, branch="session"))
+                assert shown in ({"old": 1}, {"old": 1, "new": 1})
+                assert failed or "new" in shown
+                time.pass_(40)
+                assert failed or "new" in Versioned(memory, branch="session")
+            else:
+                shown = dict(Versioned(memory, branch="session"))
+                assert shown in ({}, {"new": 1})
+                if not failed and what == "begun anew":
+                    assert shown == {"new": 1}
+                store.fail_at = None
+                committed(Versioned(store, branch="session"), newer=2)
+                Repository(store).gc(grace="0")
+                Repository(store).gc(grace="0")
+                assert "old" not in Versioned(memory, branch="session")
+                assert Versioned(memory, branch="session")["newer"] == 2
+            whole(Faulty(memory, atomic=atomic))
+        if number > len(store.calls) and not failed:
+            break
+    assert number >= 3

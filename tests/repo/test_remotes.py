@@ -1,0 +1,241 @@
+"""Remotes: names for other stores, URLs without secrets in them, and what is known of their branches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundle_files import chain, refs_of, whole
+from sync_stores import cloned
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
+from vstate.repo import Repository
+from vstate.repo.remotes import Remotes, absolute, expanded
+
+# Names and URLs
+
+
+def test_remotes_are_added_listed_and_removed() -> None:
+    """By names that are free; removing one forgets where its branches were, and nothing else."""
+    store, other = Memory(), Memory()
+    chain(other, 2)
+    repo = Repository(store)
+    assert repo.remotes.add("b", "redis://host/0") == "redis://host/0"
+    repo.remotes.add("a", "/there")
+    assert repo.remotes.list() == {"a": "/there", "b": "redis://host/0"}
+    with pytest.raises(AlreadyExists):
+        repo.remotes.add("a", "/elsewhere")
+    for name in ("a", "b"):
+        repo.fetch(other, remote=name)
+    assert repo.remotes.remove("a") == "/there"
+    assert repo.remotes.list() == {"b": "redis://host/0"}
+    assert set(refs_of(store)) == {"remotes/b/main"}
+    with pytest.raises(NotFound, match="no remote 'a'; did you mean: b"):
+        repo.remotes.remove("a")
+
+
+def test_the_default_is_origin_or_the_only_one() -> None:
+    """Otherwise one has to be named."""
+    remotes = Remotes(Memory())
+    with pytest.raises(NotFound, match="vstate remote add origin URL"):
+        remotes.default()
+    remotes.add("one", "/one")
+    assert remotes.default() == "one"
+    remotes.add("two", "/two")
+    with pytest.raises(InvalidInput, match="did you mean: one, two"):
+        remotes.default()
+    remotes.add("origin", "/o")
+    assert remotes.default() == "origin"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "HEAD", "-x", "a..b"])
+def test_names_of_remotes_are_checked(name: str) -> None:
+    """As those of branches are, without a slash: `origin/main` has to be told apart."""
+    with pytest.raises(InvalidInput, match="no name for a remote"):
+        Remotes(Memory()).add(name, "/there")
+    with pytest.raises(InvalidInput):
+        store = Memory()
+        chain(store, 1)
+        Repository(Memory()).fetch(store, remote=name or " ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hunter2@host/0",
+        "redis://user:hunter2@host:6379/0",
+        "redis://user:hun/ter2@host",
+        "encrypted:redis://:hunter2@host?key_file=k",
+        "cache:prefixed:a:redis://:hunter2@host",
+        "postgresql://user@host/db?password=hunter2",
+        "postgresql://user@host/db?sslmode=off&%70assword=hunter2",
+        "postgresql://${USER}:hunter2@host/db",
+        "redis://:${PASSWORD}hunter2@host/0",
+        "s3://bucket/prefix?aws_secret_access_key=hunter2",
+        "s3://bucket?region=eu&session_token=hunter2",
+    ],
+)
+def test_a_password_is_not_kept(url: str) -> None:
+    """The error says what to do instead, and does not show it."""
+    store = Memory()
+    with pytest.raises(InvalidInput, match=r"\$\{NAME\}") as caught:
+        Remotes(store).add("origin", url)
+    assert "hunter2" not in str(caught.value)
+    assert not list(store.keys())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:${PASSWORD}@host/0",
+        "redis://user@host:6379/0",
+        "postgresql://${USER}:${PASSWORD}@host/db?sslmode=require",
+        "postgresql://host/db?password=${PASSWORD}",
+        "${STORE}",
+        "/a/path:with@signs",
+        "disk:/a?durability=process",
+        "encrypted:/a?key_file=/home/me/secrets/key",
+    ],
+)
+def test_what_holds_no_secret_is_kept(url: str) -> None:
+    """Variables stand as they were written."""
+    remotes = Remotes(Memory())
+    assert remotes.add("origin", url) == url == remotes.url("origin")
+
+
+def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the host escaped, elsewhere as they are; one that is not set is named."""
+    monkeypatch.setenv("SECRET", "a/b@c d")
+    monkeypatch.setenv("PLACE", "/my store")
+    assert expanded("redis://me:${SECRET}@host/${SECRET}") == "redis://me:a%2Fb%40c%20d@host/a/b@c d"
+    assert expanded("disk:${PLACE}/x") == "disk:/my store/x"
+    assert expanded("${PLACE}") == "/my store"
+    with pytest.raises(InvalidInput, match="the variable NOT_THERE, which is not set"):
+        expanded("redis://:${NOT_THERE}@host")
+
+
+def test_a_variable_may_stand_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read each time."""
+    store = Memory()
+    state = chain(store, 1)
+    state.repo.remotes.add("origin", "${PLACE}/store")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    state.push(create=True)
+    with Disk(tmp_path / "store", create=False) as disk:
+        assert refs_of(disk)["heads/main"] == refs_of(store)["remotes/origin/main"]
+    monkeypatch.setenv("PLACE", str(tmp_path / "elsewhere"))
+    with pytest.raises(NotFound):
+        state.pull()
+
+
+@pytest.mark.parametrize("url", ["", "memory:", "cache:memory:", "a\nb", "a\0b"])
+def test_what_is_no_store_that_stays(url: str) -> None:
+    """Nothing, memory, and what no URL looks like."""
+    with pytest.raises(InvalidInput):
+        Remotes(Memory()).add("origin", url)
+
+
+def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a scheme that takes a path."""
+    monkeypatch.chdir(tmp_path)
+    assert absolute("x/../y") == f"{tmp_path}/y"
+    assert absolute("disk:x?durability=process") == f"disk:{tmp_path}/x?durability=process"
+    assert absolute("encrypted:x?key_file=../k") == f"encrypted:{tmp_path}/x?key_file=../k"
+    assert absolute("readonly:disk://x") == f"readonly:disk:{tmp_path}/x"
+    assert absolute("s3://bucket/x") == "s3://bucket/x"
+
+
+# Tracking refs
+
+
+def test_revisions_of_a_remote() -> None:
+    """A branch or tag of the same name goes first; all of the reflog's ways work."""
+    store, other = Memory(), Memory()
+    chain(other, 3)
+    repo = Repository(store)
+    repo.fetch(other, remote="o")
+    chain(other, 2, start=3)
+    repo.fetch(other, remote="o")
+    assert repo.resolve("o/main").message == "c4"
+    assert repo.resolve("o/main~1").message == "c3"
+    assert repo.resolve("o/main@{1}").message == "c2"
+    assert repo.resolve("remotes/o/main@{now}").message == "c4"
+    with pytest.raises(NotFound, match="did you mean: o/main"):
+        repo.resolve("o/mian")
+    chain(store, 1, "o/main", start=20)
+    assert repo.resolve("o/main").message == "c20"
+    assert repo.resolve("remotes/o/main").message == "c4"
+
+
+def test_gc_keeps_what_a_remote_was_at() -> None:
+    """It is a ref like others, until the remote is removed."""
+    store, other = Memory(), Memory()
+    chain(other, 3)
+    repo = Repository(store)
+    repo.remotes.add("o", "/there")
+    repo.fetch(other, remote="o")
+    assert repo.gc(keep_reflog="0").removed == 0
+    whole(store)
+    repo.remotes.remove("o")
+    assert repo.gc().removed == 0
+    assert repo.gc(keep_reflog="0").removed > 10
+    whole(store)
+
+
+def test_a_remote_does_not_keep_a_history_from_being_cut_off() -> None:
+    """As a tag does not: it says where another store was, and promises no history here."""
+    store, other = Memory(), Memory()
+    chain(store, 6)
+    repo = Repository(store)
+    repo.push(other, remote="o")
+    report = repo.gc(branch="main", keep_last=2, keep_reflog="0")
+    assert report.kept_by == ()
+    assert len(list(repo.log("main"))) == len(list(repo.log("o/main"))) == 2
+    whole(store)
+    repo.push(other, remote="o")
+
+
+def test_fsck_knows_remotes() -> None:
+    """Their rows are not foreign, and it tells what of them is damaged, and repairs it."""
+    store = Memory()
+    chain(store, 3)
+    target = cloned(store)
+    repo = Repository(target)
+    repo.remotes.add("origin", "/there")
+    repo.fetch(store, remote="origin")
+    report = repo.fsck()
+    assert (report.ok, report.foreign, report.refs) == (True, 0, 3)
+    good = target.get("r/remotes/origin/main")
+    target.set("r/remotes/origin/main", b"nonsense")
+    target.set("remote/origin", b"\xff\xfe")
+    report = repo.fsck()
+    assert [(damage.kind, damage.id) for damage in report.damage] == [
+        ("ref", "r/remotes/origin/main"),
+        ("remote", "remote/origin"),
+    ]
+    assert report.broken == ("remotes/origin/main",)
+    with pytest.raises(CorruptStore):
+        repo.remotes.list()
+    assert repo.fsck(repair=True).ok
+    assert target.get("r/remotes/origin/main") == good
+    assert repo.remotes.list() == {}
+    assert Repository(target).fsck().ok
+
+
+def test_a_long_branch_of_a_remote_is_no_fault() -> None:
+    """Its name may be as long as that of a branch."""
+    store = Memory()
+    chain(store, 1, "b" * 200)
+    target = Memory()
+    Repository(target).fetch(store, remote="r" * 100)
+    whole(target)
+
+
+def test_a_handle_shows_no_remote_as_a_branch() -> None:
+    """`branches` are those here."""
+    store = Memory()
+    chain(store, 1)
+    target = Memory()
+    Repository(target).fetch(store, remote="origin")
+    assert Versioned(target).branches() == {}

@@ -1,0 +1,447 @@
+"""Sync: what is pushed, fetched and cloned arrives, at a cost in proportion to it, and nothing is ever half there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bundle_files import chain, equal, large, refs_of, whole
+from sync_stores import cloned, push, statuses
+
+from vstate import Disk, KVStore, Memory, SigningKey, Versioned
+from vstate.errors import (
+    AlreadyExists,
+    Diverged,
+    InvalidInput,
+    MergeConflict,
+    NotFound,
+    UncommittedChanges,
+    UntrustedCommit,
+)
+from vstate.repo import Repository
+from vstate.repo.clone import clone
+
+
+@pytest.fixture(params=["memory", "disk"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
+    """An empty store to write to."""
+    with Memory() if request.param == "memory" else Disk(tmp_path / "target", durability="process") as store:
+        yield store
+
+
+# There and back
+
+
+def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
+    """Values of every size, merges, and later what is new; a report says what was written."""
+    store = Memory()
+    state = chain(store, 4)
+    state["many"] = {f"{i}": i for i in range(500)}
+    state.update({f"key/{i}": f"value {i}" * 30 for i in range(500)})
+    state.commit("many")
+    report = push(store, target)
+    equal(store, target)
+    whole(target)
+    head = state.head
+    assert head is not None
+    assert [(ref.name, ref.status, ref.old, ref.new) for ref in report.refs] == [
+        ("heads/main", "created", None, head.id)
+    ]
+    assert report.objects == len(list(store.keys("o/"))) == report.refs[0].objects
+    assert report.bytes == sum(len(value) for _, value in target.items("o/"))
+    side = state.fork("side", "HEAD~2")
+    side["other"] = large(5)
+    side.commit("aside")
+    state.merge("side")
+    report = push(store, target)
+    assert statuses(report) == {"heads/main": "moved"}
+    assert report.refs[0].old == head.id
+    assert statuses(push(store, target, "side")) == {"heads/side": "created"}
+    equal(store, target)
+    whole(target)
+
+
+def test_a_fetch_moves_no_branch(target: KVStore) -> None:
+    """What was fetched is named by the remote's refs, and by revisions with its name."""
+    store = Memory()
+    chain(store, 3)
+    chain(store, 2, "side")
+    chain(target, 1, "mine")
+    repo = Repository(target)
+    report = repo.fetch(store, remote="origin")
+    assert statuses(report) == {"remotes/origin/main": "created", "remotes/origin/side": "created"}
+    assert set(repo.branches()) == {"mine"}
+    there = refs_of(store)
+    assert repo.resolve("origin/main").id == there["heads/main"] == repo.resolve("remotes/origin/main").id
+    assert repo.resolve("origin/side~1").message == "c0"
+    assert statuses(repo.fetch(store, remote="origin")) == dict.fromkeys(statuses(report), "unchanged")
+    state = chain(store, 1, start=3)
+    state.reset("HEAD~2")
+    assert statuses(repo.fetch(store, "main", remote="origin")) == {"remotes/origin/main": "forced"}
+    assert repo.resolve("origin/main@{1}").id == there["heads/main"]
+    whole(target)
+
+
+def test_a_fetch_without_a_name_leaves_the_commits_in_the_report(target: KVStore) -> None:
+    """They can be merged; until then gc may remove them."""
+    store = Memory()
+    chain(store, 3)
+    repo = Repository(target)
+    (ref,) = repo.fetch(store).refs
+    assert (ref.name, ref.status) == ("heads/main", "fetched")
+    assert refs_of(target) == {}
+    assert ref.new is not None
+    repo.create_branch("main", ref.new)
+    equal(store, target)
+    whole(target)
+
+
+def test_a_clone_is_a_copy(target: KVStore) -> None:
+    """Branches with their merge policies, tags, and HEAD."""
+    store = Memory()
+    state = chain(store, 3)
+    state.set_policy("count/", "counter")
+    state.tag("v1", "HEAD~1")
+    chain(store, 1, "side")
+    Repository(store).checkout("side")
+    assert str(clone(store, target)).count(": created") == 3
+    equal(store, target)
+    whole(target)
+    assert Repository(target).refs.head().branch == "side"
+    assert Versioned(target, branch="main").policies() == {"count/": "counter"}
+    with pytest.raises(AlreadyExists, match="in use"):
+        clone(store, target)
+
+
+def test_a_clone_of_a_detached_head_and_of_nothing() -> None:
+    """HEAD is on a branch in a clone."""
+    store = Memory()
+    clone(store, empty := Memory())
+    assert Versioned(empty).head is None
+    chain(store, 3, "side")
+    Repository(store).checkout("side~1")
+    assert Repository(cloned(store)).refs.head().branch == "side"
+
+
+def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Push, pull and fetch go there without being told, from wherever."""
+    with Versioned(tmp_path / "there") as state:
+        state["a"] = 1
+        state.commit("one")
+    monkeypatch.chdir(tmp_path)
+    clone("there", "here")
+    monkeypatch.chdir("/")
+    with Versioned(tmp_path / "here") as state:
+        assert state.repo.remotes.list() == {"origin": str(tmp_path / "there")}
+        state["b"] = 2
+        state.commit("two")
+        assert statuses(state.push()) == {"heads/main": "moved"}
+        head = state.head
+        assert head is not None
+        assert state.repo.resolve("origin/main") == head
+    with Versioned(tmp_path / "there") as state:
+        assert dict(state) == {"a": 1, "b": 2}
+        state["c"] = 3
+        state.commit("three")
+    with Versioned(tmp_path / "here") as state:
+        assert state.pull().strategy == "fast-forward"
+        assert state["c"] == 3
+        assert state.repo.fetch().refs[0].status == "unchanged"
+    with pytest.raises(AlreadyExists):
+        clone(tmp_path / "there", tmp_path / "here")
+    with pytest.raises(NotFound):
+        clone(tmp_path / "nowhere", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_branch_keeps_the_policies_that_it_has() -> None:
+    """Those of the other side come only with a branch that is made."""
+    store, target = Memory(), Memory()
+    chain(store, 1).set_policy("a/", "union")
+    push(store, target)
+    state = Versioned(target)
+    assert state.policies() == {"a/": "union"}
+    state.set_policy("a/", "ours")
+    chain(store, 1, start=1)
+    push(store, target)
+    assert Versioned(target).policies() == {"a/": "ours"}
+
+
+# Refusals
+
+
+def test_commits_of_others_are_not_pushed_away() -> None:
+    """An error says what to do; nothing has been sent; with force the old head stays in the reflog."""
+    store = Memory()
+    chain(store, 2)
+    target = cloned(store)
+    chain(target, 1, start=10)
+    chain(store, 1, start=20)
+    chain(store, 1, "fine")
+    before = dict(target.items())
+    with pytest.raises(Diverged, match=r"pull first.*--force") as caught:
+        push(store, target, "fine", "main")
+    assert dict(target.items()) == before
+    assert caught.value.theirs == refs_of(target)["heads/main"]
+    assert caught.value.ours == refs_of(store)["heads/main"]
+    report = push(store, target, "fine", "main", force=True)
+    assert statuses(report) == {"heads/fine": "created", "heads/main": "forced"}
+    Repository(target).gc()
+    assert Repository(target).resolve("main@{1}").id == caught.value.theirs
+    assert refs_of(store) == refs_of(target)
+    assert Repository(target).fsck().ok
+
+
+def test_a_branch_that_is_behind_is_not_pushed_back() -> None:
+    """Also when the commits there are known here."""
+    store = Memory()
+    state = chain(store, 3)
+    target = cloned(store)
+    state.reset("HEAD~1")
+    with pytest.raises(Diverged):
+        push(store, target)
+    assert statuses(push(store, target, force=True)) == {"heads/main": "forced"}
+
+
+def test_tags_are_brought_and_do_not_move() -> None:
+    """Unless forced; a fetch leaves those that are here."""
+    store = Memory()
+    state = chain(store, 3)
+    state.tag("v1", "HEAD~1")
+    target = Memory()
+    assert statuses(push(store, target, tags=True)) == {"heads/main": "created", "tags/v1": "created"}
+    equal(store, target)
+    state.delete_tag("v1")
+    state.tag("v1")
+    with pytest.raises(Diverged, match="tags do not move"):
+        push(store, target, tags=True)
+    state.tag("v2")
+    report = Repository(target).fetch(store, "main", remote="o", tags=True)
+    assert statuses(report) == {"remotes/o/main": "created", "tags/v1": "left", "tags/v2": "created"}
+    assert push(store, target, tags=True, force=True).refs[1].status == "forced"
+    assert refs_of(target)["tags/v1"] == refs_of(store)["tags/v1"]
+    whole(target)
+
+
+def test_a_branch_is_deleted_there() -> None:
+    """Its reflog there keeps it; HEAD's is not deleted; nothing else is pushed."""
+    store = Memory()
+    chain(store, 2)
+    chain(store, 1, "side")
+    target = cloned(store)
+    repo = Repository(store)
+    repo.push(target, "side", remote="t")
+    assert "remotes/t/side" in refs_of(store)
+    report = repo.push(target, delete="side", remote="t")
+    assert [(ref.name, ref.status, ref.new) for ref in report.refs] == [("heads/side", "deleted", None)]
+    assert set(refs_of(target)) == {"heads/main"}
+    assert "remotes/t/side" not in refs_of(store)
+    assert Repository(target).gc().removed == 0
+    with pytest.raises(NotFound):
+        repo.push(target, delete="side")
+    with pytest.raises(InvalidInput, match="HEAD is on branch 'main'"):
+        repo.push(target, delete=["main"])
+
+
+def test_what_is_not_there_is_named() -> None:
+    """A branch here, a branch there, and a branch that stands where a remote should."""
+    store = Memory()
+    chain(store, 1)
+    repo = Repository(store)
+    with pytest.raises(NotFound, match="mian"):
+        repo.push(Memory(), "mian")
+    with pytest.raises(NotFound, match=r"no branch 'side'.*did you mean: main"):
+        Repository(Memory()).fetch(store, "side")
+    with pytest.raises(NotFound, match="no remote; `vstate remote add"):
+        repo.push()
+    with pytest.raises(NotFound, match="`vstate push origin main`"):
+        repo.push("main")
+    repo.checkout("main~0")
+    repo.checkout(refs_of(store)["heads/main"])
+    with pytest.raises(InvalidInput, match="on no branch"):
+        repo.push(Memory())
+
+
+# Pull
+
+
+def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
+    """Two counters add up; without a policy the keys are in conflict, and what was fetched stays."""
+    store = Memory()
+    state = Versioned(store)
+    state["n"], state["free"] = 10, 0
+    state.set_policy("n", "counter")
+    state.commit("ten")
+    other = Versioned(cloned(store))
+    state["n"] += 5
+    state.commit("five")
+    other["n"] += 7
+    other.commit("seven")
+    other["staged"] = 1
+    with pytest.raises(UncommittedChanges):
+        other.pull(store)
+    other.discard()
+    result = other.pull(store)
+    assert (result.strategy, other["n"]) == ("merge", 22)
+    assert other.push(store).refs[0].status == "moved"
+    assert state.pull(other.store).strategy == "up-to-date"
+    assert state["n"] == 22
+    state["free"] = 1
+    state.commit("mine")
+    other["free"] = 2
+    other.commit("theirs")
+    before = refs_of(store)
+    with pytest.raises(MergeConflict) as caught:
+        state.pull(other.store)
+    assert caught.value.conflicts["free"].theirs == 2
+    assert refs_of(store) == before
+    assert state.pull(other.store, policy="theirs").conflicts == {"free": "theirs"}
+    whole(store)
+
+
+def test_a_pull_makes_a_branch_that_is_not_here() -> None:
+    """With its policies; what is staged on the empty branch stays staged."""
+    store = Memory()
+    chain(store, 2).set_policy("", "newest")
+    state = Versioned()
+    result = state.pull(store)
+    assert result.strategy == "fast-forward"
+    assert set(result.merged_keys) == set(state) == {"own/0", "own/1", "shared", "small"}
+    assert state.policies() == {"": "newest"}
+    with pytest.raises(NotFound, match="no branch 'other'"):
+        Versioned(branch="other").pull(store)
+
+
+def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
+    """Neither by merging nor by making the branch."""
+    store = Memory()
+    chain(store, 1)
+    mine = SigningKey.generate()
+    state = Versioned(sign=mine, trust=[mine.public])
+    with pytest.raises(UntrustedCommit):
+        state.pull(store)
+    assert refs_of(state.store) == {}
+    state["a"] = 1
+    state.commit("signed")
+    with pytest.raises(UntrustedCommit):
+        state.pull(store)
+
+
+def test_signed_commits_take_the_format_along() -> None:
+    """Older programs are told, in the other store too, once such a commit is there."""
+    store, target = Memory(), Memory()
+    chain(store, 1)
+    push(store, target)
+    assert target.get("format") == b"1"
+    state = Versioned(store, sign=SigningKey.generate())
+    state["a"] = 1
+    state.commit("signed")
+    push(store, target)
+    assert target.get("format") == b"2"
+    whole(target)
+
+
+def test_keys_that_expire_take_the_format_along() -> None:
+    """The other store says so as soon as it holds one."""
+    store, target = Memory(), Memory()
+    state = chain(store, 1)
+    push(store, target)
+    state.expire("small", 1000)
+    state.commit("expires")
+    push(store, target)
+    assert target.get("format") == store.get("format") == b"3"
+    whole(target)
+
+
+# Shallow histories
+
+
+def test_a_history_that_was_cut_off_arrives_so() -> None:
+    """It ends there where it ends here, whatever was asked to be cut."""
+    store, target = Memory(), Memory()
+    chain(store, 6)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    push(store, target)
+    equal(store, target)
+    whole(target)
+    assert target.get("format") == b"2"
+    assert len(list(Versioned(target).log())) == 2
+    chain(store, 1, start=6)
+    push(store, target)
+    equal(store, target)
+    Repository(target).gc(keep_reflog="0")
+    whole(target)
+
+
+def test_a_history_that_was_cut_off_there_comes_back_with_a_branch() -> None:
+    """Commits that no ref there leads to any more are pushed with all that is before them."""
+    store = Memory()
+    chain(store, 6)
+    target = cloned(store)
+    other = Repository(target)
+    other.gc(branch="main", keep_last=2, keep_reflog="0")
+    other.create_branch("other", "main~1")
+    other.checkout("other")
+    other.delete_branch("main")
+    other.move_branch("other", "other")
+    state = chain(store, 1, start=6)
+    push(store, target)
+    assert [c.id for c in Versioned(target, branch="main").log()][:1] == [state.head and state.head.id]
+    assert other.fsck().ok
+    empty = Versioned(target, branch="empty")
+    empty["x"] = 1
+    empty.commit("x")
+    other.checkout("empty")
+    for name in ("main", "other"):
+        other.delete_branch(name)
+    push(store, target)
+    assert len(list(Versioned(target, branch="main").log())) == 7
+    assert not list(target.keys("shallow/"))
+    Repository(target).gc(keep_reflog="0")
+    whole(target)
+
+
+def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
+    """A branch on a commit that is before where the history there ends."""
+    store = Memory()
+    state = chain(store, 6)
+    target = cloned(store)
+    Repository(target).gc(branch="main", keep_last=2, keep_reflog="0")
+    state.create_branch("old", "HEAD~3")
+    report = push(store, target, "old")
+    assert report.objects > 5
+    assert len(list(Versioned(target, branch="old").log())) == 3
+    assert len(list(Versioned(target, branch="main").log())) == 2
+    whole(target)
+
+
+def test_a_complete_store_is_not_cut_off_by_a_shallow_one() -> None:
+    """New commits on a shallow history go to where the rest of it is."""
+    store = Memory()
+    chain(store, 6)
+    shallow = cloned(store)
+    Repository(shallow).gc(branch="main", keep_last=2, keep_reflog="0")
+    chain(shallow, 1, start=6)
+    push(shallow, store)
+    assert len(list(Versioned(store).log())) == 7
+    assert Versioned(shallow).pull(store).strategy == "up-to-date"
+    assert len(list(Versioned(shallow).log())) == 3
+    whole(shallow)
+
+
+# Reports
+
+
+def test_progress_and_reports_can_be_read() -> None:
+    """What is going on and how far, and a line for each ref."""
+    store = Memory()
+    state = chain(store, 3)
+    told: list[tuple[str, int, int | None]] = []
+    report = state.push(Memory(), progress=lambda *what: told.append(what))
+    assert [*dict.fromkeys(what for what, _, _ in told)] == ["finding commits", "copying"]
+    assert told[-1][1] == report.objects
+    text = str(report).splitlines()
+    assert text[0].startswith(f"{report.objects:,} objects of {report.bytes:,} bytes (")
+    assert text[1] == f"heads/main {state.head and state.head.short}: created"

@@ -1,0 +1,433 @@
+"""Sync beside damage, failures and others at work: what refs lead to is whole at any time, and all arrives in the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from bundle_files import chain, equal, large, refs_of, values_at, whole
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sync_stores import Hooked, Torn, cloned, push, statuses
+
+from vstate import Disk, KVStore, Memory, Versioned
+from vstate.errors import (
+    AlreadyExists,
+    CorruptObject,
+    Diverged,
+    StoreUnavailable,
+)
+from vstate.objects.canonical import encode
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, TREE, Object, ObjectId
+from vstate.repo import Repository
+from vstate.repo.clone import clone
+from vstate.repo.reach import Reach
+from vstate.testing import Faulty
+
+# Damage
+
+
+def test_a_damaged_object_goes_nowhere() -> None:
+    """Whatever it is, it is found when it is read, and no ref moves."""
+    store = Memory()
+    chain(store, 3)
+    whole_rows = dict(store.items())
+    for key in store.keys("o/"):
+        store.set(key, whole_rows[key][:-1] + bytes([whole_rows[key][-1] ^ 1]))
+        target = Memory()
+        with pytest.raises(CorruptObject):
+            push(store, target)
+        assert refs_of(target) == {}
+        with pytest.raises(CorruptObject):
+            Repository(target).fetch(store, remote="origin")
+        assert refs_of(target) == {}
+        store.set(key, whole_rows[key])
+        push(store, target)
+        equal(store, target)
+
+
+def with_tree(store: Memory, fields: list[object]) -> None:
+    """A branch `bad` at a commit whose tree is the one node of these fields."""
+    repo = Repository(store)
+    head = repo.branch("main")
+    root = ObjectId.of(TREE, body := encode(fields))
+    commit = Commit(tree=root, parents=(), time=head.time, message="bad", info={}, events=())
+    store.set_many(repo.objects.stored({root: Object(TREE, body), commit.oid: commit.as_object()}))
+    repo.create_branch("bad", commit.oid)
+
+
+def test_a_node_in_the_wrong_place_is_refused() -> None:
+    """It is under the right id, and not at the height where it stands."""
+    store = Memory()
+    head = chain(store, 1).head
+    assert head is not None
+    with_tree(store, [3, ["a"], [head.tree], [1]])
+    target = Memory()
+    with pytest.raises(CorruptObject, match="height"):
+        push(store, target, "bad")
+    assert refs_of(target) == {}
+
+
+def test_a_link_that_says_the_wrong_length_is_refused() -> None:
+    """What it leads to is whole, and not what was meant."""
+    store = Memory()
+    chain(store, 1)
+    value = b"x" * 200
+    blob = ObjectId.of(BLOB, value)
+    store.set_many(Repository(store).objects.stored({blob: Object(BLOB, value)}))
+    with_tree(store, [0, ["a"], [encode([2, [blob, 201], 201, "bytes"])], []])
+    target = Memory()
+    with pytest.raises(CorruptObject, match="a blob of 200 bytes, which is said to have 201"):
+        push(store, target, "bad")
+    assert refs_of(target) == {}
+
+
+def test_damage_there_keeps_nothing_else_out() -> None:
+    """A tag there whose commit is lost, and a tree there that cannot be compared with."""
+    store = Memory()
+    chain(store, 4)
+    target = cloned(store)
+    other = Repository(target)
+    other.create_tag("broken", "main~2")
+    target.delete(f"o/{other.resolve('main~2').tree}")
+    target.delete(f"o/{refs_of(target)['tags/broken']}")
+    chain(store, 2, start=4)
+    push(store, target)
+    assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
+    back = cloned(store)
+    back.delete(f"o/{Repository(back).resolve('main').tree}")
+    chain(store, 1, start=6)
+    assert Repository(back).fetch(store, remote="o").refs[0].status == "created"
+    assert Versioned(back, branch="fresh").checkout("o/main")["small"] == 6
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bool, after: bool) -> None:
+    """Whatever fails, what refs lead to there is whole, and pushed again all of it arrives."""
+    store = Memory()
+    chain(store, 2)
+    base = dict(cloned(store).items())
+    chain(store, 4, start=2)
+    for fail_at in range(1, 1000):
+        target = Memory()
+        target.set_many(base)
+        faulty = Faulty(target, fail_at, after=after, atomic=atomic)
+        try:
+            push(store, faulty)
+        except StoreUnavailable:
+            pass
+        report = Repository(target).fsck()
+        assert report.ok, f"call {fail_at} of {faulty.calls}: {report}"
+        check_orphans(target)
+        push(store, Faulty(target, atomic=atomic))
+        equal(store, target)
+        whole(target)
+        if len(faulty.calls) < fail_at:
+            break
+    assert fail_at > 20
+
+
+@pytest.mark.parametrize("rest", [0, 1])
+def test_a_commit_that_is_there_is_whole(rest: int) -> None:
+    """Also where any part of a batch may have been written when it failed."""
+    store = Memory()
+    chain(store, 4)
+    for fail_at in range(1, 1000):
+        target = Memory()
+        torn = Torn(target, fail_at, rest)
+        try:
+            push(store, torn)
+        except StoreUnavailable:
+            pass
+        check_orphans(target)
+        push(store, target)
+        equal(store, target)
+        if len(torn.calls) < fail_at:
+            break
+
+
+def check_orphans(store: KVStore) -> None:
+    """Every commit that is there has all that it needs."""
+    repo = Repository(store)
+    commits = list(repo.objects.commit_ids(""))
+    reach = Reach(repo.objects, repo.history)
+    for kind, ids in reach.extend(commits):
+        repo.objects.read_many(kind, ids)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_interrupted_at_every_call_of_the_source(small_batches: None, after: bool) -> None:
+    """The same for a fetch from a store that fails, which is left as it was."""
+    store = Memory()
+    chain(store, 2)
+    base = dict(cloned(store).items())
+    chain(store, 4, start=2)
+    before = dict(store.items())
+    for fail_at in range(1, 1000):
+        target = Memory()
+        target.set_many(base)
+        faulty = Faulty(store, fail_at, after=after)
+        try:
+            Repository(target).fetch(faulty, remote="origin")
+        except StoreUnavailable:
+            pass
+        assert Repository(target).fsck().ok
+        check_orphans(target)
+        Versioned(target).pull(store)
+        equal(store, target) if len(refs_of(target)) == 1 else None
+        whole(target)
+        assert dict(store.items()) == before
+        if len(faulty.calls) < fail_at:
+            break
+    assert fail_at > 15
+
+
+def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Path) -> None:
+    """Called again it goes on; only a clone that is done is refused."""
+    with Versioned(tmp_path / "there") as state:
+        for i in range(4):
+            state["k"] = i
+            state.commit(f"{i}")
+        state.tag("v1")
+        state.fork("side")
+        right = refs_of(state.store)
+    for fail_at in range(1, 1000):
+        target = Memory()
+        faulty = Faulty(target, fail_at)
+        try:
+            clone(tmp_path / "there", faulty)
+        except StoreUnavailable:
+            pass
+        assert Repository(target).fsck().ok
+        if len(faulty.calls) < fail_at:
+            break
+        try:
+            clone(tmp_path / "there", target)
+        except AlreadyExists:
+            assert target.get("r/HEAD") is not None
+        found = refs_of(target)
+        assert {name: found[name] for name in right} == right
+        assert found["remotes/origin/side"] == right["heads/side"]
+        whole(target)
+    assert fail_at > 15
+
+
+def test_an_answer_that_was_lost_is_looked_up() -> None:
+    """A store that cannot say whether the ref moved: it is read again."""
+    store, target = Memory(), Memory()
+    chain(store, 2)
+
+    def lost(message: str) -> StoreUnavailable:
+        return StoreUnavailable(message, outcome_unknown=True)
+
+    calls = Faulty(Memory())
+    push(store, calls)
+    at = len(calls.calls) - calls.calls[::-1].index("transact")
+    assert statuses(push(store, Faulty(target, at, lost, after=True))) == {"heads/main": "created"}
+    with pytest.raises(StoreUnavailable):
+        push(store, Faulty(Memory(), at, lost))
+    equal(store, target)
+
+
+def test_what_was_sent_is_not_sent_again(small_batches: None) -> None:
+    """A push that goes on writes what is missing."""
+    store, target = Memory(), Memory()
+    chain(store, 6)
+    calls = Faulty(Memory())
+    push(store, calls)
+    last = len(calls.calls) - calls.calls[::-1].index("set_many")
+    with pytest.raises(StoreUnavailable):
+        push(store, Faulty(target, last))
+    sent = len(list(target.keys("o/")))
+    assert sent > 20
+    assert push(store, target).objects == len(list(store.keys("o/"))) - sent
+    equal(store, target)
+
+
+# Others at work
+
+
+def test_of_two_pushers_one_wins_and_the_other_is_told() -> None:
+    """Whoever comes second to move the ref pulls, and then pushes both."""
+    store = Memory()
+    chain(store, 2)
+    target = cloned(store)
+    second = cloned(store)
+    chain(store, 1, start=10)
+    state = Versioned(second)
+    state["mine"] = 1
+    state.commit("mine")
+
+    def overtake(key: str) -> None:
+        if key == "r/heads/main" and not done:
+            done.append(True)
+            push(store, target)
+
+    done: list[bool] = []
+    with pytest.raises(Diverged):
+        push(second, Hooked(target, overtake))
+    assert refs_of(target) == refs_of(store)
+    assert state.pull(target).strategy == "merge"
+    state.push(target)
+    assert Versioned(target)["mine"] == 1
+    Repository(target).gc(keep_reflog="0")
+    whole(target)
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_many_pushers_lose_nothing(kind: str, tmp_path: Path) -> None:
+    """Threads that pull and push until it is done."""
+    target = Memory() if kind == "memory" else Disk(tmp_path / "target", durability="process")
+    state = Versioned(target)
+    state["n"] = 0
+    state.set_policy("n", "counter")
+    state.commit("zero")
+    errors: list[BaseException] = []
+
+    def work(name: int) -> None:
+        try:
+            mine = Versioned(cloned(target))
+            for i in range(3):
+                mine["n"] += 1
+                mine[f"{name}/{i}"] = large(i)
+                mine.commit(f"{name}/{i}")
+                while True:
+                    mine.pull(target)
+                    try:
+                        mine.push(target)
+                        break
+                    except Diverged:
+                        pass
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    state = Versioned(target)
+    assert state["n"] == 12
+    assert len(state) == 13
+    Repository(target).gc(keep_reflog="0", grace="0")
+    whole(target)
+    target.close()
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+@pytest.mark.parametrize("moment", ["first", "each", "last"])
+def test_gc_on_the_target_meanwhile(small_batches: None, atomic: bool, moment: str) -> None:
+    """What gc removes while it is on its way is sent again before a ref leads there."""
+    store = Memory()
+    chain(store, 6)
+    memory = Memory()
+    chain(memory, 2, "theirs")
+    runs: list[int] = []
+
+    def collect(key: str) -> None:
+        last = key == "r/heads/main"
+        wanted = {"first": not runs, "each": len(runs) < 25, "last": last and len(runs) < 2}[moment]
+        if wanted and not collecting:
+            collecting.append(True)
+            runs.append(Repository(Faulty(memory, atomic=atomic)).gc(keep_reflog="0", grace="1h").removed)
+            collecting.clear()
+
+    collecting: list[bool] = []
+    push(store, Hooked(memory, collect, atomic=atomic))
+    assert runs
+    if atomic:
+        assert moment == "first" or max(runs) > 0
+    assert refs_of(memory)["heads/main"] == refs_of(store)["heads/main"]
+    report = Repository(memory).fsck()
+    assert report.ok, str(report)
+    for _ in range(2):
+        Repository(Faulty(memory, atomic=atomic)).gc(keep_reflog="0", grace="0")
+    whole(memory)
+
+
+def test_gc_on_the_source_meanwhile() -> None:
+    """A branch that was moved and swept while it was fetched is looked up again."""
+    store = Memory()
+    state = chain(store, 4)
+    memory = Memory()
+
+    def rewrite(key: str) -> None:
+        if key.startswith("o/") and not done:
+            done.append(True)
+            state.reset("HEAD~2")
+            Repository(store).gc(keep_reflog="0")
+
+    done: list[bool] = []
+    report = Repository(Hooked(memory, rewrite)).fetch(store, remote="origin")
+    assert report.refs[0].new == refs_of(store)["heads/main"]
+    Repository(memory).gc(keep_reflog="0")
+    whole(memory)
+
+
+# Everything at random
+
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.integers(0, 2), st.integers(0, 5)),
+        st.tuples(st.just("push"), st.integers(0, 2), st.integers(0, 2)),
+        st.tuples(st.just("pull"), st.integers(0, 2), st.integers(0, 2)),
+        st.tuples(st.just("gc"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("back"), st.integers(0, 2), st.just(0)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=500 if os.environ.get("VSTATE_SOAK") else 25)
+@given(_steps, st.booleans())
+def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic: bool) -> None:
+    """Three stores that commit, go back, merge what they pull, push and collect garbage agree in the end."""
+    memories = [Memory() for _ in range(3)]
+    stores = [Faulty(memory, atomic=atomic) for memory in memories]
+    first = Versioned(stores[0])
+    first["shared"] = 0
+    first.commit("first")
+    for store in stores[1:]:
+        clone(stores[0], store)
+    states = [Versioned(store, branch="main") for store in stores]
+    for number, (what, here, other) in enumerate(steps):
+        state = states[here]
+        state.refresh()
+        if what == "commit":
+            state[f"key/{other}"] = large(number) if number % 3 else number
+            state.commit(f"{number}")
+        elif what == "back":
+            state.rollback(list(state.log())[-1])
+        elif what == "gc":
+            state.repo.gc(keep_reflog="0", grace="0")
+        elif what == "pull":
+            state.pull(stores[other], policy="theirs")
+        else:
+            try:
+                (ref,) = state.push(stores[other]).refs
+                assert ref.new == refs_of(memories[other])["heads/main"] == (state.head and state.head.id)
+            except Diverged:
+                heads = [refs_of(memory)["heads/main"] for memory in memories]
+                assert heads[here] != heads[other]
+        for memory in memories:
+            assert Repository(memory).fsck().ok
+    for state in [*states, *states]:
+        state.refresh()
+        for store in stores:
+            state.pull(store, policy="ours")
+            state.push(store)
+    assert refs_of(memories[0]) == refs_of(memories[1]) == refs_of(memories[2])
+    assert values_at(memories[0]) == values_at(memories[1]) == values_at(memories[2])
+    for memory in memories:
+        for _ in range(2):
+            Repository(memory).gc(keep_reflog="0", grace="0")
+        whole(memory)

@@ -1,0 +1,677 @@
+"""Keys that expire: absent everywhere once their time is over, and versioned like the values that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clock import Time, standing_still
+
+from vstate import (
+    Disk,
+    InvalidInput,
+    KeyNotFound,
+    KVStore,
+    Live,
+    Memory,
+    MergeConflict,
+    UnsupportedFormat,
+    Versioned,
+    open_store,
+    view,
+)
+from vstate.objects import tree
+from vstate.objects.ids import TREE, Object, ObjectId
+from vstate.objects.tree import Node
+from vstate.repo import commits
+from vstate.testing import Faulty
+
+LONG = "x" * 5000
+
+
+@pytest.fixture
+def time() -> Iterator[Time]:
+    with standing_still() as time:
+        yield time
+
+
+@pytest.fixture(params=["memory", "disk", "without transactions"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
+    if request.param == "disk":
+        with Disk(tmp_path / "store", durability="process") as disk:
+            yield disk
+    else:
+        yield Memory() if request.param == "memory" else Faulty(Memory(), atomic=False)
+
+
+def gone(state: Versioned | Live, key: str) -> None:
+    """See that nothing of a mapping shows the key."""
+    assert key not in state
+    assert state.get(key) is None
+    with pytest.raises(KeyNotFound):
+        state[key]
+    with pytest.raises(KeyNotFound):
+        del state[key]
+    with pytest.raises(KeyNotFound):
+        state.expire(key, 1)
+    with pytest.raises(KeyNotFound):
+        state.expires(key)
+    names = list(state)
+    assert key not in names
+    assert key not in set(state.keys())
+    assert key not in dict(state.items())
+    assert len(state) == len(names)
+    for prefix in {key[:1], key, "agent/"}:
+        assert len(state.keys(prefix)) == len(list(state.keys(prefix)))
+    assert repr(key) not in str(state)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("value", [7, [1, 2], LONG])
+def test_an_expired_key_is_absent(store: KVStore, time: Time, committed: bool, value: Any) -> None:
+    """On the handle that set it and on every other, in hand or not, whatever the value is."""
+    state = Versioned(store)
+    state["k"], state["stays"], state["agent/k"] = value, 1, value
+    state.expire("k", 60)
+    state.namespace("agent").expire("k", timedelta(seconds=60))
+    assert state.expires("k") == state.namespace("agent").expires("k") == time.after(60)
+    assert state.expires("stays") is None
+    handles = [state]
+    if committed:
+        state.commit()
+        read = Versioned(store)
+        assert read["k"] == value
+        handles += [read, Versioned(store)]
+    time.pass_(59.9)
+    for handle in handles:
+        assert "k" in handle
+        assert handle["k"] == value
+        assert set(handle) == {"k", "stays", "agent/k"}
+        assert len(handle) == 3
+        assert len(handle.keys("agent/")) == 1
+    time.pass_(0.1)
+    for handle in [*handles, Versioned(store)] if committed else handles:
+        gone(handle, "k")
+        gone(handle, "agent/k")
+        assert list(handle) == ["stays"]
+        assert "k" not in handle.namespace("agent")
+        assert len(handle.namespace("agent")) == 0
+        assert not handle.status().keys() & {"k"}
+        assert "'k'" not in str(view(handle))
+    if not committed:
+        state.commit()
+        assert list(Versioned(store)) == ["stays"]
+
+
+def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
+    """Another time, or none, takes the place of the first one, with or without a commit in between."""
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10)
+    state.commit()
+    other = Versioned(store)
+    other.expire("k", 100)  # a value that it has not even read
+    assert other.expires("k") == time.after(100)
+    assert other.status().modified == ["k"]
+    commit = other.commit()
+    assert commit is not None
+    assert other.commit() is None
+    time.pass_(50)
+    assert other["k"] == [1]
+    gone(state, "k")  # it has not seen that yet
+    state.refresh()
+    assert state["k"] == [1]
+    other.expire("k", None)
+    assert other.commit() is not None
+    time.pass_(1e9)
+    assert other["k"] == [1]
+    assert other.expires("k") is None
+    assert tree.expires(other.repo.objects.node, other.head.tree) is False
+    assert other.commit() is None
+
+
+def test_taken_away_at_the_last_moment(store: KVStore, time: Time) -> None:
+    """What was taken away before the time was over counts, though the commit comes after."""
+    state = Versioned(store)
+    state["k"], state["unread"] = [1], [2]
+    state.expire("k", 10)
+    state.expire("unread", 10)
+    state.commit()
+    state = Versioned(store)
+    assert state["k"] == [1]
+    state.expire("k", None)
+    state.expire("unread", None)
+    time.pass_(20)
+    assert dict(state) == {"k": [1], "unread": [2]}
+    assert len(state) == 2
+    state.commit()
+    assert dict(Versioned(store)) == {"k": [1], "unread": [2]}
+
+
+def test_setting_drops_it_and_an_edit_keeps_it(store: KVStore, time: Time) -> None:
+    """A new value never expires unasked; one that was edited in place is the same value still."""
+    state = Versioned(store)
+    for key in ("set", "edited", "both", "same"):
+        state[key] = [1]
+        state.expire(key, 10)
+    state.commit()
+    state["set"] = [2]
+    state["edited"].append(2)
+    state["both"] = [5]
+    state["both"].append(6)
+    state["same"] = [1]
+    assert state.expires("set") is None
+    assert state.expires("edited") == time.after(10)
+    state.commit()
+    time.pass_(10)
+    for handle in (state, Versioned(store)):
+        assert dict(handle) == {"set": [2], "both": [5, 6], "same": [1]}
+    assert state.commit() is None
+    state["edited"] = [1]  # as it was committed, and yet a change
+    assert state.status().added == ["edited"]
+    assert state.commit() is not None
+    assert Versioned(store)["edited"] == [1]
+
+
+def test_sliding(store: KVStore, time: Time) -> None:
+    """Each commit that changes the key begins the time anew, whoever makes it; one that does not, does not."""
+    state = Versioned(store)
+    state["k"], state["n"] = [1], 0
+    state.expire("k", 10, sliding=True)
+    state.expire("n", 10, sliding=True)
+    state.commit()
+    for _ in range(3):
+        time.pass_(8)
+        state["k"].append(1)
+        state["n"] += 1
+        state.commit()
+        assert state.expires("k") == Versioned(store).expires("n") == time.after(10)
+    time.pass_(8)
+    other = Versioned(store)
+    other["n"] = 77
+    other["other"] = 1
+    other.commit()
+    state.refresh()
+    assert state.expires("n") == time.after(10)
+    state["k"] = state["k"]  # no change
+    state["beside"] = 1
+    state.commit()
+    assert state.expires("k") == time.after(2)
+    time.pass_(2)
+    assert set(state) == {"n", "other", "beside"}
+    assert set(Versioned(store)) == {"n", "other", "beside"}
+    fresh = Versioned(store)
+    for handle in (state, fresh):
+        if handle is fresh:
+            handle.refresh()
+        handle["k"] = 1  # another key of that name, which does not expire
+        handle.commit()
+        assert handle.expires("k") is None
+        handle["n"] = 5
+        handle.expire("n", 10, sliding=True)
+        del handle["k"]
+        handle.commit()
+    time.pass_(9)
+    for number, handle in enumerate((state, fresh)):
+        handle.refresh()
+        handle["n"] = 6 + number  # there still, though it is not when this is committed
+        time.pass_(2)
+        assert handle["n"] == 6 + number
+        handle.commit()
+        assert handle.expires("n") == time.after(10)
+        time.pass_(9)
+        handle["n"] = 6 + number  # as it was
+        time.pass_(2)
+        handle.commit()
+        assert (handle["n"], handle.expires("n")) == (6 + number, time.after(10))
+        time.pass_(7)
+
+
+def test_due_before_it_is_committed(store: KVStore, time: Time) -> None:
+    """What a program set, or gave a time, and let expire uncommitted, is gone with the commit, in every form."""
+    state = Versioned(store)
+    for key in ("unread", "read", "set"):
+        state[key] = [1]
+    state.commit()
+    state = Versioned(store)
+    assert state["read"] == [1]
+    state["set"] = 2
+    for key in ("unread", "read", "set"):
+        state.expire(key, 10)
+    time.pass_(10)
+    assert len(state) == len(list(state)) == 0
+    assert len(Versioned(store)) == 3
+    assert state.status().removed == ["read", "set", "unread"]
+    assert state.commit() is not None
+    assert dict(Versioned(store).checkout("HEAD")) == {}
+
+
+def test_another_time_for_a_value_that_nobody_holds(store: KVStore, time: Time) -> None:
+    """What is asked for without reading the value counts for edits that come later."""
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state.expire("k", 30)
+    state.commit()
+    time.pass_(5)
+    state["k"].append(2)
+    state.commit()
+    assert state.expires("k") == time.after(25)
+
+
+def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) -> None:
+    """A value that the program still holds is not in the state any more."""
+    state = Versioned(store)
+    held = state["k"] = [1]
+    state.expire("k", 10)
+    state.commit()
+    held = state["k"]
+    time.pass_(10)
+    held.append(2)
+    assert not state.has_uncommitted()
+    assert state.commit() is None
+    gone(state, "k")
+
+
+def test_history_shows_what_was_committed(store: KVStore, time: Time) -> None:
+    """A snapshot has the key for ever; rolled back to, it has its old moment; the diff from there says removed."""
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10)
+    first = state.commit()
+    assert first is not None
+    state["k"] = [2]
+    state.commit()
+    time.pass_(20)
+    assert dict(state.checkout(first)) == {"k": [1]}
+    assert len(state.checkout(first)) == 1
+    assert state["k"] == [2]
+    state.rollback(first)
+    gone(state, "k")
+    assert state.diff(first).removed == ["k"]
+    assert not state.status()
+    assert not state.diff(first, "HEAD")
+
+
+def test_purge(store: KVStore, time: Time) -> None:
+    """It commits the removal of what has expired, and of nothing else; what is uncommitted stays so."""
+    state, other = Versioned(store), Versioned(store)
+    assert state.purge() is None
+    for number in range(200):
+        state[f"k{number}"] = number
+        if number % 4:
+            state.expire(f"k{number}", number)
+    state.commit()
+    assert state.purge() is None
+    time.pass_(100)
+    other.refresh()
+    state["staged"] = 1
+    state["k1"] = "anew"
+    commit = state.purge()
+    assert commit is not None
+    assert commit.message == "Purge 75 expired keys"
+    assert state.repo.changes(commit).removed == sorted(f"k{n}" for n in range(1, 101) if n % 4)
+    assert state.purge() is None
+    assert state.status().added == ["k1", "staged"]
+    assert state.head == commit
+    state.commit()
+    assert len(state) == len(list(state)) == 127
+    other["theirs"] = 1
+    other.commit()  # made on what was before
+    assert dict(Versioned(store)) == dict(other)
+    assert len(other) == 128
+    assert other["k1"] == "anew"
+
+
+def test_purge_beside_a_new_value(store: KVStore, time: Time) -> None:
+    """Somebody who sets the key anew and somebody who purges it are not in each other's way, in any order."""
+    state, other = Versioned(store), Versioned(store)
+    state["k"], state["n"] = "old", 5
+    state.expire("k", 10)
+    state.expire("n", 10)
+    state.set_policy("n", "counter")
+    state.commit()
+    other.refresh()
+    branch = state.fork("branch")
+    time.pass_(10)
+    other["k"] = "new"
+    other["n"] = 2
+    assert state.purge() is not None
+    other.commit()
+    assert dict(Versioned(store)) == {"k": "new", "n": 2}
+    branch["n"] = 1
+    branch["k"] = "new"
+    branch.commit()
+    state.refresh()
+    assert state.merge("branch").commit is not None
+    assert dict(state) == {"k": "new", "n": 3}  # both counted from nothing
+    third = state.fork("third")
+    third.expire("k", 5)
+    third.commit()
+    time.pass_(5)
+    assert third.purge() is not None
+    state.expire("k", 100)
+    state.commit()
+    with pytest.raises(MergeConflict):  # here it was removed while it was due, and there it never was
+        state["k"] = "changed"
+        state.commit()
+        del third["n"]
+        third.commit()
+        state.merge("third")
+
+
+def test_merging(time: Time) -> None:
+    """What is said of the value and of the time is merged apart; of two times the later one counts."""
+    state = Versioned()
+    for key in "abcdef":
+        state[key] = [0]
+        state.expire(key, 100)
+    state.commit()
+    other = state.fork("other")
+    state["a"].append(1)
+    other.expire("a", 10)
+    state.expire("b", 50)
+    other.expire("b", 60)
+    state.expire("c", 200)
+    other.expire("c", None)
+    other["d"].append(1)
+    other["e"].append(1)
+    state["e"].append(1)
+    state.expire("e", 30)
+    state.commit()
+    other.commit()
+    state.merge("other")
+    found = {key: (state[key], state.expires(key)) for key in state}
+    assert found == {
+        "a": ([0, 1], time.after(10)),
+        "b": ([0], time.after(60)),
+        "c": ([0], None),
+        "d": ([0, 1], time.after(100)),
+        "e": ([0, 1], time.after(30)),
+        "f": ([0], time.after(100)),
+    }
+    state.set_policy("f", "append")
+    other.reset("main")
+    state["f"].append(1)
+    other["f"].append(2)
+    other.expire("f", 500)
+    state.commit()
+    other.commit()
+    state.merge("other")
+    assert (state["f"], state.expires("f")) == ([0, 1, 2], time.after(500))
+    assert state.repo.fsck().ok
+
+
+def test_two_that_slide_at_the_same_time(store: KVStore, time: Time) -> None:
+    """Two processes that renew one key without changing it are not in conflict."""
+    state, other = Versioned(store), Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    other.refresh()
+    state.expire("k", 10, sliding=True)
+    time.pass_(1)
+    other.expire("k", 10, sliding=True)
+    assert state.commit() is not None
+    time.pass_(1)
+    assert other.commit() is not None
+    assert Versioned(store).expires("k") == other.expires("k") == time.after(10)
+
+
+def test_a_failed_transaction_takes_it_back(store: KVStore, time: Time) -> None:
+    """Times that were asked for inside are forgotten, those from before are not; values stay the same objects."""
+    state = Versioned(store)
+    state["committed"], state["slides"] = [1], [1]
+    state.expire("slides", 10, sliding=True)
+    state.commit()
+    staged = state["staged"] = [1]
+    state.expire("staged", 50)
+    slides = state["slides"]
+    slides.append(2)
+    with pytest.raises(RuntimeError):
+        with state.transaction():
+            state.expire("committed", 5)
+            state.expire("staged", None)
+            state["new"] = 1
+            state.expire("new", 1)
+            raise RuntimeError
+    assert state.expires("committed") is None
+    assert state.expires("staged") == time.after(50)
+    assert state["slides"] is slides
+    slides.append(3)
+    state.commit()
+    assert dict(Versioned(store)) == {"committed": [1], "slides": [1, 2, 3], "staged": [1]}
+    assert state.expires("staged") == time.after(50)
+    assert staged == [1]
+
+
+def test_discard_and_update(store: KVStore, time: Time) -> None:
+    """An expiry that was asked for is a change like any other."""
+    state, other = Versioned(store), Versioned(store)
+    state["k"] = [1]
+    state.commit()
+    state.expire("k", 5)
+    assert state.has_uncommitted()
+    state.discard("k")
+    assert state.expires("k") is None
+    assert not state.has_uncommitted()
+    runs = []
+
+    def touch(now: Versioned) -> None:
+        runs.append(now["k"])
+        now.expire("k", 5)
+        if len(runs) == 1:
+            other.refresh()
+            other["k"].append(2)
+            other.commit()
+
+    assert state.update(touch) is not None
+    assert runs == [[1], [1, 2]]
+    assert state.expires("k") == time.after(5)
+    time.pass_(5)
+    assert state.update(lambda now: now.__setitem__("seen", "k" in now)) is not None
+    assert state["seen"] is False
+    with pytest.raises(KeyNotFound):
+        state.update(lambda now: now.expire("k", 1))
+
+
+def test_values_stay_the_same_object(store: KVStore, time: Time) -> None:
+    """Also those of keys that expire: over commits, with and without a change, and when one is read again."""
+    state = Versioned(store)
+    value = state["k"] = {"n": [1]}
+    state.expire("k", 1000)
+    state["other"] = 1
+    state.commit()
+    value["n"].append(2)
+    state["other"] = 2
+    assert state["k"] is value
+    state.commit()
+    value["n"].append(3)
+    state.commit()
+    assert state["k"] is value
+    del value
+    state.commit()
+    state["k"]["n"].append(4)
+    state.expire("k", 50)
+    state.commit()
+    assert state.commit() is None
+    assert Versioned(store)["k"] == {"n": [1, 2, 3, 4]}
+    assert Versioned(store).expires("k") == time.after(50)
+
+
+def test_what_it_refuses(time: Time) -> None:
+    """Keys that are not there, and times that are none."""
+    state = Versioned()
+    with pytest.raises(KeyNotFound):
+        state.expire("k", 5)
+    state["k"] = 1
+    for ttl in (0, -5, float("nan"), float("inf"), 1e30, timedelta(0)):
+        with pytest.raises(InvalidInput):
+            state.expire("k", ttl)
+    for ttl in ("5", True):
+        with pytest.raises(TypeError):
+            state.expire("k", ttl)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        state.expire(5, 5)  # type: ignore[arg-type]
+    assert state.expires("k") is None
+
+
+def test_live_has_it_too(time: Time) -> None:
+    """A task may call it on either state; in Live, what slides begins anew each time that it is set."""
+    live = Live()
+    live["k"], live["slides"], live["agent/k"] = [1], 1, 2
+    live.expire("k", 10)
+    live.expire("slides", 10, sliding=True)
+    live.namespace("agent").expire("k", 10)
+    time.pass_(5)
+    live["slides"] = 2
+    with pytest.raises(RuntimeError):
+        with live.transaction():
+            live.expire("k", None)
+            raise RuntimeError
+    assert live.expires("k") == time.after(5)
+    time.pass_(5)
+    gone(live, "k")
+    assert dict(live) == {"slides": 2}
+    live["k"] = 1
+    assert live.expires("k") is None
+    time.pass_(5)
+    live.purge()
+    assert dict(live) == {"k": 1}
+
+
+def test_on_servers(server_url: str) -> None:
+    """Keys and branches that expire on Redis, PostgreSQL and S3."""
+    with open_store(server_url) as one, open_store(server_url) as two, standing_still() as time:
+        state = Versioned(one, branch="guest", ttl=100)
+        state["k"], state["stays"] = [1], 2
+        state.expire("k", 10)
+        state.commit()
+        assert dict(Versioned(two, branch="guest")) == {"k": [1], "stays": 2}
+        time.pass_(10)
+        assert dict(Versioned(two, branch="guest")) == dict(state) == {"stays": 2}
+        assert state.purge() is not None
+        time.pass_(90)
+        assert Versioned(two, branch="guest").head is None
+        assert state.repo.gc(grace="0").expired == ("guest",)
+        assert Versioned(two).repo.fsck().ok
+
+
+# The store
+
+
+def test_older_programs_refuse_such_a_store(store: KVStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The format is raised by the first commit with a key that expires, and by no other."""
+    state = Versioned(store)
+    state["k"] = 1
+    state.commit()
+    assert store.get("format") == b"1"
+    state.expire("k", 1000)
+    state.commit()
+    assert store.get("format") == b"3"
+    monkeypatch.setattr(commits, "FORMAT", 2)
+    with pytest.raises(UnsupportedFormat):
+        Versioned(store)
+
+
+@pytest.mark.parametrize("moments", [[5], [None, 5], [7, 5], [7, None, None], "none"])
+def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
+    """A node that does not say when its keys expire would hide them, or not: it is damage, and is told."""
+    state = Versioned()
+    state["a"], state["b"] = 1, 2
+    state.expire("b", 60)
+    state.commit()
+    leaf = state.repo.objects.node(state.head.tree)
+    leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
+    oid = ObjectId.of(TREE, leaf.body)
+    state.store.set("format", b"3")
+    commit = state.repo.build_commit(oid, [])
+    rows = state.repo.objects.stored({oid: Object(TREE, leaf.body), commit.oid: commit.as_object()})
+    state.store.set_many(rows)
+    state.store.set("r/heads/main", commit.id.encode())
+    report = Versioned(state.store, branch="other").repo.fsck()
+    assert not report.ok
+    assert any("tree" in str(damage) for damage in report.damage)
+
+
+def test_fsck_compares_moments_with_those_below(time: Time) -> None:
+    """A node above that names another first moment than the one below has is damage too."""
+    state = Versioned()
+    for number in range(500):
+        state[f"k{number}"] = number
+    state.expire("k7", 60)
+    state.commit()
+    top = state.repo.objects.node(state.head.tree)
+    assert top.expiries is not None
+    for wrong in (None, 5):
+        moments = [None if at is None else wrong for at in top.expiries]
+        body = Node(top.height, top.keys, top.items, top.counts, moments if wrong else [5, *moments[1:]]).body
+        oid = ObjectId.of(TREE, body)
+        commit = state.repo.build_commit(oid, [])
+        rows = state.repo.objects.stored({oid: Object(TREE, body), commit.oid: commit.as_object()})
+        state.store.set_many(rows)
+        state.store.set("r/heads/main", commit.id.encode())
+        assert "expires" in str(Versioned(state.store, branch="other").repo.fsck())
+
+
+def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
+    """fsck is content, and a bundle takes moments, and the format, along."""
+    state = Versioned()
+    for number in range(300):
+        state[f"k{number:03}"] = LONG + str(number) if number % 50 == 0 else number
+        if number % 30 == 0:
+            state.expire(f"k{number:03}", number + 1, sliding=number % 60 == 0)
+    state.commit()
+    time.pass_(100)
+    report = state.repo.fsck()
+    assert report.ok, str(report)
+    state.repo.export(tmp_path / "b", ["main"])
+    copy = Memory()
+    other = Versioned(copy)
+    other.repo.import_bundle(tmp_path / "b")
+    other.refresh()
+    assert copy.get("format") == b"3"
+    assert dict(other) == dict(state)
+    assert [other.expires(key) for key in other] == [state.expires(key) for key in state]
+    assert len(other) == 300 - 4
+
+
+def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -> None:
+    """Once the last key that expires is gone, the tree is as if none had ever been there."""
+    state, plain = Versioned(), Versioned()
+    for number in range(500):
+        state[f"k{number}"] = plain[f"k{number}"] = number
+        if number % 7 == 0:
+            state.expire(f"k{number}", 10)
+    plain.commit()
+    state.commit()
+    assert state.head.tree != plain.head.tree
+    for number in range(0, 500, 7):
+        state.expire(f"k{number}", None)
+    state.commit()
+    assert state.head.tree == plain.head.tree
+
+
+def test_counting_reads_what_has_expired_and_no_more(time: Time) -> None:
+    """len costs the nodes with expired keys, however many keys there are that never expire or are not due."""
+    store = Faulty(Memory())
+    state = Versioned(store)
+    for number in range(20_000):
+        state[f"k{number:05}"] = number
+        if number % 100 == 0:
+            state.expire(f"k{number:05}", 1000)
+    state.expire("k00000", 1)
+    state.commit()
+    time.pass_(10)
+
+    def reads() -> int:
+        other = Versioned(store)
+        before = len(store.calls)
+        assert len(other) == 19_999
+        return len(store.calls) - before
+
+    assert reads() <= 5

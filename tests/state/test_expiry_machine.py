@@ -1,0 +1,216 @@
+"""Expiring keys against a model: whatever is done when, every handle shows what a dict with a clock would."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from clock import Time, standing_still
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from vstate import KeyNotFound, Memory, Versioned
+
+KEYS = st.sampled_from(["a", "ns/b"])
+VALUES = st.integers(0, 1) | st.lists(st.integers(0, 1), max_size=1)
+TIMES = st.integers(2, 6)
+PASSING = st.sampled_from([0, 1, 3])
+
+
+class Failed(Exception):
+    pass
+
+
+@dataclass
+class Kept:
+    """A key of the model: its value, when it expires, and how long it lives after a change if it slides."""
+
+    value: Any
+    at: float | None = None
+    ttl: float = 0
+    asked: bool = False  # for that expiry, since the last commit
+    set_: bool = False  # since the last commit
+
+    def copy(self) -> Kept:
+        return Kept(copy.deepcopy(self.value), self.at, self.ttl)
+
+
+class ExpiryMachine(RuleBasedStateMachine):
+    """`now` is what the mapping holds, `committed` what the newest commit does, expired keys included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = standing_still()
+        self.time: Time = self.clock.__enter__()
+        self.store = Memory()
+        self.state = Versioned(self.store)
+        self.now: dict[str, Kept] = {}
+        self.committed: dict[str, Kept] = {}
+        self.history: list[tuple[str, dict[str, Kept]]] = []
+
+    def teardown(self) -> None:
+        self.clock.__exit__(None, None, None)
+
+    def is_there(self, kept: Kept | None) -> bool:
+        return kept is not None and (kept.at is None or kept.at > self.time.seconds)
+
+    def shown(self, keys: dict[str, Kept]) -> dict[str, Any]:
+        return {key: kept.value for key, kept in keys.items() if self.is_there(kept)}
+
+    @initialize()
+    def begin(self) -> None:
+        self.state["a"], self.state["ns/b"] = [1], 1
+        self.now = {"a": Kept([1], set_=True), "ns/b": Kept(1, set_=True)}
+
+    @rule(key=KEYS, value=VALUES, seconds=PASSING, commit=st.booleans())
+    def set(self, key: str, value: Any, seconds: int, commit: bool) -> None:
+        self.time.pass_(seconds)
+        before = self.now.get(key)
+        # A list of its own: the model must not see the edits of the state.
+        self.state[key] = copy.deepcopy(value)
+        ttl = before.ttl if before is not None and self.is_there(before) else 0
+        asked = (
+            before is not None
+            and self.is_there(before)
+            and before.asked
+            and (before.ttl > 0 or not before.at)
+        )
+        self.now[key] = Kept(value, None, ttl, asked, set_=True)
+        if commit:
+            self.commit(seconds)
+
+    @rule(key=KEYS, number=st.integers(0, 2), seconds=PASSING)
+    def edit(self, key: str, number: int, seconds: int) -> None:
+        self.time.pass_(seconds)
+        kept = self.now.get(key)
+        if kept is not None and self.is_there(kept) and isinstance(kept.value, list):
+            self.state[key].append(number)
+            kept.value.append(number)
+
+    @rule(key=KEYS)
+    def read(self, key: str) -> None:
+        kept = self.now.get(key)
+        if self.is_there(kept):
+            assert self.state[key] == kept.value  # type: ignore[union-attr]
+            assert key in self.state
+        else:
+            assert key not in self.state
+            assert self.state.get(key) is None
+
+    @rule()
+    def read_all(self) -> None:
+        assert dict(self.state) == self.shown(self.now)
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        if self.is_there(self.now.get(key)):
+            del self.state[key]
+            del self.now[key]
+        else:
+            with pytest.raises(KeyNotFound):
+                del self.state[key]
+
+    @rule(key=KEYS, ttl=st.none() | TIMES | TIMES, sliding=st.booleans(), commit=st.booleans())
+    def expire(self, key: str, ttl: int | None, sliding: bool, commit: bool) -> None:
+        kept = self.now.get(key)
+        if not self.is_there(kept):
+            with pytest.raises(KeyNotFound):
+                self.state.expire(key, ttl, sliding=sliding)
+            return
+        assert kept is not None
+        self.state.expire(key, ttl, sliding=sliding)
+        kept.at = None if ttl is None else self.time.seconds + ttl
+        kept.ttl = ttl if sliding and ttl else 0
+        kept.asked = True
+        if commit:
+            self.commit(0)
+
+    @rule(seconds=PASSING)
+    def commit(self, seconds: int) -> None:
+        self.time.pass_(seconds)
+        after = {}
+        for key, kept in self.now.items():
+            if not self.is_there(kept):
+                continue
+            before = self.committed.get(key)
+            changed = (
+                before is None
+                or before.value != kept.value
+                or type(before.value) is not type(kept.value)
+                or (kept.set_ and not self.is_there(before))
+            )
+            if kept.ttl:
+                if changed or kept.asked:
+                    kept.at = self.time.seconds + kept.ttl
+                else:
+                    assert before is not None
+                    kept.at = before.at
+            after[key] = kept
+        for key, before in self.committed.items():
+            # What has expired stays, unless something was done about the key.
+            kept = self.now.get(key)
+            if key not in after and kept is not None and not (kept.asked or kept.set_):
+                after[key] = before
+        self.state.commit()
+        self.committed = {key: kept.copy() for key, kept in after.items()}
+        self.now = {key: kept.copy() for key, kept in after.items()}
+
+    @rule()
+    def purge(self) -> None:
+        expired = {key for key, kept in self.committed.items() if not self.is_there(kept)}
+        made = self.state.purge()
+        assert (made is not None) == bool(expired)
+        for key in expired:
+            del self.committed[key]
+            if not self.is_there(self.now.get(key)):
+                self.now.pop(key, None)
+
+    @rule(key=KEYS, value=VALUES, ttl=TIMES)
+    def failed_transaction(self, key: str, value: Any, ttl: int) -> None:
+        with pytest.raises(Failed):
+            with self.state.transaction():
+                self.state[key] = value
+                self.state.expire(key, ttl)
+                for other in list(self.state):
+                    self.state.expire(other, None)
+                raise Failed
+
+    @rule()
+    def discard(self) -> None:
+        self.state.discard()
+        self.now = {key: kept.copy() for key, kept in self.committed.items()}
+
+    @rule()
+    def reopen(self) -> None:
+        self.commit(0)
+        self.state = Versioned(self.store)
+
+    @invariant()
+    def shows_what_the_model_does(self) -> None:
+        expected = self.shown(self.now)
+        assert list(self.state) == sorted(expected)
+        assert len(self.state) == len(expected)
+        assert len(self.state.keys("ns/")) == sum(key.startswith("ns/") for key in expected)
+        other = Versioned(self.store)
+        committed = self.shown(self.committed)
+        assert len(other) == len(committed)
+        assert dict(other) == committed
+        for key in committed:
+            at = self.committed[key].at
+            expires = other.expires(key)
+            assert (None if expires is None else (expires - self.time.now).total_seconds()) == (
+                None if at is None else at - self.time.seconds
+            )
+        if other.head is not None:
+            snapshot = dict(other.checkout("HEAD"))
+            assert {key: snapshot[key] for key in committed} == committed
+
+
+TestExpiry = ExpiryMachine.TestCase
+TestExpiry.settings = settings(
+    max_examples=600 if os.environ.get("VSTATE_SOAK") else 100, stateful_step_count=50
+)

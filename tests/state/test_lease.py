@@ -1,0 +1,561 @@
+"""Leases: one holder at a time, whoever stops, dies, or has a wrong clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vstate import (
+    Conflict,
+    CorruptStore,
+    Disk,
+    InvalidInput,
+    KVStore,
+    LeaseHeld,
+    LeaseLost,
+    Live,
+    Memory,
+    MergeConflict,
+    NotVersioned,
+    StoreUnavailable,
+    Versioned,
+    open_store,
+)
+from vstate.repo import leases
+from vstate.repo.leases import LeaseRow, parse_lease
+from vstate.testing import Faulty
+
+ROOT = Path(__file__).parent.parent.parent
+
+Open = Callable[[], KVStore]
+
+
+@pytest.fixture(params=["memory", "disk", "without transactions"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens one store again and again."""
+    if request.param == "disk":
+        disks: list[Disk] = []
+
+        def open_disk() -> Disk:
+            disks.append(Disk(tmp_path / "store", durability="process"))
+            return disks[-1]
+
+        yield open_disk
+        for disk in disks:
+            disk.close()
+    else:
+        memory = Memory()
+        yield lambda: memory if request.param == "memory" else Faulty(memory, atomic=False)
+
+
+@contextmanager
+def time_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """A function that puts the clock of leases forward, so many seconds."""
+    passed = [0.0]
+    with monkeypatch.context() as patched:
+        real = leases.clock
+        for module in ("vstate.repo.leases.clock", "vstate.state.lease.clock"):
+            patched.setattr(module, lambda: real() + passed[0])
+        yield lambda seconds: passed.__setitem__(0, passed[0] + seconds)
+
+
+def row_of(store: KVStore, name: str = "job") -> LeaseRow:
+    raw = store.get(f"lease/{name}")
+    assert raw is not None
+    return parse_lease(raw)
+
+
+# One process
+
+
+def test_one_holder_and_then_the_next(opened: Open) -> None:
+    """Entering takes it, leaving gives it back at once; the number grows and is in what is committed."""
+    state, other = Versioned(opened()), Versioned(opened())
+    with state.lease("job", 5) as lease:
+        assert lease.held
+        lease.check()
+        with pytest.raises(LeaseHeld, match=f"process {os.getpid()} on ") as held:
+            other.lease("job", wait=0).__enter__()
+        assert (held.value.name, held.value.fence) == ("job", 1)
+        state["n"] = 1
+        commit = lease.commit("under it", by="me")
+        assert commit is not None
+        assert commit.info == {"by": "me", "lease": {"name": "job", "fence": 1}}
+        assert lease.commit() is None
+    assert not lease.held
+    with pytest.raises(LeaseLost, match="released"):
+        lease.commit()
+    began = time.monotonic()
+    with other.lease("job", 5) as second:
+        assert second.fence == 2
+        with state.lease("another", wait=0) as third:
+            assert third.fence == 1
+    assert time.monotonic() - began < 3
+    assert row_of(opened()).owner == ""
+
+
+def test_it_waits_for_the_holder(opened: Open) -> None:
+    """`wait` says how long; whoever waits for ever has it soon after it is given back."""
+    state, other = Versioned(opened()), Versioned(opened())
+    got: list[int] = []
+
+    def contend() -> None:
+        with other.lease("job", 5) as lease:
+            got.append(lease.fence)
+
+    thread = threading.Thread(target=contend)
+    with state.lease("job", 5):
+        began = time.monotonic()
+        with pytest.raises(LeaseHeld):
+            other.lease("job", wait=0.2).__enter__()
+        assert 0.2 <= time.monotonic() - began < 3
+        thread.start()
+        time.sleep(0.2)
+        assert got == []
+    thread.join(10)
+    assert got == [2]
+
+
+def test_it_is_renewed(opened: Open) -> None:
+    """The holder keeps it for many times its time, by changing the row; nobody gets it meanwhile."""
+    state, other = Versioned(opened()), Versioned(opened())
+    with state.lease("job", 1) as lease:
+        with pytest.raises(LeaseHeld):
+            other.lease("job", wait=1.7).__enter__()
+        assert lease.held
+        assert row_of(opened()).renewals >= 3
+        state["n"] = 1
+        assert lease.commit() is not None
+
+
+def test_what_it_refuses(opened: Open) -> None:
+    """Names are those of branches, times are positive, a lease is entered once, its info is its own."""
+    state = Versioned(opened())
+    for name in ("", "a b", "../x", "a:b"):
+        with pytest.raises(InvalidInput):
+            state.lease(name)
+    for ttl in (0, -1, float("inf"), float("nan")):
+        with pytest.raises(InvalidInput):
+            state.lease("job", ttl)
+    with pytest.raises(TypeError):
+        state.lease("job", "30s")  # type: ignore[arg-type]
+    lease = state.lease("job")
+    with pytest.raises(InvalidInput):
+        lease.fence
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with lease:
+        with pytest.raises(InvalidInput):
+            lease.commit(lease=1)
+        with pytest.raises(InvalidInput):
+            lease.__enter__()
+    with pytest.raises(InvalidInput):
+        lease.__enter__()
+    with pytest.raises(NotVersioned):
+        Live().lease("job")
+
+
+def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that does not change is free after its time and a tenth, since it was first seen: not before, and also
+    for one who only asks now and then, without waiting.
+    """
+    store, name = opened(), "job"
+    store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
+    state = Versioned(store)
+    with time_passes(monkeypatch) as passing:
+        for _ in range(2):
+            with pytest.raises(LeaseHeld, match="mars"):
+                state.lease(name, wait=0).__enter__()
+            passing(54.0)
+        with pytest.raises(LeaseHeld):
+            state.lease(name, wait=0).__enter__()
+        store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41, 1).encode())
+        passing(109.0)
+        with pytest.raises(LeaseHeld):  # it was renewed at some time in between
+            state.lease(name, wait=0).__enter__()
+        passing(111.0)
+        with state.lease(name, 1000, wait=0) as lease:
+            assert lease.fence == 42
+
+
+def test_the_time_of_day_does_not_matter(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who holds it nor who wants it looks at a clock that somebody can set."""
+    state, other = Versioned(opened()), Versioned(opened())
+    for skew in (-1e8, 1e8):
+        with monkeypatch.context() as patched:
+            with state.lease("job", 60) as lease:
+                patched.setattr(time, "time", lambda real=time.time, skew=skew: real() + skew)
+                patched.setattr(
+                    time, "time_ns", lambda real=time.time_ns, skew=skew: real() + int(skew * 1e9)
+                )
+                with pytest.raises(LeaseHeld):
+                    other.lease("job", wait=0).__enter__()
+                assert lease.held
+                state["n"] = skew
+                assert lease.commit() is not None
+
+
+def test_a_holder_that_does_not_renew_has_lost_it(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once its time is over by its own clock it commits nothing, though nobody has taken it yet."""
+    store = opened()
+    state = Versioned(store)
+    with time_passes(monkeypatch) as passing:
+        with state.lease("job", 60) as lease:
+            state["n"] = 1
+            passing(59.0)
+            assert lease.held
+            passing(1.1)
+            assert not lease.held
+            with pytest.raises(LeaseLost, match="not renewed for 60 s") as lost:
+                lease.commit()
+            assert lost.value.fence == 1
+            passing(-30.0)
+            with pytest.raises(LeaseLost):
+                lease.check()
+    assert state.head is None
+    assert state.status().added == ["n"]
+    assert Versioned(store).head is None
+
+
+def test_another_holder_between_look_and_commit(opened: Open) -> None:
+    """The row is compared when the branch moves: what this process takes for its own is not enough."""
+    store = opened()
+    state = Versioned(store)
+    state["n"] = 0
+    before = state.commit()
+    with state.lease("job", 60) as lease:
+        store.set("lease/job", LeaseRow("other", "process 9 on venus", 60.0, 2).encode())
+        assert lease.held
+        state["n"] = 1
+        with pytest.raises(LeaseLost, match="process 9 on venus has it now"):
+            lease.commit()
+        assert not lease.held
+    assert Versioned(store).head == before
+    assert state.status().modified == ["n"]
+    assert row_of(store).owner == "other"  # leaving gives back nothing that one does not have
+    assert state.commit() is not None
+
+
+class AtTransact(Faulty):
+    """Memory, and something that happens right before the next transaction."""
+
+    before_next: Callable[[], object] | None = None
+
+    def transact(self, writes, expected):
+        happens, self.before_next = self.before_next, None
+        if happens is not None:
+            happens()
+        return super().transact(writes, expected)
+
+
+def test_exact_with_transactions() -> None:
+    """Passed on at the very last moment, with the branch unmoved: nothing lands."""
+    store = AtTransact(Memory())
+    state = Versioned(store)
+    with state.lease("job", 60) as lease:
+        state["n"] = 1
+        taken = LeaseRow("other", "process 9 on venus", 60.0, 2).encode()
+        store.before_next = lambda: store.store.set("lease/job", taken)
+        with pytest.raises(LeaseLost):
+            lease.commit()
+    assert Versioned(store).head is None
+
+
+def test_a_renewal_beside_a_commit_does_not_hurt() -> None:
+    """A row with the same owner is still this lease, also with a renewal of which the answer was lost."""
+    store = AtTransact(Memory())
+    state = Versioned(store)
+    with state.lease("job", 60) as lease:
+        state["n"] = 1
+        renewed = row_of(store).renewed()
+        store.before_next = lambda: store.store.set("lease/job", renewed.encode())
+        assert lease.commit() is not None
+        assert row_of(store) == renewed
+    assert row_of(store).owner == ""
+
+
+def test_commits_of_others_are_merged(opened: Open) -> None:
+    """A lease is on a name, not on the branch: what others commit to other keys is kept, as always."""
+    state, other = Versioned(opened()), Versioned(opened())
+    with state.lease("job", 60) as lease:
+        other["theirs"] = 1
+        other.commit()
+        state["mine"] = 1
+        merged = lease.commit("both")
+        assert merged is not None
+        assert merged.info["lease"] == {"name": "job", "fence": 1}
+        assert len(merged.parents) == 2
+        state["clash"], other["clash"] = 1, 2
+        other.refresh()
+        other.commit()
+        with pytest.raises(MergeConflict):
+            lease.commit()
+        assert lease.held
+    assert dict(Versioned(opened())) == {"theirs": 1, "mine": 1, "clash": 2}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
+    """Renewing is tried again until it works; if it does not in time, the lease is lost, and says so."""
+
+    class Failing(Faulty):
+        failing = False
+
+        def compare_and_swap(self, key, expected, new):
+            if self.failing and key.startswith("lease/"):
+                self.calls.append("failed")
+                raise StoreUnavailable("no answer")
+            return super().compare_and_swap(key, expected, new)
+
+    store = Failing(opened())
+    state = Versioned(store)
+    ttl = 0.5 if lost else 1.5
+    with state.lease("job", ttl) as lease:
+        began = time.monotonic()
+        store.failing = True
+        while "failed" not in store.calls:
+            time.sleep(0.005)
+        if lost:
+            while lease.held:
+                time.sleep(0.005)
+            assert time.monotonic() - began < 5
+            store.failing = False
+            with pytest.raises(LeaseLost):
+                lease.check()
+        else:
+            store.failing = False
+            renewals = row_of(store).renewals
+            while row_of(store).renewals < renewals + 2:
+                assert lease.held
+                time.sleep(0.005)
+            lease.check()
+    assert row_of(store).owner != "" if lost else row_of(store).owner == ""
+
+
+def test_an_answer_that_is_lost(opened: Open) -> None:
+    """A renewal that landed, though its answer did not, is found again by its owner."""
+
+    class Deaf(Faulty):
+        deaf = 0
+
+        def compare_and_swap(self, key, expected, new):
+            done = super().compare_and_swap(key, expected, new)
+            if self.deaf and key.startswith("lease/"):
+                self.deaf -= 1
+                raise StoreUnavailable("the answer was lost", outcome_unknown=True)
+            return done
+
+    store = Deaf(opened())
+    with Versioned(store).lease("job", 1) as lease:
+        store.deaf = 1
+        while row_of(store).renewals < 3:
+            assert lease.held
+            time.sleep(0.005)
+        assert store.deaf == 0
+        lease.check()
+    assert row_of(store).owner == ""
+
+
+def test_threads_share_one_handle(opened: Open) -> None:
+    """Leases of one handle exclude each other as those of several do."""
+    state = Versioned(opened())
+    inside, fences = [0], []
+
+    def work() -> None:
+        for _ in range(5):
+            with state.lease("job", 30) as lease:
+                inside[0] += 1
+                assert inside[0] == 1
+                fences.append(lease.fence)
+                inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fences == list(range(1, 21))
+
+
+def test_upkeep_knows_leases(opened: Open) -> None:
+    """gc leaves them; fsck checks them, and after a repair the numbers go on above all that were given."""
+    store = opened()
+    state = Versioned(store)
+    state["n"] = 1
+    state.commit()
+    with state.lease("job", 60):
+        state.repo.gc(keep_reflog="0")
+        report = state.repo.fsck()
+        assert (report.ok, report.foreign) == (True, 0)
+    store.set("lease/job", b"\0" + row_of(store).encode())
+    with pytest.raises(CorruptStore, match="fsck --repair"):
+        state.lease("job").__enter__()
+    assert [damage.kind for damage in state.repo.fsck().damage] == ["lease"]
+    assert state.repo.fsck(repair=True).ok
+    with state.lease("job") as lease:
+        assert lease.fence > 1_000_000
+
+
+# Several processes
+
+HOLDER = """
+import os, sys, time
+from vstate import Disk, Versioned, LeaseLost
+directory, ttl = sys.argv[1], float(sys.argv[2])
+state = Versioned(Disk(directory, durability="process"))
+with state.lease("job", ttl) as lease:
+    state["by"] = "holder"
+    print(lease.fence, flush=True)
+    sys.stdin.readline()
+    try:
+        lease.commit("from the holder")
+        print("committed", lease.held, flush=True)
+    except LeaseLost as error:
+        print("LeaseLost", lease.held, flush=True)
+"""
+
+WORKER = """
+import os, sys
+from vstate import Disk, Versioned
+directory, rounds = sys.argv[1], int(sys.argv[2])
+state = Versioned(Disk(os.path.join(directory, "store"), durability="process"))
+for _ in range(rounds):
+    with state.lease("job", 20) as lease:
+        # Exclusive: that another is inside is an error, which ends this process.
+        os.close(os.open(os.path.join(directory, "inside"), os.O_CREAT | os.O_EXCL))
+        state.refresh()
+        state["count"] = state.get("count", 0) + 1
+        assert lease.commit("one more") is not None
+        os.unlink(os.path.join(directory, "inside"))
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@contextmanager
+def holder(directory: Path, ttl: float) -> Iterator[subprocess.Popen[str]]:
+    process = start(HOLDER, directory, ttl)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "1\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_eight_processes_and_one_critical_section(tmp_path: Path) -> None:
+    """Never two are inside, no increment is lost, and each holder's number is one above the last one's."""
+    Disk(tmp_path / "store").close()
+    rounds = 30 if os.environ.get("VSTATE_SOAK") else 6
+    workers = [start(WORKER, tmp_path, rounds) for _ in range(8)]
+    for worker in workers:
+        worker.communicate(timeout=200)
+    assert [worker.returncode for worker in workers] == [0] * 8
+    with Versioned(Disk(tmp_path / "store")) as state:
+        assert state["count"] == 8 * rounds
+        fences = [commit.info["lease"]["fence"] for commit in state.log()]
+        assert fences == list(range(8 * rounds, 0, -1))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
+def test_a_stopped_holder(tmp_path: Path) -> None:
+    """Stopped beyond its time, it has lost the lease when it goes on, and its commit does not land."""
+    with holder(tmp_path / "store", 0.5) as process, Disk(tmp_path / "store") as store:
+        process.send_signal(signal.SIGSTOP)
+        state = Versioned(store)
+        began = time.monotonic()
+        with state.lease("job", 20) as lease:
+            assert lease.fence == 2
+            assert 0.3 < time.monotonic() - began < 20
+            state["by"] = "the next"
+            landed = lease.commit()
+            process.send_signal(signal.SIGCONT)
+            answer, _ = process.communicate("go on\n", timeout=60)
+            assert answer == "LeaseLost False\n"
+            lease.check()
+        state.refresh()
+        assert (state.head, state["by"]) == (landed, "the next")
+
+
+def test_a_killed_holder(tmp_path: Path) -> None:
+    """Killed, it is waited for until its time has passed, and not for ever."""
+    with holder(tmp_path / "store", 0.5) as process, Disk(tmp_path / "store") as store:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        state = Versioned(store)
+        with pytest.raises(Conflict):
+            state.lease("job", wait=0).__enter__()
+        with state.lease("job", 20, wait=60) as lease:
+            assert lease.fence == 2
+
+
+def test_a_holder_that_goes_on_commits(tmp_path: Path) -> None:
+    """The control of the two tests above: undisturbed, the same program commits after more than its time."""
+    with holder(tmp_path / "store", 1.5) as process, Disk(tmp_path / "store") as store:
+        with pytest.raises(LeaseHeld):
+            Versioned(store).lease("job", wait=3).__enter__()
+        assert process.communicate("go on\n", timeout=60)[0] == "committed True\n"
+        assert Versioned(store)["by"] == "holder"
+
+
+def test_on_servers(server_url: str) -> None:
+    """On Redis, PostgreSQL and S3 too there is one holder, and who has lost the lease commits nothing."""
+    with open_store(server_url) as one, open_store(server_url) as two:
+        state, other = Versioned(one), Versioned(two)
+        with state.lease("job", 60) as lease:
+            with pytest.raises(LeaseHeld):
+                other.lease("job", wait=0).__enter__()
+            state["n"] = 1
+            before = lease.commit()
+            assert before is not None
+            two.set("lease/job", LeaseRow("other", "process 9 on venus", 60.0, 2).encode())
+            state["n"] = 2
+            with pytest.raises(LeaseLost, match="venus"):
+                lease.commit()
+        assert Versioned(two).head == before
+        two.set("lease/job", LeaseRow("", "", 60.0, 2).encode())
+        with other.lease("job", 2) as next_lease, pytest.raises(LeaseHeld):
+            assert next_lease.fence == 3
+            state.lease("job", wait=3).__enter__()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_has_no_lease(opened: Open) -> None:
+    """The child neither commits under its parent's lease nor gives it back; the parent goes on."""
+    store = opened()
+    state = Versioned(store)
+    with state.lease("job", 1) as lease:
+        state["n"] = 1
+        child = os.fork()
+        if child == 0:
+            try:
+                answer = 1
+                try:
+                    lease.commit()
+                except LeaseLost:
+                    lease.__exit__()
+                    answer = 7 if not lease.held and row_of(store).owner else 2
+            finally:
+                os._exit(answer)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        time.sleep(1.5)
+        lease.check()
+        assert lease.commit() is not None

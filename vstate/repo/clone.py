@@ -1,0 +1,95 @@
+"""Clone: a copy of a store, with the original as its remote."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from vstate.errors import AlreadyExists
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
+from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS
+from vstate.repo.remotes import ORIGIN, absolute, check_url, expanded
+from vstate.repo.repository import Repository
+from vstate.repo.sync import Sync, SyncReport, Wanted, policy_rows, tracking_ref
+
+if TYPE_CHECKING:
+    from vstate.repo.bundle import Progress
+
+
+def clone(
+    source: KVStore | str | PathLike[str],
+    target: KVStore | str | PathLike[str],
+    *,
+    remote: str = ORIGIN,
+    progress: Progress | None = None,
+) -> SyncReport:
+    """Copy a store: all branches with their merge policies, all tags, and HEAD, with the history and all that
+    they need.
+
+    A source that is given as a path or URL becomes the remote `origin` of the new store, so that `push`,
+    `pull` and `fetch` go there; its URL must not hold a password, see `Remotes.add`. Interrupted, and called
+    again, it goes on where it was. NotFound if there is no source; AlreadyExists, with nothing changed, if
+    the target is in use.
+    """
+    began = time.monotonic()
+    url = absolute(check_url(source)) if isinstance(source, str | os.PathLike) else None
+    with _opened(source if url is None else expanded(url), create=False) as original:
+        with _opened(target, create=True) as copy:
+            _check_unused(copy, original, remote, url)
+            if url is not None and copy.remotes.url(remote) is None:
+                copy.remotes.add(remote, url)
+            work = Sync(original, copy, near=copy, action="clone", progress=progress)
+            work.run(lambda: list(_wanted(original, None if url is None else remote)))
+            copy.require_format(1)
+            branch = _branch_of_head(original)
+            # Last: a store that has it was cloned to the end.
+            copy.refs.set_head(branch=branch, action=f"clone: on {branch}")
+    return work.report(began)
+
+
+@contextmanager
+def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[Repository]:
+    """The repository of a store, which is closed again if it was opened here."""
+    if isinstance(place, KVStore):
+        yield Repository(place)
+    else:
+        with open_store(place, create=create) as store:
+            yield Repository(store)
+
+
+def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
+    for name, oid in original.refs.list(HEADS).items():
+        rows = policy_rows(original, name)
+        yield Wanted(HEADS + name, oid, force=True, rows=rows, branch=HEADS + name)
+        if remote is not None:
+            yield Wanted(tracking_ref(remote, name), oid, force=True)
+    for name, oid in original.refs.list(TAGS).items():
+        yield Wanted(TAGS + name, oid, force=True)
+
+
+def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:
+    """AlreadyExists if there is something in the store that no interrupted clone has left."""
+    heads = copy.refs.list(HEADS)
+    if url is not None:
+        begun = copy.remotes.url(remote) == url
+    else:
+        begun = heads.items() <= original.refs.list(HEADS).items()
+    if copy.store.get(PREFIX + HEAD) is not None or (heads and not begun):
+        raise AlreadyExists(
+            f"{copy.store.location} is in use already: clone into an empty place, or fetch into this one",
+            name=copy.store.location,
+        )
+
+
+def _branch_of_head(repo: Repository) -> str:
+    """The branch that HEAD is on; one that stands for it if it is detached."""
+    branch = repo.refs.head().branch
+    if branch is None:
+        branches = list(repo.refs.list(HEADS))
+        branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches or not branches else branches[0]
+    return branch
