@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from vstate.objects import expiry
 from vstate.objects.expiry import Expiry, moment_of
@@ -19,6 +19,16 @@ def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
     """The expiry of a key that is to live so many seconds from now on, or from each change on; InvalidInput."""
     length = ttl_microseconds(ttl)
     return Expiry(expiry.now() + length, length if sliding else 0)
+
+
+class Asked(NamedTuple):
+    """What was `wanted` and `set_at`, as `Timed` has them, when values were compared, and the `expiries` that followed
+    from it, of the keys that expire, or did.
+    """
+
+    wanted: dict[str, Expiry | None]
+    set_at: dict[str, int]
+    expiries: dict[str, Expiry | None]
 
 
 class Timed:
@@ -76,12 +86,24 @@ class Timed:
             return None
         return before.begun_anew(expiry.now()) if changed else before
 
-    def settle(self, expiries: dict[str, Expiry | None]) -> None:
-        """Take these expiries as committed."""
-        self.wanted = {}
-        self.set_at = {}
-        for key, committed in expiries.items():
+    def asked(self) -> Asked:
+        """What has been asked for by now."""
+        return Asked(dict(self.wanted), dict(self.set_at), {})
+
+    def settle(self, asked: Asked) -> None:
+        """Take this as committed; what was asked for since stays. May be done again."""
+        for key, committed in asked.expiries.items():
+            if self.set_at.get(key) != asked.set_at.get(key) and key in self.set_at:
+                continue
+            if key in self.wanted and self.wanted[key] is not asked.wanted.get(key):
+                continue
             if committed is None:
                 self.due.pop(key, None)
             else:
                 self.due[key] = committed.at
+        for key, wanted in asked.wanted.items():
+            if key in self.wanted and self.wanted[key] is wanted:
+                del self.wanted[key]
+        for key, at in asked.set_at.items():
+            if self.set_at.get(key) == at:
+                del self.set_at[key]

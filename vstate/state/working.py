@@ -13,7 +13,7 @@ from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.overlay import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
-from vstate.state.timed import Timed
+from vstate.state.timed import Asked, Timed
 from vstate.state.tracking import is_immutable, is_unshared
 from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
 from vstate.values.pickling import culprit
@@ -280,10 +280,17 @@ class WorkingValues:
             self.timed.set_at.pop(key, None)
             self._baselines.pop(key, None)
 
-    def compare_anew(self, keys: Iterable[str]) -> None:
-        """Compare what is held for the keys with the tree itself, which has changed, the next time."""
+    def landed(self, asked: Asked, keys: Iterable[str]) -> None:
+        """Compare what is held for the keys with the tree itself the next time, since a commit has changed them there.
+
+        What was asked for until then is done, and what was asked for since is not. May be done again.
+        """
         for key in keys:
             self._baselines.pop(key, None)
+        for key, at in asked.set_at.items():
+            if self.timed.set_at.get(key) == at:
+                self.staged.discard(key)
+        self.timed.settle(asked)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -316,7 +323,7 @@ class WorkingValues:
         # Readers now wait for the lock, so that none takes a value being looked at.
         held = self._held = self.values | self.timed.values if self.timed.values else self.values
         self.values, self.timed.values = {}, {}
-        staged = Staged(self._repo, held)
+        staged = Staged(self._repo, held, self.timed.asked())
         self._compare(staged, root)
         if staged.unpicklable and not tolerant:
             raise Unpicklable(
@@ -371,7 +378,7 @@ class WorkingValues:
                 # It was set while it was there: what has become of it since is not what it was set to.
                 changed = changed or (key in self.staged and before is not None and before.is_over)
                 expiry = self.timed.next(key, before, changed=changed, staged=key in self.staged)
-                staged.expiries[key] = expiry
+                staged.asked.expiries[key] = expiry
             if changed or expiry != before:
                 encoded = encoded._replace(entry=with_expiry(encoded.entry, expiry))
                 staged.changes[key] = encoded.entry
@@ -393,7 +400,7 @@ class WorkingValues:
         if expiry == before:
             return
         staged.only_expiry.add(key)
-        staged.expiries[key] = expiry
+        staged.asked.expiries[key] = expiry
         staged.changes[key] = with_expiry(bare, expiry)
         staged.encoded[key] = Encoded(with_expiry(bare, expiry), {}, (), 0)
 
@@ -448,11 +455,11 @@ class WorkingValues:
 
     def settle(self, staged: Staged) -> None:
         """Take what was collected as committed now; may be done again, if it was interrupted."""
-        self.timed.settle(staged.expiries)
+        self.timed.settle(staged.asked)
         for key, encoded in staged.encoded.items():
             if encoded is not None and key in staged.only_expiry:
                 if key in self._baselines:
-                    self._baselines[key] = self._baselines[key]._replace(expiry=staged.expiries[key])
+                    self._baselines[key] = self._baselines[key]._replace(expiry=staged.asked.expiries[key])
             elif encoded is not None and (key in self._watched or key in self._sealed):
                 bare, expiry = split_expiry(encoded.entry)
                 now = Baseline(bare, encoded.chunks, encoded.size, loaded=False, expiry=expiry)
@@ -501,15 +508,15 @@ class Noticed:
 class Staged:
     """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds.
 
-    `expiries` are those of the keys that expire, or did; `only_expiry` has those whose values were not looked at.
+    `asked` is what was asked for about expiry; `only_expiry` are keys whose values were not looked at for it.
     """
 
-    def __init__(self, repo: Repository, held: dict[str, Any]) -> None:
+    def __init__(self, repo: Repository, held: dict[str, Any], asked: Asked) -> None:
         self._repo = repo
         self.held = held
+        self.asked = asked
         self.changes: dict[str, bytes | None] = {}
         self.encoded: dict[str, Encoded | None] = {}
-        self.expiries: dict[str, Expiry | None] = {}
         self.objects: NewObjects = {}
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}

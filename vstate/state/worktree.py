@@ -43,7 +43,7 @@ from vstate.repo.security import Security
 from vstate.repo.signing import KeyToSign, KeyToTrust
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.publishing import publish
-from vstate.state.timed import make_expiry, ttl_microseconds
+from vstate.state.timed import Asked, make_expiry, ttl_microseconds
 from vstate.state.turns import Turn
 from vstate.state.unfinished import Step, Unfinished
 from vstate.state.working import Noticed, Staged, WorkingValues
@@ -322,7 +322,7 @@ class Worktree(RootState):
                 events = tuple(self._events)
                 parents = () if self._head is None else (self._head,)
                 commit = self._repo.build_commit(root, parents, message=message, info=info, events=events)
-                self._in_flight = partial(self._note_landed, branch, commit, events)
+                self._in_flight = partial(self._note_landed, branch, commit, events, staged.asked)
                 try:
                     published = publish(
                         self._repo,
@@ -364,11 +364,11 @@ class Worktree(RootState):
             with suppress(StorageError):
                 self._catch_up()
 
-    def _note_landed(self, branch: str, commit: Commit, events: tuple[Event, ...]) -> None:
+    def _note_landed(self, branch: str, commit: Commit, events: tuple[Event, ...], asked: Asked) -> None:
         """Take note of a commit that landed though an interruption kept us from seeing it."""
         if self._repo.has_landed(branch, commit.oid):
             changes = tree.diff(self._repo.objects.nodes, self._tree, commit.tree)
-            self._working.compare_anew([change.key for change in changes])
+            self._working.landed(asked, [change.key for change in changes])
             _clear(self._savepoints)
             known = set(map(id, events))
             left = [event for event in self._events if id(event) not in known]
