@@ -245,6 +245,19 @@ class _Writing(_Reading[_W]):
                 lambda: root.run_update(call, attempts=attempts, message=message, **values)
             )
 
+    async def read(self, function: Callable[[_W], _T]) -> _T:
+        """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""
+        handle = await self._opened()
+        root = handle.root
+        assert isinstance(root, sync.Versioned)
+
+        def call() -> _T:
+            root.refresh()
+            return function(handle)
+
+        async with self._turn(handle):
+            return await self._workers.run(call)
+
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit what changed, in place or by key; None if nothing did. Cancelled, it is done or not done."""
         handle = await self._opened()

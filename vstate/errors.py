@@ -15,6 +15,8 @@
         DetachedHead        switch to a branch first
       NotVersioned        use Versioned instead of Live
       InvalidInput        mend the argument; also a ValueError
+        InvalidRecord       mend the record, or the migration that made it
+        IllegalTransition   look at the status first: this move is not one from there
       Unpicklable         change the value; also a TypeError
       CannotLoad          make the class importable again
       UntrustedCommit     find out who made it before you read it
@@ -41,7 +43,9 @@ __all__ = [
     "CorruptStore",
     "DetachedHead",
     "Diverged",
+    "IllegalTransition",
     "InvalidInput",
+    "InvalidRecord",
     "KeyNotFound",
     "LeaseHeld",
     "LeaseLost",
@@ -253,6 +257,26 @@ class InvalidInput(VStateError, ValueError):
     def __init__(self, message: str, *, candidates: Sequence[str] = ()) -> None:
         super().__init__(_with_candidates(message, candidates))
         self.candidates = tuple(candidates)
+
+
+class InvalidRecord(InvalidInput):
+    """A record is not what its model says, when it is written or when it is read. `key` is where it is kept."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"the record {key!r} is not valid: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+class IllegalTransition(InvalidInput):
+    """Nothing leads from this status by that event. Nothing has changed."""
+
+    def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
+        possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
+        super().__init__(f"{event!r} is not possible in the status {status!r}; {possible}")
+        self.status = status
+        self.event = event
+        self.allowed = tuple(allowed)
 
 
 class Unpicklable(VStateError, TypeError):

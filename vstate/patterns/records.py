@@ -1,0 +1,249 @@
+"""Records: the values of one model in a mapping, each under a key that follows from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, overload
+
+try:
+    from pydantic import TypeAdapter, ValidationError
+except ImportError as error:
+    raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
+
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.patterns.paths import join_path, split_path
+from vstate.state.base import ReadableState, State
+
+M = TypeVar("M")
+_T = TypeVar("_T")
+
+Id = str | tuple[str, ...]
+"""What a record is found by: a text, or a tuple of them if `key` names several fields."""
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+_VERSION = "@version"
+_ABSENT = object()
+_ATOMS = (str, int, float, bool, bytes, type(None))
+
+
+class Records(Generic[M]):
+    """The records of one model, a pydantic model or a dataclass, in a state or a namespace.
+
+    - `key` is the field that names a record, several of them, or a function of the record that returns the id.
+    - A record is stored as a dict of plain values, which `vstate diff` and `vstate show` can read. What goes in and
+      what comes out are copies: changing one changes nothing until it is `put`.
+    - It is validated when it is written and when it is read: InvalidRecord.
+    - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
+      and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
+      newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
+
+    Several writers change records in `state.update(function)`.
+    """
+
+    def __init__(
+        self,
+        state: ReadableState,
+        model: type[M],
+        *,
+        key: str | Sequence[str] | Callable[[M], Id],
+        version: int = 1,
+        migrate: Mapping[int, Migration] | None = None,
+    ) -> None:
+        self._state = state
+        self._model = TypeAdapter(model)
+        self._name = model.__name__
+        self._id_of: Callable[[M], Id] = (
+            key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
+        )
+        self._version = version
+        self._migrations = dict(migrate or {})
+        missing = [
+            n for n in range(min(self._migrations, default=version), version) if n not in self._migrations
+        ]
+        if missing or any(n >= version for n in self._migrations):
+            raise InvalidInput(
+                f"migrate has steps {sorted(self._migrations)} for version {version}: one for each version from the "
+                f"oldest to {version - 1}"
+            )
+
+    # Reading
+
+    def __getitem__(self, id: Id) -> M:
+        key = _key(id)
+        try:
+            stored = self._state[key]
+        except KeyNotFound:
+            raise KeyNotFound(key) from None
+        return self._read(key, stored)
+
+    @overload
+    def get(self, id: Id) -> M | None: ...
+
+    @overload
+    def get(self, id: Id, default: _T) -> M | _T: ...
+
+    def get(self, id: Id, default: Any = None) -> Any:
+        """The record with this id, `default` if there is none; one that is there and not valid raises InvalidRecord."""
+        key = _key(id)
+        stored = self._state.get(key, _ABSENT)
+        return default if stored is _ABSENT else self._read(key, stored)
+
+    def __contains__(self, id: Id) -> bool:
+        return _key(id) in self._state
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __iter__(self) -> Iterator[Id]:
+        return self.ids()
+
+    def count(self, *within: str) -> int:
+        """How many records there are; with the first parts of an id, of those that begin so."""
+        return self._state.count_keys(_prefix(within))
+
+    def ids(self, *within: str) -> Iterator[Id]:
+        """The ids, in the order of their keys; with the first parts of an id, those that begin so."""
+        for key in self._state.keys(_prefix(within)):
+            parts = split_path(key)
+            yield parts[0] if len(parts) == 1 else parts
+
+    def values(self, *within: str) -> Iterator[M]:
+        """The records, in the order of their keys; with the first parts of an id, of those that begin so."""
+        for key, stored in self._state.items(_prefix(within)):
+            yield self._read(key, stored)
+
+    # Writing
+
+    def put(self, record: M) -> M:
+        """Write a record, in place of the one that has its id, and give back what was written: valid, and a copy."""
+        return self._write(record)[1]
+
+    def add(self, record: M) -> M:
+        """Write a record whose id is not taken; AlreadyExists."""
+        valid = self._validated(_key(self._id_of(record)), self._model.dump_python(record, warnings=False))
+        key = _key(self._id_of(valid))
+        if key in self._state:
+            raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
+        return self._write(valid)[1]
+
+    def change(self, id: Id, function: Callable[[M], M | None] | None = None, /, **fields: Any) -> M:
+        """Read a record, change it by a function, which may also return another one, and by fields, and put it.
+
+        Raises KeyNotFound, InvalidRecord.
+        """
+        record = self[id]
+        if function is not None:
+            returned = function(record)
+            record = record if returned is None else returned
+        for name, value in fields.items():
+            setattr(record, name, value)
+        key, written = self._write(record)
+        if key != _key(id):
+            raise InvalidInput(
+                f"a change of {_key(id)!r} made it {key!r}: put a new record and delete the old one"
+            )
+        return written
+
+    def __delitem__(self, id: Id) -> None:
+        key = _key(id)
+        if key not in self._state:
+            raise KeyNotFound(key)
+        del self._writable()[key]
+
+    def discard(self, id: Id) -> bool:
+        """Delete a record; False if there is none."""
+        if id not in self:
+            return False
+        del self[id]
+        return True
+
+    def expire(self, id: Id, ttl: float | None) -> None:
+        """Let a record count as absent in `ttl` seconds; None: never."""
+        self._writable().expire(_key(id), ttl)
+
+    # Forms
+
+    def _write(self, record: M) -> tuple[str, M]:
+        data = _copied(self._model.dump_python(record, warnings=False))
+        valid = self._validated(_key(self._id_of(record)), data)
+        key = _key(self._id_of(valid))
+        if _VERSION in data:
+            raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
+        stored = self._state.get(key)
+        if stored is not None:
+            self._require_known(key, stored)
+        data = _copied(self._model.dump_python(valid, warnings=False))
+        if self._version != 1:
+            data[_VERSION] = self._version
+        self._writable()[key] = data
+        return key, valid
+
+    def _read(self, key: str, stored: Any) -> M:
+        at = self._require_known(key, stored)
+        data = _copied(stored)
+        data.pop(_VERSION, None)
+        for version in range(at, self._version):
+            migrate = self._migrations.get(version)
+            if migrate is None:
+                raise InvalidRecord(
+                    key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
+                )
+            data = migrate(data)
+        return self._validated(key, data)
+
+    def _require_known(self, key: str, stored: Any) -> int:
+        """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
+        if not isinstance(stored, dict):
+            raise InvalidRecord(key, f"it is a {type(stored).__name__}, not a {self._name}")
+        at: int = stored.get(_VERSION, 1)
+        if at > self._version:
+            raise InvalidRecord(
+                key,
+                f"it is of version {at} of {self._name}, and this program knows {self._version}: update the program",
+            )
+        return at
+
+    def _validated(self, key: str, data: Any) -> M:
+        try:
+            return self._model.validate_python(data)
+        except ValidationError as error:
+            raise InvalidRecord(key, _reasons(error)) from None
+
+    def _writable(self) -> State:
+        if not isinstance(self._state, State):
+            raise InvalidInput("these records are of a snapshot, which is read-only")
+        return self._state
+
+
+def _key(id: Id) -> str:
+    return join_path(id) if isinstance(id, str) else join_path(*id)
+
+
+def _prefix(within: Sequence[str]) -> str:
+    return join_path(*within) + "/" if within else ""
+
+
+def _reasons(error: ValidationError) -> str:
+    # Without the values: they may be secrets.
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in problems
+    )
+
+
+def _copied(value: Any) -> Any:
+    """A copy of plain data, and of whatever else is in it, with the values of enums in their place."""
+    if isinstance(value, Enum):
+        return _copied(value.value)
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {_copied(key): _copied(item) for key, item in value.items()}
+    if kind in (list, tuple, set, frozenset):
+        return kind(map(_copied, value))
+    return copy.deepcopy(value)
