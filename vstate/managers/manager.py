@@ -6,19 +6,24 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
 from vstate import aio
+from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
 from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
 from vstate.state.namespace import Namespace
 
 _T = TypeVar("_T")
 
+_ATTEMPTS = 100
+
 
 class Manager:
     """Keeps its records in the namespace `part` of the branch `main`; every method that changes one is one commit.
 
-    Opened by the first call, or by `async with`, which also closes it. Managers of several processes may share a
-    store, and so may managers of several kinds. A store that is down raises StoreUnavailable from every call: nothing
-    is taken for absent because it could not be read.
+    `persistence` is "memory", "file" (a FileBackend at `path`), "redis" (the one at `redis_url`), a path, a URL, or
+    a store, which managers of all kinds, and of several processes, may share. It is opened by the first call, or
+    by `async with`, which also closes it; a manager that is dropped leaves no thread behind. A store that is down
+    raises StoreUnavailable from every call: nothing is taken for absent because it could not be read.
     """
 
     part: ClassVar[str]
@@ -28,7 +33,8 @@ class Manager:
     ) -> None:
         store = open_persistence(persistence, path=path, redis_url=redis_url)
         self._state = aio.Versioned(store, branch="main")
-        self._own_store = store if store is not persistence else None
+        self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
+        self._closed = False
 
     @property
     def state(self) -> aio.Versioned:
@@ -38,8 +44,10 @@ class Manager:
     async def change(self, function: Callable[[Namespace], _T], message: str, **info: Any) -> _T:
         """Call the function with the newest records and commit what it changed; again if others were faster.
 
-        Returns what the function returned. Nothing has changed if it raises.
+        Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
+        and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
+        self._require_open()
         returned: list[_T] = []
 
         def call(state: Any) -> None:
@@ -49,25 +57,30 @@ class Manager:
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
-        """What the function returns for the newest records, whoever wrote them."""
+        """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
+        self._require_open()
         return await self._state.read(lambda state: function(state.namespace(self.part)))
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
-        """The commits that changed a record, newest first."""
+        """The commits that changed what is kept under a key of this manager's part, newest first."""
+        self._require_open()
+        await self._state.read(lambda state: None)
         return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
 
     async def close(self) -> None:
-        """Close the manager, and the store, if it was made here."""
+        """Close the manager, and the store, if it was made here. Closing twice is fine; using it then is not."""
+        self._closed = True
         await self._state.close()
         if self._own_store is not None:
             self._own_store.close()
 
     async def __aenter__(self) -> Self:
-        await self._state.read(lambda state: None)
+        await self.read(lambda part: None)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-
-_ATTEMPTS = 100
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InvalidInput(f"this {type(self).__name__} is closed: make a new one")

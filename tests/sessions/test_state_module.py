@@ -1,0 +1,261 @@
+"""StateModule: what is registered, what comes out, and that loading is all or nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from vstate.errors import InvalidInput, NotFound
+from vstate.sessions import StateModule
+
+
+class Memory(StateModule):
+    def __init__(self, content: list[Any] | None = None) -> None:
+        super().__init__()
+        self.content = content if content is not None else []
+        self.register_state("content")
+
+
+class Plan:
+    def __init__(self, goal: str) -> None:
+        self.goal = goal
+
+
+class Agent(StateModule):
+    def __init__(self, name: str = "ann") -> None:
+        super().__init__()
+        self.name = name
+        self.memory: Memory | None = Memory()
+        self.plan = Plan("none")
+        self.register_state("name")
+        self.register_state("plan", lambda plan: plan.goal, Plan)
+
+
+def test_a_round_trip_through_json() -> None:
+    """Modules first, then attributes; converters make plain data and the value again."""
+    agent = Agent("bob")
+    assert agent.memory is not None
+    agent.memory.content.append({"role": "user"})
+    agent.plan = Plan("win")
+    state = json.loads(json.dumps(agent.state_dict()))
+    assert list(state) == ["memory", "name", "plan"]
+    other = Agent()
+    other.load_state_dict(state)
+    assert other.memory is not None
+    assert (other.name, other.plan.goal, other.memory.content) == ("bob", "win", [{"role": "user"}])
+    assert other.state_dict() == state
+
+
+def test_modules_nest_to_any_depth() -> None:
+    """A module of a module of a module is in the state without being registered."""
+    outer = inner = StateModule()
+    for _ in range(50):
+        inner.part = StateModule()  # type: ignore[attr-defined]
+        inner = inner.part  # type: ignore[attr-defined]
+    inner.n = 1  # type: ignore[attr-defined]
+    inner.register_state("n")
+    state = outer.state_dict()
+    inner.n = 2  # type: ignore[attr-defined]
+    outer.load_state_dict(state)
+    assert inner.n == 1  # type: ignore[attr-defined]
+
+
+def test_what_is_deleted_or_replaced_drops_out() -> None:
+    """A deleted attribute, and a module in whose place is something else, are not in the state, nor asked for."""
+    agent = Agent()
+    agent.memory = "text"  # type: ignore[assignment]
+    del agent.name
+    assert agent.state_dict() == {"plan": "none"}
+    agent.load_state_dict({"plan": "x"})
+    agent.memory = Memory([1])
+    assert agent.state_dict() == {"memory": {"content": [1]}, "plan": "x"}
+    del agent.memory
+    assert agent.state_dict() == {"plan": "x"}
+
+
+def test_a_registered_attribute_that_becomes_a_module() -> None:
+    """It is saved as the module that it is now, once."""
+    agent = Agent()
+    agent.name = Memory([1])  # type: ignore[assignment]
+    assert agent.state_dict()["name"] == {"content": [1]}
+    json.dumps(agent.state_dict())
+
+
+def test_a_module_replaced_by_none_round_trips() -> None:
+    """None is saved and loaded as None, and a state that has the module brings it back."""
+    agent, other = Agent(), Agent()
+    assert agent.memory is not None
+    agent.memory.content.append(1)
+    full = agent.state_dict()
+    agent.memory = None
+    state = agent.state_dict()
+    assert state["memory"] is None
+    other.load_state_dict(state)
+    assert other.memory is None
+    assert other.state_dict() == state
+    other.load_state_dict(full)
+    assert other.memory is not None
+    assert other.memory.content == [1]
+
+
+def test_copies_go_in_and_come_out() -> None:
+    """Changing a state dict changes no module, nor the other way round."""
+    memory = Memory([[1]])
+    state = memory.state_dict()
+    state["content"][0].append(2)
+    assert memory.content == [[1]]
+    memory.load_state_dict(state)
+    memory.content[0].append(3)
+    assert state["content"] == [[1, 2]]
+    assert copy.deepcopy(memory).content == memory.content
+
+
+def test_registering() -> None:
+    """What is not there, what JSON cannot hold, and what registers itself are refused; twice is allowed."""
+    module = Agent()
+    with pytest.raises(AttributeError):
+        module.register_state("nothing")
+    module.odd = object()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="odd"):
+        module.register_state("odd")
+    with pytest.raises(TypeError, match="odd"):
+        module.register_state("odd", None, str)
+    with pytest.raises(ValueError, match="memory"):
+        module.register_state("memory")
+    module.register_state("plan", lambda plan: plan.goal.upper(), Plan)
+    assert module.state_dict()["plan"] == "NONE"
+
+
+def test_what_json_cannot_hold_any_more() -> None:
+    """It is found when the state is taken, and named by its path."""
+    agent = Agent()
+    assert agent.memory is not None
+    agent.memory.content.append(object())
+    with pytest.raises(TypeError, match=r"memory\.content"):
+        agent.state_dict()
+
+
+def test_missing_keys() -> None:
+    """Strict names the path and changes nothing; not strict leaves alone what is missing, at any depth."""
+    agent = Agent()
+    assert agent.memory is not None
+    agent.memory.content.append(1)
+    before = agent.state_dict()
+    for state, path in (
+        ({"name": "x", "plan": "p"}, "memory"),
+        ({"name": "x", "plan": "p", "memory": {}}, r"memory\.content"),
+        ({"memory": {"content": []}, "plan": "p"}, "name"),
+    ):
+        with pytest.raises(KeyError, match=path) as caught:
+            agent.load_state_dict(state)
+        assert isinstance(caught.value, NotFound)
+        assert agent.state_dict() == before
+    agent.load_state_dict({"name": "y", "memory": {}, "unknown": 1}, strict=False)
+    assert agent.state_dict() == before | {"name": "y"}
+
+
+@pytest.mark.parametrize("state", [None, [], "text", 3])
+def test_a_state_that_is_no_dict(state: Any) -> None:
+    """TypeError with the path, and nothing is changed."""
+    agent = Agent()
+    before = agent.state_dict()
+    with pytest.raises(TypeError, match="dict"):
+        agent.load_state_dict(state)
+    if state is not None:
+        with pytest.raises(TypeError, match="memory"):
+            agent.load_state_dict(before | {"name": "new", "memory": state})
+    assert agent.state_dict() == before
+
+
+def test_a_failure_in_the_middle_changes_nothing() -> None:
+    """Neither a converter that raises nor an attribute that cannot be set leaves a half."""
+
+    class Odd(Agent):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_state("fixed")
+
+        @property
+        def fixed(self) -> int:
+            return 1
+
+    odd = Odd()
+    before = odd.state_dict()
+    with pytest.raises(AttributeError):
+        odd.load_state_dict({"memory": {"content": [1]}, "name": "x", "plan": "y", "fixed": 2})
+    assert odd.state_dict() == before
+
+    agent = Agent()
+    agent.register_state("plan", lambda plan: plan.goal, lambda goal: 1 / 0)
+    before = agent.state_dict()
+    with pytest.raises(ZeroDivisionError) as caught:
+        agent.load_state_dict({"memory": {"content": [1]}, "name": "x", "plan": "y"})
+    assert any("plan" in note for note in caught.value.__notes__)
+    assert agent.state_dict() == before
+
+
+def test_a_module_with_methods_of_its_own() -> None:
+    """A subclass that saves and loads in its own way does so inside others, too, and is undone with them."""
+
+    class Own(StateModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: Any = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+            self.seen = state_dict["seen"]
+
+    class Holder(StateModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.memory = Own(), Memory()
+
+    holder = Holder()
+    holder.load_state_dict({"own": {"seen": 5}, "memory": {"content": []}})
+    assert holder.own.seen == 5
+    with pytest.raises(KeyError):
+        holder.load_state_dict({"own": {"seen": 6}, "memory": {}})
+    assert holder.own.seen == 5
+    with pytest.raises(KeyError):
+        holder.load_state_dict({"memory": {"content": [1]}, "own": {}})
+    assert holder.state_dict() == {"own": {"seen": 5}, "memory": {"content": []}}
+
+
+def test_before_super_init() -> None:
+    """The error says what is to be called first."""
+
+    class Early(StateModule):
+        def __init__(self) -> None:
+            self.memory = Memory()
+
+    class Never(StateModule):
+        def __init__(self) -> None:
+            self.name = "x"
+
+    with pytest.raises(AttributeError, match="super"):
+        Early()
+    for call in (
+        Never().state_dict,
+        lambda: Never().register_state("name"),
+        lambda: Never().load_state_dict({}),
+    ):
+        with pytest.raises(AttributeError, match="super"):
+            call()
+    del Never().name
+
+
+def test_a_module_inside_itself() -> None:
+    """It is refused by name, not by running out of stack; a module under two names is in the state twice."""
+    module = StateModule()
+    module.parent = module  # type: ignore[attr-defined]
+    with pytest.raises(InvalidInput, match="parent"):
+        module.state_dict()
+    shared, holder = Memory([1]), StateModule()
+    holder.a, holder.b = shared, shared  # type: ignore[attr-defined]
+    assert holder.state_dict() == {"a": {"content": [1]}, "b": {"content": [1]}}

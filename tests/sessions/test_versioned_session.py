@@ -1,0 +1,150 @@
+"""VersionedSession: every save is a commit; sessions go back by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, KVStore, Memory, NotFound, Versioned
+from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.sessions import StateModule, VersionedSession
+from vstate.testing import Faulty
+
+
+class Box(StateModule):
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+        self.register_state("value")
+
+
+async def value(session: VersionedSession, *ids: str, **options: Any) -> Any:
+    box = Box("as it was")
+    await session.load_session_state(*ids, box=box, **options)
+    return box.value
+
+
+def test_a_life(agent_store: Callable[[], KVStore]) -> None:
+    """Save, load, history, load of the past, rollback, list, delete: on every store, seen by another process."""
+
+    async def main() -> None:
+        session = VersionedSession(agent_store())
+        for n in range(3):
+            await session.save_session_state("s", "bob", box=Box([n]), other=Box("kept"))
+        await session.save_session_state("s", "ann", box=Box("ann's"))
+        again = VersionedSession(agent_store())
+        assert await value(again, "s", "bob") == [2]
+        commits = await again.history("s", "bob")
+        assert [commit.info["user_id"] for commit in commits] == ["bob"] * 3
+        assert await value(again, "s", "bob", rev=commits[2]) == [0]
+        commit = await again.rollback("s", 2, "bob")
+        assert commit == (await session.history("s", "bob"))[0]
+        assert await value(session, "s", "bob") == [0]
+        assert await value(session, "s", "ann") == "ann's"
+        found = await session.list_sessions()
+        assert [(one.user_id, one.session_id, one.saves) for one in found] == [
+            ("ann", "s", 1),
+            ("bob", "s", 4),
+        ]
+        assert found[1].modules == ("box", "other")
+        assert [one.user_id for one in await session.list_sessions("bob")] == ["bob"]
+        assert await session.delete_session("s", "bob")
+        assert not await session.delete_session("s", "bob")
+        assert await value(again, "s", "bob") == "as it was"
+        with pytest.raises(ValueError, match="list_sessions"):
+            await value(again, "s", "bob", allow_not_exist=False)
+        await again.rollback("s", 1, "bob")  # the deletion is a commit like the others
+        assert await value(session, "s", "bob") == [0]
+        await session.close()
+        await again.close()
+
+    asyncio.run(main())
+
+
+def test_some_modules(tmp_path: Path) -> None:
+    """What is not saved stays; a rollback takes away what came later; ids never meet."""
+
+    async def main() -> None:
+        async with VersionedSession(tmp_path) as session:
+            await session.save_session_state("s", box=Box(1))
+            await session.save_session_state("s", more=Box(2))
+            assert await value(session, "s") == 1
+            await session.rollback("s")
+            assert (await session.list_sessions())[0].modules == ("box",)
+            pairs = [("a", "b_c"), ("a_b", "c"), ("", "a/b"), ("a", "b"), ("a/b", "c"), ("a", "b/c")]
+            for user, name in pairs:
+                await session.save_session_state(name, user, box=Box([user, name]))
+            for user, name in pairs:
+                assert await value(session, name, user) == [user, name]
+            with pytest.raises(NotFound):
+                await session.rollback("s", 3)
+            for wrong in (session.rollback("s", 0), session.save_session_state("", box=Box())):
+                with pytest.raises(InvalidInput):
+                    await wrong
+
+    asyncio.run(main())
+
+
+def test_nothing_is_half_saved() -> None:
+    """A module that cannot be saved, and a store that is down, leave the session as it was; errors are not None."""
+
+    async def main() -> None:
+        store = Faulty(Memory())
+        session = VersionedSession(store)
+        await session.save_session_state("s", box=Box(1))
+        with pytest.raises(TypeError, match=r"more\.value"):
+            bad = Box()
+            bad.value = object()
+            await session.save_session_state("s", box=Box(2), more=bad)
+        assert await value(session, "s") == 1
+        for call in (
+            lambda: value(session, "s"),
+            lambda: session.save_session_state("s", box=Box(2)),
+            session.list_sessions,
+        ):
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await call()
+        store.fail_at = None
+        assert await value(session, "s") == 1
+
+    asyncio.run(main())
+
+
+def test_saves_side_by_side(agent_store: Callable[[], KVStore]) -> None:
+    """Sessions saved at once by two processes' handles are all there, each save a commit."""
+
+    async def main() -> None:
+        sessions = [VersionedSession(agent_store()) for _ in range(2)]
+        await asyncio.gather(
+            *(sessions[n % 2].save_session_state("s", **{f"m{n}": Box(n)}) for n in range(10))
+        )
+        (found,) = await sessions[0].list_sessions()
+        assert (found.saves, len(found.modules)) == (10, 10)
+        assert len(await sessions[1].history("s")) == 10
+        for session in sessions:
+            await session.close()
+
+    asyncio.run(main())
+
+
+def test_a_long_conversation_is_stored_once(tmp_path: Path) -> None:
+    """A hundred saves of a growing conversation take little more than the last one."""
+    message = {"role": "user", "content": "".join(chr(97 + n * n % 26) for n in range(500))}
+
+    async def main() -> None:
+        async with VersionedSession(tmp_path) as session:
+            box = Box([])
+            for n in range(100):
+                box.value.append({**message, "n": n, "salt": f"{n:x}" * 50})
+                await session.save_session_state("s", box=box)
+
+    asyncio.run(main())
+    with Disk(tmp_path) as store:
+        stored = sum(len(data) for _, data in store.items())
+        last = len(str(Versioned(store)["modules/%/s/box"]))
+    assert stored < 20 * last  # 50 times without sharing

@@ -1,0 +1,178 @@
+"""JSONSession: each session in a JSON file of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from vstate.errors import CorruptStore, InvalidInput
+from vstate.kv.replacing import replace_file
+from vstate.sessions.session_base import SessionBase
+from vstate.sessions.state_module import StateModule, load_all, save_all
+
+try:
+    import fcntl
+except ImportError:  # where there is none, processes that save at once may lose each other's modules
+    fcntl = None  # type: ignore[assignment]
+
+_ESCAPED = re.compile(r"[^A-Za-z0-9.@=+ -]|^[. ]|[. ]$")
+_LONGEST = 80  # characters of a part of a name; file systems take 255 bytes for all of it
+_LOCK = ".lock"
+
+
+class JSONSession(SessionBase):
+    """Sessions in the directory `save_dir`, made when it is first written to: `<session>.json`, `<user>_<session>.json`.
+
+    Characters of ids other than letters, digits and `.@=+ -` are written as `%` and hexadecimal digits, so that no ids
+    share a file, and none leads out of the directory. A file is replaced whole, and is on the disk when a save returns:
+    one that fails leaves the old file as it was. Saves by several processes follow one another.
+
+    `JSONSession(session_id=..., save_dir=...)`, the older way, is one session, whose methods take modules alone.
+    """
+
+    def __init__(self, *args: str | os.PathLike[str], **options: str | os.PathLike[str] | None) -> None:
+        names = ("session_id", "save_dir") if len(args) == 2 else ("save_dir",)
+        given = dict(zip(names, args, strict=False))
+        wrong = (given.keys() & options.keys()) | (options.keys() - {"save_dir", "session_id"})
+        if wrong or len(args) > 2:
+            raise TypeError(
+                f"JSONSession takes save_dir, and session_id for one session alone; not {sorted(wrong)}"
+            )
+        given.update({name: value for name, value in options.items() if value is not None})
+        self.save_dir = os.fspath(given.get("save_dir", "./"))
+        self.session_id = None if "session_id" not in given else _checked("session_id", given["session_id"])
+
+    @property
+    def save_path(self) -> str:
+        """The file of the session that this one was made for."""
+        if self.session_id is None:
+            raise InvalidInput(
+                "save_path is for a JSONSession that was given a session_id; ask path_of(session_id)"
+            )
+        return self.path_of(self.session_id)
+
+    def path_of(self, session_id: str, user_id: str = "") -> str:
+        """The file of a session, which need not be there."""
+        parts = [_escaped(_checked("session_id", session_id))]
+        if user_id:
+            parts.insert(0, _escaped(_checked("user_id", user_id)))
+        return os.path.join(self.save_dir, "_".join(parts) + ".json")
+
+    async def save_session_state(
+        self, session_id: str | None = None, user_id: str = "", **modules: StateModule
+    ) -> None:
+        """As promised by SessionBase. Raises TypeError, with the path, for what JSON cannot hold, and OSError."""
+        path = Path(self.path_of(self._session(session_id), user_id))
+        states = save_all(modules)
+        await _in_a_thread(lambda: self._save(path, states))
+
+    async def load_session_state(
+        self,
+        session_id: str | None = None,
+        user_id: str | bool = "",
+        allow_not_exist: bool = True,
+        **modules: StateModule,
+    ) -> None:
+        """As promised by SessionBase. Raises CorruptStore for a file that is no session's, and OSError."""
+        if isinstance(user_id, bool):  # as it was before there were users
+            allow_not_exist, user_id = user_id, ""
+        path = Path(self.path_of(self._session(session_id), user_id))
+        states = await _in_a_thread(lambda: _read(path))
+        if states is None:
+            if not allow_not_exist:
+                raise InvalidInput(
+                    f"there is no session in {str(path)!r}; allow_not_exist=True goes on without"
+                )
+            return
+        load_all(modules, states)
+
+    def _session(self, session_id: str | None) -> str:
+        if session_id is None:
+            session_id = self.session_id
+        if session_id is None:
+            raise TypeError("which session? give a session_id")
+        return session_id
+
+    def _save(self, path: Path, states: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent / _LOCK):
+            text = json.dumps({**(_read(path) or {}), **states}, ensure_ascii=False)
+            _parse(path, text)  # two keys that JSON writes alike, 1 and "1", would come back as one
+            replace_file(path, text.encode("utf-8", "surrogatepass"))
+
+
+async def _in_a_thread(function: Callable[[], Any]) -> Any:
+    """Call it in a thread; who is cancelled meanwhile waits for its end, so that nothing is half done afterwards."""
+    work = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+def _checked(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__name__}")
+    if not value:
+        raise InvalidInput(f"{name} is empty")
+    return value
+
+
+def _escaped(text: str) -> str:
+    short = _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), text)
+    if len(short) <= _LONGEST:
+        return short
+    return f"{short[: _LONGEST - 34]}%%{blake3(_bytes(text)).hexdigest(length=16)}"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The states of a file by the modules' names; None if there is no such file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        found = _parse(path, data.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise CorruptStore(str(path), f"it is no session's file: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptStore(str(path), f"it is no session's file: it holds a {type(found).__name__}")
+    return found
+
+
+def _parse(path: Path, text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            twice = next(
+                key for index, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:index])
+            )
+            raise InvalidInput(f"a dict has two keys that JSON writes as {twice!r}")
+        return found
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other processes and threads from saving in the same directory."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

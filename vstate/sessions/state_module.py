@@ -1,0 +1,229 @@
+"""StateModule: an object whose registered attributes can be saved as plain data and loaded again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from vstate.errors import InvalidInput, NotFound
+
+ToJson = Callable[[Any], Any]
+FromJson = Callable[[Any], Any]
+
+Undo = Callable[[], None]
+Step = Callable[[], Undo]
+"""A change that cannot fail for the state's sake any more; it returns how to take it back."""
+
+
+class _Converters(NamedTuple):
+    to_json: ToJson | None
+    from_json: FromJson | None
+
+
+class StateModule:
+    """An object with a state: its registered attributes, and those of the StateModules that it has as attributes.
+
+    An attribute that is set to a StateModule registers itself, to any depth. It drops out when it is deleted or set to
+    something else; set to None it stays, and is None in the state. Modules in lists and dicts are not seen.
+    """
+
+    _module_dict: dict[str, StateModule]
+    _attribute_dict: dict[str, _Converters]
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_module_dict", {})
+        object.__setattr__(self, "_attribute_dict", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        modules = self.__dict__.get("_module_dict")
+        if isinstance(value, StateModule):
+            if modules is None:
+                raise AttributeError(f"call super().__init__() before {name!r} is set to a StateModule")
+            modules[name] = value
+            self._attribute_dict.pop(name, None)
+        elif modules is not None and value is not None:
+            modules.pop(name, None)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self.__dict__.get("_module_dict", {}).pop(name, None)
+        self.__dict__.get("_attribute_dict", {}).pop(name, None)
+
+    def register_state(
+        self,
+        attr_name: str,
+        custom_to_json: ToJson | None = None,
+        custom_from_json: FromJson | None = None,
+    ) -> None:
+        """Make an attribute a part of the state; registered again, the later converters hold.
+
+        `custom_to_json` makes plain data of the value, `custom_from_json` the value again. Raises AttributeError for an
+        attribute that is not there, TypeError for a value that JSON cannot hold and that has no `custom_to_json`,
+        ValueError for one that is a StateModule, which registers itself.
+        """
+        self._require_begun()
+        value = getattr(self, attr_name)
+        if isinstance(value, StateModule):
+            raise InvalidInput(
+                f"{attr_name!r} is a StateModule, which registers itself: leave register_state out"
+            )
+        if custom_to_json is None:
+            _require_json(attr_name, value)
+        self._attribute_dict[attr_name] = _Converters(custom_to_json, custom_from_json)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain data, the modules first; a copy. TypeError, with the path, for what JSON cannot hold."""
+        return _State(self, (), ()).saved()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over a state that `state_dict` gave, all of it or, if anything is wrong, nothing.
+
+        With `strict` everything registered has to be in it, to any depth; otherwise what is missing stays as it
+        is. What is not registered is left aside. Raises NotFound, which is a KeyError, TypeError, and what a
+        `custom_from_json` raises, each with the path of the attribute, such as `memory.content`.
+        """
+        apply(list(_State(self, (), ()).steps(state_dict, strict=strict)))
+
+    def _require_begun(self) -> None:
+        if "_module_dict" not in self.__dict__:
+            raise AttributeError(f"call super().__init__() in {type(self).__name__}.__init__ first")
+
+
+def load_all(modules: Mapping[str, StateModule], states: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Load several modules, each with its state if there is one: all of them, or none."""
+    steps = []
+    for name, module in modules.items():
+        if name in states:
+            steps += list(_State(module, (name,), ()).steps(states[name], strict=strict))
+    apply(steps)
+
+
+def save_all(modules: Mapping[str, StateModule]) -> dict[str, Any]:
+    """The states of several modules by name. TypeError, with the path, for what JSON cannot hold."""
+    for name, module in modules.items():
+        if not isinstance(module, StateModule):
+            raise TypeError(f"{name} is a {type(module).__name__}, not a StateModule")
+    return {name: _State(module, (name,), ()).saved() for name, module in modules.items()}
+
+
+def apply(steps: list[Step]) -> None:
+    """Take all the steps; if one fails, take back those before it."""
+    done: list[Undo] = []
+    try:
+        for step in steps:
+            done.append(step())
+    except BaseException:
+        for undo in reversed(done):
+            with suppress(Exception):
+                undo()
+        raise
+
+
+class _State:
+    """The state of one module, which is to be found at `path`, inside the modules `around`."""
+
+    def __init__(self, module: StateModule, path: tuple[str, ...], around: tuple[StateModule, ...]) -> None:
+        module._require_begun()
+        self._module = module
+        self._path = path
+        self._around = (*around, module)
+        if any(module is other for other in around):
+            raise InvalidInput(f"{self._name()} is a module that it is itself a part of")
+
+    def _name(self, *more: str) -> str:
+        return ".".join((*self._path, *more)) or type(self._module).__name__
+
+    def _inner(self, name: str, module: StateModule) -> _State:
+        return _State(module, (*self._path, name), self._around)
+
+    def saved(self) -> dict[str, Any]:
+        module = self._module
+        if self._path and type(module).state_dict is not StateModule.state_dict:
+            return copy.deepcopy(module.state_dict())
+        found: dict[str, Any] = {}
+        for name in module._module_dict:
+            value = getattr(module, name)
+            found[name] = None if value is None else self._inner(name, value).saved()
+        for name, converters in module._attribute_dict.items():
+            value = getattr(module, name)
+            if converters.to_json is not None:
+                value = _converted(self._name(name), converters.to_json, value)
+            _require_json(self._name(name), value)
+            found[name] = copy.deepcopy(value)
+        return found
+
+    def steps(self, state: Any, *, strict: bool) -> Iterator[Step]:
+        """What loading it would do, one step after the other; raises, before any of them is taken, if it cannot be."""
+        module = self._module
+        if self._path and type(module).load_state_dict is not StateModule.load_state_dict:
+            yield lambda: _load_by_itself(module, copy.deepcopy(state), strict)
+            return
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of {self._name()} is a dict, not {type(state).__name__}")
+        for name, inner in module._module_dict.items():
+            if name not in state:
+                self._require_left_out(name, strict)
+            elif state[name] is None:
+                yield _setting(module, name, None)
+            else:
+                yield from self._inner(name, inner).steps(state[name], strict=strict)
+                yield _setting(module, name, inner)
+        for name, converters in module._attribute_dict.items():
+            if name not in state:
+                self._require_left_out(name, strict)
+                continue
+            value = copy.deepcopy(state[name])
+            if converters.from_json is not None:
+                value = _converted(self._name(name), converters.from_json, value)
+            yield _setting(module, name, value)
+
+    def _require_left_out(self, name: str, strict: bool) -> None:
+        if strict:
+            path = self._name(name)
+            raise NotFound(
+                f"the state has no {path!r}; strict=False leaves what is missing as it is", name=path
+            )
+
+
+def _setting(module: StateModule, name: str, value: Any) -> Step:
+    def step() -> Undo:
+        before = getattr(module, name)
+        setattr(module, name, value)
+        return lambda: setattr(module, name, before)
+
+    return step
+
+
+def _load_by_itself(module: StateModule, state: Any, strict: bool) -> Undo:
+    before = module.state_dict()
+
+    def undo() -> None:
+        module.load_state_dict(before, False)
+
+    try:
+        module.load_state_dict(state, strict)
+    except BaseException:
+        undo()
+        raise
+    return undo
+
+
+def _converted(path: str, convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except Exception as error:
+        error.add_note(f"while {path} was converted")
+        raise
+
+
+def _require_json(path: str, value: Any) -> None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"{path} cannot be saved as JSON ({error}): register it with custom_to_json and custom_from_json"
+        ) from None

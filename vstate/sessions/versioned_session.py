@@ -1,0 +1,198 @@
+"""VersionedSession: sessions in a versioned store, each save a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import PathLike
+from typing import Any, Self
+
+from vstate import aio
+from vstate.errors import InvalidInput, NotFound
+from vstate.kv.base import KVStore
+from vstate.objects.commit import Commit
+from vstate.patterns.paths import join_path, split_path
+from vstate.repo.repository import Revision
+from vstate.sessions.session_base import SessionBase
+from vstate.sessions.state_module import StateModule, load_all, save_all
+from vstate.state.base import ReadableState, State
+from vstate.state.versioned import Versioned
+
+_SESSIONS = "sessions"
+_MODULES = "modules"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """A session that was saved: how often, when last (UTC), and which modules it has."""
+
+    user_id: str
+    session_id: str
+    saves: int
+    saved_at: datetime
+    modules: tuple[str, ...]
+
+
+class VersionedSession(SessionBase):
+    """Sessions on the branch `main` of a store, a path or a URL; each save, rollback and deletion is one commit.
+
+    The state of each module is under a key of its own, `modules/<user>/<session>/<module>`, so that a conversation
+    that grows is stored once, and `vstate diff` shows what a save changed. Processes may share the store. What a
+    save cannot pickle raises Unpicklable, a store that is down StoreUnavailable, and nothing is saved then.
+
+    Opened by the first call; `async with`, or `close`, closes it.
+    """
+
+    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
+        self._state = aio.Versioned(store, branch="main")
+
+    @property
+    def state(self) -> aio.Versioned:
+        """The state that the sessions are in."""
+        return self._state
+
+    async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
+        """As promised by SessionBase: one commit, also if nothing has changed. Raises TypeError, StorageError."""
+        path, states = _path(user_id, session_id), save_all(modules)
+
+        def save(state: Versioned) -> None:
+            for name, saved in states.items():
+                state[_module_key(path, name)] = saved
+            _note_save(state, path)
+
+        await self._commit(save, "save", user_id, session_id)
+
+    async def load_session_state(  # type: ignore[override]  # no module is called "rev"
+        self,
+        session_id: str,
+        user_id: str = "",
+        allow_not_exist: bool = True,
+        *,
+        rev: Revision | None = None,
+        **modules: StateModule,
+    ) -> None:
+        """As promised by SessionBase; with `rev`, as the session was at that revision. Raises NotFound for one that
+        is not there, StorageError.
+        """
+        path = _path(user_id, session_id)
+
+        def read(state: ReadableState) -> dict[str, Any] | None:
+            if _session_key(path) not in state:
+                return None
+            return {
+                name: state[_module_key(path, name)] for name in modules if _module_key(path, name) in state
+            }
+
+        states = await self._state.read(lambda state: read(state if rev is None else state.checkout(rev)))
+        if states is None:
+            if not allow_not_exist:
+                where = "" if rev is None else f" at {rev}"
+                raise InvalidInput(
+                    f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() has those there are"
+                )
+            return
+        load_all(modules, states)
+
+    async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
+        """The commits of a session, newest first: saves, rollbacks and deletions."""
+        key = _session_key(_path(user_id, session_id))
+        return [commit async for commit in self._state.log("main", key=key, limit=limit)]
+
+    async def rollback(self, session_id: str, steps: int = 1, user_id: str = "") -> Commit:
+        """Take one session back to what it was `steps` of its commits ago, as a new commit: nothing is lost.
+
+        Other sessions stay as they are. Raises NotFound if it has not been saved that often.
+        """
+        if steps < 1:
+            raise InvalidInput(f"steps is a number from 1 on, not {steps}")
+        path = _path(user_id, session_id)
+        commits: list[Commit] = []
+
+        def restore(state: Versioned) -> None:
+            commits[:] = state.log(key=_session_key(path), limit=steps + 1)
+            if len(commits) <= steps:
+                raise NotFound(
+                    f"the session {session_id!r} of user {user_id!r} has {len(commits)} commits, so it cannot go "
+                    f"back by {steps}",
+                    name=session_id,
+                )
+            target = state.checkout(commits[steps])
+            then, key = dict(target.items(_modules(path))), _session_key(path)
+            for gone in set(state.keys(_modules(path))) - then.keys():
+                del state[gone]
+            state.update(then)
+            if key in target:
+                _note_save(state, path)
+            elif key in state:
+                del state[key]
+
+        commit = await self._commit(restore, f"roll back by {steps}", user_id, session_id)
+        return commit or commits[0]
+
+    async def list_sessions(self, user_id: str | None = None) -> list[SavedSession]:
+        """The sessions there are, of one user or of all."""
+        prefix = f"{_SESSIONS}/" if user_id is None else f"{join_path(_SESSIONS, user_id)}/"
+
+        def read(state: ReadableState) -> list[SavedSession]:
+            found = []
+            for key, saved in state.items(prefix):
+                _, user, session = split_path(key)
+                keys = state.keys(_modules(join_path(user, session)))
+                modules = tuple(split_path(key)[-1] for key in keys)
+                found.append(SavedSession(user, session, saved["saves"], saved["saved_at"], modules))
+            return found
+
+        return await self._state.read(read)
+
+    async def delete_session(self, session_id: str, user_id: str = "") -> bool:
+        """Delete a session, which its history keeps; False if there is none."""
+        path = _path(user_id, session_id)
+
+        def delete(state: Versioned) -> None:
+            if _session_key(path) in state:
+                for key in [_session_key(path), *state.keys(_modules(path))]:
+                    del state[key]
+
+        return await self._commit(delete, "delete", user_id, session_id) is not None
+
+    async def _commit(
+        self, change: Callable[[Versioned], None], what: str, user_id: str, session_id: str
+    ) -> Commit | None:
+        name = f"{user_id}/{session_id}" if user_id else session_id
+        info = {"session_id": session_id, "user_id": user_id}
+        return await self._state.update(change, message=f"{what}: session {name}", attempts=100, **info)
+
+    async def close(self) -> None:
+        """Close the store, if it was opened here."""
+        await self._state.close()
+
+    async def __aenter__(self) -> Self:
+        await self._state
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+
+def _path(user_id: str, session_id: str) -> str:
+    if not session_id:
+        raise InvalidInput("session_id is empty")
+    return join_path(user_id, session_id)
+
+
+def _session_key(path: str) -> str:
+    return f"{_SESSIONS}/{path}"
+
+
+def _modules(path: str) -> str:
+    return f"{_MODULES}/{path}/"
+
+
+def _module_key(path: str, name: str) -> str:
+    return _modules(path) + join_path(name)
+
+
+def _note_save(state: State, path: str) -> None:
+    saved = state.get(_session_key(path), {"saves": 0})
+    state[_session_key(path)] = {"saves": saved["saves"] + 1, "saved_at": datetime.now(UTC)}
