@@ -5,9 +5,18 @@
 - VersionedSession and StateService commit each save, so that any of them can be looked at and gone back to.
 """
 
+from vstate.sessions.conversation import Conversation, len_of_tokens
 from vstate.sessions.json_session import JSONSession
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.state_module import StateModule
 from vstate.sessions.versioned_session import SavedSession, VersionedSession
 
-__all__ = ["JSONSession", "SavedSession", "SessionBase", "StateModule", "VersionedSession"]
+__all__ = [
+    "Conversation",
+    "JSONSession",
+    "SavedSession",
+    "SessionBase",
+    "StateModule",
+    "VersionedSession",
+    "len_of_tokens",
+]

@@ -1,0 +1,164 @@
+"""Conversation: one key a message, windows that fit, and nothing lost by pruning."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Live, Memory, Versioned
+from vstate.errors import InvalidInput
+from vstate.sessions import Conversation, len_of_tokens
+from vstate.testing import Faulty
+
+
+def say(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def talk(*texts: str) -> Conversation:
+    conversation = Conversation(Live(), "chat")
+    conversation.extend(map(say, texts))
+    return conversation
+
+
+def words(messages: list[dict[str, str]]) -> list[str]:
+    return [message["content"] for message in messages]
+
+
+def one_each(message: object) -> int:
+    return 1
+
+
+def test_messages_in_order() -> None:
+    """Append, index, slice, iterate, count; one key a message, and copies in and out."""
+    state = Versioned(Memory())
+    conversation = Conversation(state, "chat")
+    message = say("a")
+    conversation.append(message)
+    message["content"] = "changed"
+    conversation.extend([say("b"), say("c")])
+    conversation[0]["content"] = "changed"
+    assert words(list(conversation)) == ["a", "b", "c"] == words(conversation[:])
+    assert conversation[-1] == say("c")
+    assert words(conversation[1:]) == ["b", "c"]
+    assert len(conversation) == 3 == len(state)
+    with pytest.raises(IndexError):
+        conversation[3]
+
+
+def test_windows() -> None:
+    """By number, by tokens, by both; a summary of the rest comes first and counts."""
+    conversation = talk("one", "two", "three", "four")
+    assert words(conversation.window()) == ["one", "two", "three", "four"]
+    assert words(conversation.window(last=2)) == ["three", "four"]
+    assert conversation.window(last=0) == []
+    assert words(conversation.window(max_tokens=3, count=one_each)) == ["two", "three", "four"]
+    assert words(conversation.window(max_tokens=3, last=2, count=one_each)) == ["three", "four"]
+
+    def summarise(messages: list[dict[str, str]]) -> dict[str, str]:
+        return say("+".join(words(messages)))
+
+    assert words(conversation.window(last=1, summarise=summarise)) == ["one+two+three", "four"]
+    assert words(conversation.window(max_tokens=3, count=one_each, summarise=summarise)) == [
+        "one+two",
+        "three",
+        "four",
+    ]
+    assert words(conversation.window(last=4, summarise=summarise)) == ["one", "two", "three", "four"]
+    assert len(conversation) == 4
+    assert talk().window(max_tokens=5) == []
+
+
+def test_what_cannot_fit() -> None:
+    """A newest message, or a summary, that leaves no room is an error, not an empty window."""
+    conversation = talk("short", "x" * 100)
+    with pytest.raises(InvalidInput, match="26 tokens"):
+        conversation.window(max_tokens=24)
+    with pytest.raises(InvalidInput, match="summary"):
+        talk("a" * 100, "b" * 20).window(max_tokens=10, summarise=lambda messages: say("s" * 100))
+    for wrong in ({"last": -1}, {"max_tokens": -1}):
+        with pytest.raises(InvalidInput):
+            conversation.window(**wrong)
+
+
+def test_tokens() -> None:
+    """Four characters a token, whatever the text is nested in."""
+    assert len_of_tokens("") == 0
+    assert len_of_tokens("12345") == 2
+    assert len_of_tokens({"role": "user", "content": [{"text": "1234"}, None]}) == 2
+    assert len_of_tokens(12345) == 2
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=12),
+    st.integers(9, 40),
+    st.none() | st.integers(1, 12),
+)
+def test_a_window_is_the_longest_that_fits(sizes: list[int], room: int, last: int | None) -> None:
+    """It fits, and one message more would not."""
+    conversation = Conversation(Live(), "chat")
+    conversation.extend(sizes)
+    window = conversation.window(max_tokens=room, last=last, count=lambda size: size)
+    assert window == sizes[len(sizes) - len(window) :]
+    assert sum(window) <= room
+    if len(window) < len(sizes) and len(window) != last:
+        assert sum(window) + sizes[-len(window) - 1] > room
+
+
+def test_pruning_loses_nothing() -> None:
+    """What went away is in the history; the summary is in front, and the talk goes on."""
+    state = Versioned(Memory())
+    conversation = Conversation(state, "chat")
+    conversation.extend(map(say, "abcdef"))
+    state.commit("talk")
+    assert conversation.prune(last=2, summarise=lambda messages: say(f"{len(messages)} before")) == 4
+    conversation.append(say("g"))
+    state.commit("pruned")
+    assert words(list(conversation)) == ["4 before", "e", "f", "g"]
+    assert conversation.prune(last=3) == 1
+    assert conversation.prune(last=3) == 0
+    assert words(list(conversation)) == ["e", "f", "g"]
+    assert words(list(Conversation(state.checkout("HEAD~1"), "chat"))) == list("abcdef")
+
+
+def test_a_turn_costs_the_same_however_long_the_talk() -> None:
+    """The bytes that a commit writes, and the reads of a window, do not grow with the conversation."""
+    costs = []
+    for length in (400, 6_000):
+        store = Faulty(Memory())
+        state = Versioned(store)
+        conversation = Conversation(state, "chat")
+        conversation.extend(say(f"{n} {'x' * 200}") for n in range(length))
+        state.commit()
+        state = Versioned(store)
+        conversation = Conversation(state, "chat")
+        before = sum(len(value) for _, value in store.items())
+        conversation.append(say("y" * 200))
+        state.commit()
+        written = sum(len(value) for _, value in store.items()) - before
+        fresh = Versioned(store)
+        calls = len(store.calls)
+        assert len(Conversation(fresh, "chat").window(last=5)) == 5
+        costs.append((written, len(store.calls) - calls))
+    (bytes_short, reads_short), (bytes_long, reads_long) = costs
+    assert bytes_long < 2 * bytes_short
+    assert reads_long < 2 * reads_short
+
+
+def test_two_branches_talk_on() -> None:
+    """Both sides' messages are there after a merge, in one order, without a conflict."""
+    state = Versioned(Memory())
+    conversation = Conversation(state, "chat")
+    conversation.append(say("both"))
+    state.commit()
+    side = state.fork("side")
+    Conversation(side, "chat").append(say("theirs"))
+    side.commit()
+    conversation.append(say("ours"))
+    state.commit()
+    state.merge("side")
+    assert words(list(conversation))[0] == "both"
+    assert sorted(words(list(conversation))) == ["both", "ours", "theirs"]
+    conversation.append(say("last"))
+    assert words(list(conversation))[-1] == "last"
