@@ -143,7 +143,7 @@ def test_a_turn_costs_the_same_however_long_the_talk() -> None:
         costs.append((written, len(store.calls) - calls))
     (bytes_short, reads_short), (bytes_long, reads_long) = costs
     assert bytes_long < 2 * bytes_short
-    assert reads_long < 2 * reads_short
+    assert reads_long < 4 * reads_short  # as a tree grows, not as the talk does
 
 
 def test_two_branches_talk_on() -> None:

@@ -1,0 +1,317 @@
+"""StateService: rounds that nobody overwrites, ids that never meet, and errors that are not None."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+
+from vstate import Disk, Memory, Versioned
+from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, StoreUnavailable, Unpicklable
+from vstate.sessions import InMemoryStateService, RedisStateService, StateService
+from vstate.testing import Faulty
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in a loop of its own."""
+
+    @wraps(test)
+    def run(*args: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **options), 200))
+
+    return run
+
+
+@in_a_loop
+async def test_rounds(agent_store: AgentStore) -> None:
+    """Numbers follow one another, explicit ones leave gaps, a round can be written again; another service sees all."""
+    async with StateService(agent_store()) as service, StateService(agent_store()) as other:
+        assert await service.export_state("u") is None
+        assert [await service.save_state("u", {"n": n}) for n in (1, 2)] == [1, 2]
+        assert await other.save_state("u", {"n": 9}, round_id=9) == 9
+        assert await service.save_state("u", {"n": 10}) == 10
+        assert await service.save_state("u", {"n": "two"}, round_id=2) == 2
+        assert await other.list_rounds("u") == [1, 2, 9, 10]
+        assert await other.export_state("u") == {"n": 10}
+        assert await other.export_state("u", "default", 2) == {"n": "two"}
+        assert await other.export_state("u", round_id=3) is None
+        assert await service.save_state("u", {}, "") == 11  # as no session at all
+        assert await service.save_state("u", {}, round_id=0) == 0
+        assert (await service.history("u"))[0].info["user_id"] == "u"
+
+
+@in_a_loop
+async def test_sessions_and_users(agent_store: AgentStore) -> None:
+    """They are listed, and deleted: a round, a session, a user; the highest that is left is the one exported."""
+    async with StateService(agent_store()) as service:
+        for user, session in (("u", "s"), ("u", "t"), ("v", "s")):
+            for n in (1, 2, 3):
+                await service.save_state(user, {"is": [user, session, n]}, session)
+        assert await service.list_users() == ["u", "v"]
+        assert await service.list_sessions("u") == ["s", "t"]
+        assert await service.delete_state("u", "s", 3) == 1
+        assert await service.delete_state("u", "s", 3) == 0
+        assert await service.export_state("u", "s") == {"is": ["u", "s", 2]}
+        assert await service.save_state("u", {}, "s") == 4
+        assert await service.delete_state("u", "s") == 3
+        assert await service.list_sessions("u") == ["t"]
+        assert await service.export_state("u", "s") is None
+        assert await service.delete_state("u") == 3
+        assert await service.list_users() == ["v"]
+        assert await service.export_state("v", "s") == {"is": ["v", "s", 3]}
+        assert await service.save_state("u", {}, "s") == 1
+
+
+@in_a_loop
+async def test_ids_that_are_alike(local_store: AgentStore) -> None:
+    """No two pairs of ids share a session."""
+    pairs = [
+        ("a:b", "c"),
+        ("a", "b:c"),
+        ("a/b", "c"),
+        ("a", "b/c"),
+        ("", "x"),
+        ("%", "x"),
+        ("a", "b"),
+        ("é", "\n"),
+    ]
+    async with StateService(local_store()) as service:
+        for n, (user, session) in enumerate(pairs):
+            assert await service.save_state(user, {"n": n}, session) == 1
+        for n, (user, session) in enumerate(pairs):
+            assert await service.export_state(user, session) == {"n": n}
+        assert await service.list_users() == sorted({user for user, _ in pairs})
+        assert await service.list_sessions("a") == ["b", "b/c", "b:c"]
+
+
+@in_a_loop
+async def test_a_hundred_saves_at_once(agent_store: AgentStore) -> None:
+    """Each gets a round of its own, whichever service takes it."""
+    async with StateService(agent_store()) as service, StateService(agent_store()) as other:
+        rounds = await asyncio.gather(
+            *((service, other)[n % 2].save_state("u", {"n": n}) for n in range(100))
+        )
+        assert sorted(rounds) == list(range(1, 101))
+        for n in (0, 50, 99):
+            assert await service.export_state("u", round_id=rounds[n]) == {"n": n}
+
+
+SAVER = """if True:
+    import asyncio, json, sys
+    from vstate.sessions import StateService
+
+    async def main(url, name, saves):
+        async with StateService(url) as service:
+            print(json.dumps([await service.save_state("u", {"by": name}) for _ in range(int(saves))]))
+
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@in_a_loop
+async def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
+    """Eight processes get different rounds, and each finds what it saved."""
+    saves = 10
+    printed = await asyncio.gather(
+        *(asyncio.to_thread(run_python, SAVER, shared_store.url, f"p{n}", saves) for n in range(8))
+    )
+    rounds = [json.loads(text) for text in printed]
+    assert sorted(number for got in rounds for number in got) == list(range(1, 8 * saves + 1))
+    async with StateService(shared_store()) as service:
+        for n, got in enumerate(rounds):
+            assert await service.export_state("u", round_id=got[0]) == {"by": f"p{n}"}
+
+
+@in_a_loop
+async def test_copies_go_in_and_come_out(local_store: AgentStore) -> None:
+    """Changing what was saved, or what was exported, changes nothing that is stored."""
+    async with StateService(local_store()) as service:
+        state = {"messages": [{"text": "a"}], "pair": (1, 2), 3: float("inf")}
+        await service.save_state("u", state)
+        state["messages"][0]["text"] = "changed"  # type: ignore[index]
+        found = await service.export_state("u")
+        assert found == {"messages": [{"text": "a"}], "pair": (1, 2), 3: float("inf")}
+        found["messages"].append("more")
+        assert await service.export_state("u") != found
+        assert await service.save_state("u", {"next": 1}) == 2
+        assert (await service.export_state("u", round_id=1))["messages"] == [{"text": "a"}]  # type: ignore[index]
+
+
+@in_a_loop
+async def test_what_is_refused() -> None:
+    """What is no dict, no round, no text, and what cannot be pickled; nothing is saved then."""
+    async with InMemoryStateService() as service:
+        for state in (None, [], "text", 3):
+            with pytest.raises(TypeError, match="dict"):
+                await service.save_state("u", state)  # type: ignore[arg-type]
+        for number in ("7", 3.5, True):
+            with pytest.raises(TypeError, match="round"):
+                await service.save_state("u", {}, round_id=number)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="round"):
+                await service.export_state("u", round_id=number)  # type: ignore[arg-type]
+        for number in (-1, 10**12):
+            with pytest.raises(InvalidInput):
+                await service.save_state("u", {}, round_id=number)
+        with pytest.raises(TypeError, match="user_id"):
+            await service.save_state(None, {})  # type: ignore[arg-type]
+        with pytest.raises((Unpicklable, TypeError)):
+            await service.save_state("u", {"lock": __import__("threading").Lock()})
+        assert await service.list_users() == []
+        for ttl in (0, -1):
+            with pytest.raises(InvalidInput):
+                StateService(ttl=ttl)
+
+
+@in_a_loop
+async def test_its_life(tmp_path: Path) -> None:
+    """Before start and after stop everything raises RuntimeError; both may be called twice."""
+    service = StateService(tmp_path)
+    for call in (
+        lambda: service.save_state("u", {}),
+        lambda: service.export_state("u"),
+        lambda: service.list_users(),
+        lambda: service.purge(),
+    ):
+        with pytest.raises(RuntimeError, match="start"):
+            await call()
+    assert not await service.health()
+    for _ in range(2):
+        await service.start()
+        await service.start()
+        assert await service.health()
+        await service.save_state("u", {"n": 1})
+        await service.stop()
+        await service.stop()
+        assert not await service.health()
+    async with service:
+        assert await service.list_rounds("u") == [1, 2]
+        with pytest.raises(ZeroDivisionError):
+            async with InMemoryStateService() as passing:
+                await passing.save_state("u", {})
+                _ = 1 / 0
+    memory = InMemoryStateService()
+    for _ in range(2):
+        async with memory:
+            assert await memory.save_state("u", {}) == 1
+
+
+@in_a_loop
+async def test_a_store_that_fails() -> None:
+    """It raises, from every call; nothing reads as absent; the store that was given is not closed."""
+    store = Faulty(Memory())
+    service = StateService(store)
+    async with service:
+        await service.save_state("u", {"n": 1})
+        for call in (
+            lambda: service.export_state("u"),
+            lambda: service.save_state("u", {"n": 2}),
+            lambda: service.list_rounds("u"),
+        ):
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await call()
+        store.fail_at = len(store.calls) + 1
+        assert not await service.health()
+        store.fail_at = None
+        assert await service.export_state("u") == {"n": 1}
+        assert await service.save_state("u", {}) == 2
+    assert Versioned(store, branch="main").head is not None
+
+
+@in_a_loop
+async def test_damage_raises() -> None:
+    """A state whose bytes are not those that were saved is an error, not a state that is not there."""
+    store = Memory()
+    async with StateService(store) as service:
+        await service.save_state("u", {"text": "x" * 5000, "noise": random.Random(1).randbytes(5000)})
+    for key, value in list(store.items()):
+        if key.startswith("o/") and len(value) > 700:
+            store.set(key, value[:-1] + bytes([value[-1] ^ 1]))
+    async with StateService(store) as service:
+        with pytest.raises(CorruptObject):
+            await service.export_state("u")
+
+
+@in_a_loop
+async def test_time_to_live(agent_store: AgentStore) -> None:
+    """A session is gone so long after its last use, begins at 1 again, and is purged; an export keeps it."""
+    async with StateService(agent_store(), ttl=1.5) as service:
+        await service.save_state("u", {"n": 1}, "kept")
+        await service.save_state("u", {"n": 1}, "gone")
+        begin = time.monotonic()
+        while time.monotonic() < begin + 2.5:
+            assert await service.export_state("u", "kept") == {"n": 1}
+            await asyncio.sleep(0.3)
+        assert await service.export_state("u", "gone") is None
+        assert await service.list_sessions("u") == ["kept"]
+        assert await service.list_rounds("u", "gone") == []
+        assert await service.delete_state("u", "gone", 1) == 0
+        assert await service.purge() == 1
+        assert await service.purge() == 0
+        await asyncio.sleep(2)
+        assert await service.save_state("u", {"n": "new"}, "kept") == 1
+        assert await service.list_rounds("u", "kept") == [1]
+
+
+@in_a_loop
+async def test_diff_of_rounds() -> None:
+    """By path, as a person would say it."""
+    async with InMemoryStateService() as service:
+        await service.save_state("u", {"messages": ["a"], "n": 1})
+        await service.save_state("u", {"messages": ["a", "b"], "n": 2})
+        found = await service.diff_rounds("u", 1, 2)
+        assert sorted(map(str, found)) == ["+ messages[1]: 'b'", "~ n: 1 -> 2"]
+        with pytest.raises(NotFound, match="round 3"):
+            await service.diff_rounds("u", 1, 3)
+
+
+@in_a_loop
+async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None:
+    """300 rounds of a conversation that grows take little more than the last one, and some bytes a round."""
+    messages: list[dict[str, Any]] = []
+    noise = random.Random(5)
+    async with StateService(tmp_path) as service:
+        for n in range(300):
+            messages.append({"role": "user", "n": n, "content": noise.randbytes(60).hex()})
+            await service.save_state("u", {"messages": messages})
+    with Disk(tmp_path) as store:
+        stored = sum(len(key) + len(value) for key, value in store.items())
+    copies = sum(len(json.dumps(messages[:n])) for n in range(300))
+    assert stored < copies / 3
+
+
+@in_a_loop
+async def test_redis(redis_url: str) -> None:
+    """By URL, or by a client of either kind, which is neither used up nor closed; a server that is down says so."""
+    import redis
+    import redis.asyncio
+
+    async with RedisStateService(redis_url=redis_url, ttl_seconds=60) as service:
+        await service.delete_state("u")
+        assert await service.save_state("u", {"n": 1}) == 1
+    ours = redis.Redis.from_url(redis_url, decode_responses=True)
+    theirs = redis.asyncio.Redis.from_url(redis_url)
+    for client in (ours, theirs):
+        async with RedisStateService(redis_client=client) as service:
+            assert await service.health()
+            assert await service.export_state("u") == {"n": 1}
+    assert ours.ping()
+    assert await theirs.ping()
+    async with RedisStateService(redis_url=redis_url) as service:
+        await service.delete_state("u")
+    ours.close()
+    await theirs.aclose()
+    down = RedisStateService("redis://127.0.0.1:1/0")
+    with pytest.raises(StoreUnavailable):
+        await down.start()
+    assert not await down.health()
+    with pytest.raises((RuntimeError, StorageError)):
+        await down.export_state("u")

@@ -1,0 +1,73 @@
+"""RedisStateService: a StateService on a Redis server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vstate.kv.base import KVStore
+from vstate.sessions.state_service import StateService
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+_PREFIX = "vstate-states"
+_PLAIN = ("host", "port", "db", "username", "password", "path", "client_name")
+
+
+class RedisStateService(StateService):
+    """A StateService in the Redis at `redis_url`, or in that of a client, which may be one of redis.asyncio.
+
+    Of a client only the address, the name and the password, and how TLS is spoken, are taken; it is not used itself, and
+    never closed. A call waits for the server for `socket_timeout` seconds, None for 30. `ttl_seconds` is the `ttl` of
+    StateService. The other parameters are taken for the sake of older programs, and left aside: the store keeps as
+    many connections as it needs, and sends again what may be sent twice. Needs `pip install 'vstate[redis]'`.
+    """
+
+    def __init__(
+        self,
+        redis_url: str = "redis://localhost:6379/0",
+        redis_client: redis.Redis | redis.asyncio.Redis | None = None,
+        socket_timeout: float | None = 5.0,
+        socket_connect_timeout: float | None = 5.0,
+        max_connections: int | None = None,
+        retry_on_timeout: bool = True,
+        ttl_seconds: float | None = 3600,
+        health_check_interval: float = 30.0,
+        socket_keepalive: bool = True,
+    ) -> None:
+        super().__init__(ttl=ttl_seconds)
+        self._url = redis_url
+        self._client = redis_client
+        self._timeout = socket_timeout or 30.0
+        self._made: redis.Redis | None = None
+
+    def _open_store(self) -> KVStore:
+        from vstate.kv.redis import Redis  # late: the driver need not be there
+
+        if self._client is None:
+            return Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
+        self._made = _like(self._client)
+        return Redis(client=self._made, prefix=_PREFIX, timeout=self._timeout)
+
+    async def stop(self) -> None:
+        await super().stop()
+        made, self._made = self._made, None
+        if made is not None:
+            made.close()
+
+
+def _like(client: Any) -> redis.Redis:
+    """A client of our own, for threads, that connects as this one does."""
+    import redis
+
+    pool = client.connection_pool
+    names = [base.__name__ for base in pool.connection_class.__mro__]
+    kinds = (redis.SSLConnection, redis.UnixDomainSocketConnection)
+    kind = next((kind for kind in kinds if kind.__name__ in names), redis.Connection)
+    options = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if name in _PLAIN or name.startswith("ssl_")
+    }
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=kind, **options))

@@ -1,0 +1,89 @@
+"""StateServiceFactory: a StateService by the name of its backend, with parameters from the environment."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from vstate.errors import InvalidInput
+from vstate.sessions.redis_state_service import RedisStateService
+from vstate.sessions.state_service import InMemoryStateService, StateService
+
+_DEFAULT = "in_memory"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class StateServiceFactory:
+    """Makes services: "in_memory", "redis", "store" (a StateService of a store, path or URL), and what is registered.
+
+    What `create` is not given comes from the environment: `STATE_BACKEND`, and `STATE_<BACKEND>_<PARAMETER>` for
+    each parameter of the constructor, such as `STATE_REDIS_TTL_SECONDS=60`, as a value of its annotated type.
+    """
+
+    _registry: ClassVar[dict[str, Callable[..., Any]]] = {
+        "in_memory": InMemoryStateService,
+        "redis": RedisStateService,
+        "store": StateService,
+    }
+
+    @classmethod
+    def register_backend(cls, backend_type: str, constructor: Callable[..., Any]) -> None:
+        """Have `create(backend_type)` call this constructor; upper and lower case are the same."""
+        cls._registry = {**cls._registry, backend_type.lower(): constructor}
+
+    @classmethod
+    async def create(cls, backend_type: str | None = None, **kwargs: Any) -> Any:
+        """A service that is started. Parameters go before the environment; those of other backends are left aside.
+
+        Raises InvalidInput for a backend that is not known, or a variable that is no value of its type, and what the
+        constructor and `start` raise.
+        """
+        name = (
+            backend_type if backend_type is not None else os.environ.get("STATE_BACKEND", _DEFAULT)
+        ).lower()
+        constructor = cls._registry.get(name)
+        if constructor is None:
+            raise InvalidInput(f"there is no backend {name!r}; known are {', '.join(sorted(cls._registry))}")
+        given = _from_environment(f"STATE_{name.upper()}_", constructor)
+        parameters = inspect.signature(constructor).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        given |= {key: value for key, value in kwargs.items() if takes_all or key in parameters}
+        service = constructor(**given)
+        await service.start()
+        return service
+
+
+def _from_environment(prefix: str, constructor: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for variable, text in os.environ.items():
+                if variable.startswith(prefix):
+                    found.setdefault(variable[len(prefix) :].lower(), text)
+            continue
+        variable = prefix + name.upper()
+        if variable in os.environ:
+            found[name] = _parsed(variable, os.environ[variable], parameter.annotation)
+    return found
+
+
+def _parsed(variable: str, text: str, annotation: Any) -> Any:
+    """The value of a variable, which an error does not show: it may be a password."""
+    # By name: an annotation may be of a package that is only there for type checkers.
+    named = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    kinds = re.findall(r"\w+", named)
+    if ("None" in kinds or "Optional" in kinds) and text.lower() in ("", "none"):
+        return None
+    try:
+        if "bool" in kinds:
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
+        if "float" in kinds:
+            return float(text)
+        if "int" in kinds:
+            return int(text)
+    except (ValueError, KeyError):
+        raise InvalidInput(f"{variable} is to be of the type {named}, and is not") from None
+    return text
