@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import arrays, chat, history, keys, report, servers, startup, upkeep
+from benchmarks import agents, arrays, chat, history, keys, report, servers, startup, upkeep
 from benchmarks.harness import WORKLOADS, Result, Workload, run
 
 RESULTS = Path(__file__).parent / "results.json"
 IN_MEMORY = {"tmpfs", "ramfs"}
 # The order of the report; importing these registered their workloads.
-MODULES = [module.__name__ for module in (keys, history, chat, arrays, upkeep, servers, startup)]
+MODULES = [module.__name__ for module in (keys, history, chat, arrays, upkeep, agents, servers, startup)]
 
 
 def chosen(pattern: str) -> list[Workload]:

@@ -45,7 +45,8 @@ async def test_rounds(agent_store: AgentStore) -> None:
         assert await other.export_state("u", round_id=3) is None
         assert await service.save_state("u", {}, "") == 11  # as no session at all
         assert await service.save_state("u", {}, round_id=0) == 0
-        assert (await service.history("u"))[0].info["user_id"] == "u"
+        commits = [commit async for commit in service.state.log("main", limit=1)]
+        assert (commits[0].message, commits[0].info["user_id"]) == ("save: u/default", "u")
 
 
 @in_a_loop
@@ -60,7 +61,7 @@ async def test_sessions_and_users(agent_store: AgentStore) -> None:
         assert await service.delete_state("u", "s", 3) == 1
         assert await service.delete_state("u", "s", 3) == 0
         assert await service.export_state("u", "s") == {"is": ["u", "s", 2]}
-        assert await service.save_state("u", {}, "s") == 4
+        assert await service.save_state("u", {}, "s") == 3
         assert await service.delete_state("u", "s") == 3
         assert await service.list_sessions("u") == ["t"]
         assert await service.export_state("u", "s") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from os import PathLike
@@ -13,7 +14,7 @@ from vstate.errors import InvalidInput, NotFound, VStateError
 from vstate.kv.base import KVStore
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
-from vstate.objects.commit import Commit
+from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
 from vstate.state.base import ReadableState
@@ -27,6 +28,8 @@ _DIGITS = 12
 _MOST_ROUNDS = 10**_DIGITS - 1
 _DEFAULT = "default"
 _ATTEMPTS = 1000
+_WORTH_IT = 2048  # bytes
+_FILLING = 4096  # bytes: the longest chunk, so that fillings are made of the same chunks
 _RENEWED = 0.9  # of its ttl a session may have left without an export that renews it being a commit
 
 
@@ -125,24 +128,20 @@ class StateService:
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
         path, asked = _path(user_id, session_id), _checked(round_id)
         saved = copy.deepcopy(state)
+        filling = _filling(saved)
         number = 0
 
         def save(mapping: Versioned) -> None:
             nonlocal number
-            session = mapping.get(_session_key(path))
-            if session is None:
+            if _session_key(path) not in mapping:
                 for key in list(mapping.keys(_rounds(path))):  # what a session that expired has left
                     del mapping[key]
-            last, following = (-1, 1) if session is None else (session["last"], session["next"])
-            number = following if asked is None else asked
+                mapping[_session_key(path)] = datetime.now(UTC)
+            highest = _highest(mapping, path)
+            number = asked if asked is not None else 1 if highest is None else highest + 1
             if number > _MOST_ROUNDS:
                 raise InvalidInput(f"a round is a number up to {_MOST_ROUNDS}, not {number}")
-            mapping[_round_key(path, number)] = saved
-            mapping[_session_key(path)] = {
-                "last": max(last, number),
-                "next": max(following, number + 1),
-                "saved_at": datetime.now(UTC),
-            }
+            mapping[_round_key(path, number)] = {"state": saved, "filling": filling}
             if self._ttl is not None:
                 mapping.expire(_session_key(path), self._ttl)
 
@@ -156,12 +155,11 @@ class StateService:
         path, asked = _path(user_id, session_id), _checked(round_id)
 
         def read(mapping: ReadableState) -> tuple[dict[str, Any] | None, bool]:
-            session = mapping.get(_session_key(path))
-            if session is None:
+            if _session_key(path) not in mapping:
                 return None, False
-            number = session["last"] if asked is None else asked
-            found = None if number < 0 else mapping.get(_round_key(path, number))
-            return copy.deepcopy(found), found is not None and self._is_due(mapping, path)
+            number = _highest(mapping, path) if asked is None else asked
+            found = None if number is None else mapping.get(_round_key(path, number))
+            return copy.deepcopy(found and found["state"]), found is not None and self._is_due(mapping, path)
 
         found, is_due = await self._read(read)
         if is_due:
@@ -192,13 +190,6 @@ class StateService:
             states.append(state)
         return details(*states)
 
-    async def history(
-        self, user_id: str, session_id: str | None = None, *, limit: int | None = None
-    ) -> list[Commit]:
-        """The commits of a session, newest first."""
-        key = _session_key(_path(user_id, session_id))
-        return [commit async for commit in self.state.log("main", key=key, limit=limit)]
-
     # Sessions and users
 
     async def list_sessions(self, user_id: str) -> list[str]:
@@ -216,7 +207,7 @@ class StateService:
     ) -> int:
         """Delete a round; without `round_id` a session; without either all of a user's. How many rounds went.
 
-        Their history is kept. The number of a round that was deleted is not given again.
+        Their history is kept. The next save goes by the rounds that are left.
         """
         asked = _checked(round_id)
         path = _path(user_id, session_id)
@@ -226,7 +217,10 @@ class StateService:
         def delete(mapping: Versioned) -> None:
             nonlocal deleted
             if asked is not None:
-                deleted = _delete_round(mapping, path, asked)
+                key = _round_key(path, asked)
+                deleted = int(_session_key(path) in mapping and key in mapping)
+                if deleted:
+                    del mapping[key]
                 return
             within = join_path(user_id) if everything else path
             rounds = list(mapping.keys(f"{_ROUNDS}/{within}/"))
@@ -291,15 +285,28 @@ class InMemoryStateService(StateService):
         return Memory()
 
 
-def _delete_round(mapping: Versioned, path: str, number: int) -> int:
-    session, key = mapping.get(_session_key(path)), _round_key(path, number)
-    if session is None or key not in mapping:
-        return 0
-    del mapping[key]
-    if number == session["last"]:
-        left = [int(key.rpartition("/")[2]) for key in mapping.keys(_rounds(path))]
-        mapping[_session_key(path)] = {**session, "last": max(left, default=-1)}
-    return 1
+def _filling(state: dict[str, Any]) -> bytes:
+    """What makes a state of some kilobytes large enough to be cut into chunks. It is stored once for all rounds."""
+    try:
+        size = len(pickle.dumps(state, 5))
+    except Exception:  # the commit tells what cannot be pickled, and where it is
+        return b""
+    missing = BLOB_BYTES + 1 - size if size > _WORTH_IT else 0
+    return bytes(-(-missing // _FILLING) * _FILLING) if missing > 0 else b""
+
+
+def _highest(mapping: ReadableState, path: str) -> int | None:
+    """The highest number of a round there is, found by counting keys, digit by digit."""
+    prefix = _rounds(path)
+    count = mapping.count_keys(prefix)
+    if not count:
+        return None
+    digits = "0" * max(0, _DIGITS - len(str(count)))
+    if mapping.count_keys(prefix + digits) != count:  # there are gaps
+        digits = ""
+    while len(digits) < _DIGITS:
+        digits += next(digit for digit in "9876543210" if mapping.count_keys(prefix + digits + digit))
+    return int(digits)
 
 
 def _text(name: str, value: object) -> str:

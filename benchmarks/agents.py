@@ -1,0 +1,153 @@
+"""State for agents: what a call of a service or of a manager takes, durable, on Disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Row, Sides, Target, seconds, workload
+from benchmarks.keys import COMMITS
+from benchmarks.subjects import Floor, MeteredDisk
+from benchmarks.values import KEYS, key, messages, small_dict
+from vstate import Disk, Namespace
+from vstate.managers import StateManager, ToolExecution, ToolStateManager
+from vstate.sessions import StateService
+
+MESSAGES = 100
+CHARACTERS = 95  # a message: 13 KB in all
+ROUNDS = 1_000
+FIRST, SAMPLE = 10, 30
+
+SAVE_BYTES = "1,000 rounds of a state of 100 messages, disk: bytes in all"
+SAVE_FIRST = "save_state of 100 messages, disk, round 10"
+SAVE_LAST = "save_state of 100 messages, disk, round 1,000"
+
+
+def conversation(seed: int) -> Callable[[], dict[str, Any]]:
+    """Each call gives the state of the next turn: of the 100 last messages of a conversation one has gone, one come."""
+    source = messages(seed, length=CHARACTERS)
+    kept = deque(islice(source, MESSAGES), maxlen=MESSAGES)
+
+    def turn() -> dict[str, Any]:
+        kept.append(next(source))
+        return {"memory": {"content": list(kept)}, "name": "agent"}
+
+    return turn
+
+
+@workload(
+    Row(SAVE_BYTES, "bytes", (Target(6_000_000),)),
+    Row(SAVE_FIRST, "seconds"),
+    Row(SAVE_LAST, "seconds", (Target(2.0, row=SAVE_FIRST),)),
+    once=True,
+)
+def rounds_of_a_state(scratch: Path) -> Iterator[Sides]:
+    def one_round() -> dict[str, float]:
+        directory = scratch / "rounds"
+        turn = conversation(31)
+        with asyncio.Runner() as runner:
+            service = StateService(directory)
+            runner.run(service.start())
+
+            def save() -> float:
+                state = turn()
+                return seconds(lambda: runner.run(service.save_state("user", state, "session")))
+
+            for _ in range(FIRST):
+                save()
+            first = statistics.median(save() for _ in range(SAMPLE))
+            for _ in range(FIRST + SAMPLE, ROUNDS - SAMPLE):
+                save()
+            last = statistics.median(save() for _ in range(SAMPLE))
+            runner.run(service.stop())
+        stored = sum(path.stat().st_size for path in directory.iterdir())
+        return {SAVE_BYTES: float(stored), SAVE_FIRST: first, SAVE_LAST: last}
+
+    yield {"vstate": one_round}
+
+
+PAIRS = 500
+
+TOOL_PAIR = "ToolStateManager, start and complete one after the other, disk: a pair"
+
+
+@workload(Row(TOOL_PAIR, "seconds", (Target(1 / 500),)))
+def executions_of_tools(scratch: Path) -> Iterator[Sides]:
+    rounds = count()
+    written: list[tuple[int, ...]] = []
+
+    def on_vstate() -> dict[str, float]:
+        disk = MeteredDisk(scratch / str(next(rounds)))
+
+        async def pairs() -> float:
+            async with ToolStateManager(disk) as manager:
+                began = time.perf_counter()
+                for number in range(PAIRS):
+                    id = f"execution-{number:06}"
+                    begun = ToolExecution(execution_id=id, tool_name="search", parameters={"query": "news"})
+                    await manager.start_execution(begun)
+                    written[:] = [disk.written]
+                    await manager.complete_execution(id, result={"found": [1, 2, 3]}, duration_ms=12)
+                return (time.perf_counter() - began) / PAIRS
+
+        sample = asyncio.run(pairs())
+        written.append(disk.written)
+        disk.close()
+        return {TOOL_PAIR: sample}
+
+    def on_floor() -> dict[str, float]:
+        floor = Floor(scratch / f"floor-{next(rounds)}.db")
+        rows = [[floor.rows(sizes) for sizes in written] for _ in range(PAIRS)]
+        sample = seconds(lambda: [floor.write(commit) for pair in rows for commit in pair]) / PAIRS
+        floor.close()
+        return {TOOL_PAIR: sample}
+
+    yield {"vstate": on_vstate, "floor": on_floor}
+
+
+STATE_COMMIT = "commit 1 of 10,000 keys of a StateManager, disk, plainly"
+STATE_UPDATE = "StateManager.update of 1 of 10,000 keys, disk"
+
+
+@workload(
+    Row(STATE_COMMIT, "seconds"),
+    Row(STATE_UPDATE, "seconds", (Target(1.5, row=STATE_COMMIT),)),
+)
+def updates_of_a_state_manager(scratch: Path) -> Iterator[Sides]:
+    """The two take turns, on one handle, so that what else the machine does falls on both."""
+    disk = Disk(scratch / "states")
+    chosen, new = random.Random(9), count(KEYS)
+
+    def fill(part: Namespace) -> None:
+        for i in range(KEYS):
+            part[key(i)] = small_dict(i)
+
+    def on_vstate() -> dict[str, float]:
+        samples: dict[str, list[float]] = {STATE_COMMIT: [], STATE_UPDATE: []}
+        state = manager.state.sync
+        with asyncio.Runner() as runner:
+            for _ in range(COMMITS):
+                state[f"state/{key(chosen.randrange(KEYS))}"] = small_dict(next(new))
+                samples[STATE_COMMIT].append(seconds(state.commit))
+                name, changes = key(chosen.randrange(KEYS)), {"changed": next(new)}
+
+                async def update(name: str = name, changes: dict[str, int] = changes) -> float:
+                    began = time.perf_counter()
+                    await manager.update(name, changes)
+                    return time.perf_counter() - began
+
+                samples[STATE_UPDATE].append(runner.run(update()))
+        return {row: statistics.median(found) for row, found in samples.items()}
+
+    manager = StateManager(disk)
+    asyncio.run(manager.change(fill, "fill"))
+    yield {"vstate": on_vstate}
+    asyncio.run(manager.close())
+    disk.close()
