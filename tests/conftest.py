@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["redis_server", "postgres_server", "seaweed_server", "server_urls"]
+pytest_plugins = ["redis_server", "postgres_server", "seaweed_server", "server_urls", "agent_stores"]
 
 settings.register_profile(
     "vstate",

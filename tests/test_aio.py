@@ -363,5 +363,6 @@ def test_nothing_is_missing() -> None:
         "commit_guarded",
     }
     inside |= {"record_event", "has_uncommitted", "before_fork", "after_fork", "fork_order"}
+    inside |= {"before_commit", "may_have_changed"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
     assert names - other_ways - inside - set(dir(aio.Versioned)) == set()

@@ -376,6 +376,8 @@ class Versioned(_Writing[sync.Versioned]):
         self._opening = asyncio.Lock()
 
     async def _opened(self) -> sync.Versioned:
+        if self._handle is not None:
+            return self._handle
         async with self._opening:
             if self._handle is None:
                 self._handle = await self._workers.run(self._open)

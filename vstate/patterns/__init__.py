@@ -8,12 +8,25 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from vstate.patterns.bounds import bound
+from vstate.patterns.events import EventStream
+from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import join_path, scope, split_path
+from vstate.patterns.sequence import Sequence
 
 if TYPE_CHECKING:
     from vstate.patterns.records import Records
 
-__all__ = ["Records", "join_path", "scope", "split_path"]
+__all__ = [
+    "EventStream",
+    "Lifecycle",
+    "Records",
+    "Sequence",
+    "bound",
+    "join_path",
+    "scope",
+    "split_path",
+]
 
 
 def __getattr__(name: str) -> object:

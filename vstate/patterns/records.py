@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, get_args, overload
 
 try:
     from pydantic import TypeAdapter, ValidationError
+    from pydantic_core.core_schema import ErrorType
 except ImportError as error:
     raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
 
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
-from vstate.patterns.paths import join_path, split_path
+from vstate.patterns.paths import Id, join_path, path_of, split_path
 from vstate.state.base import ReadableState, State
+from vstate.state.tracking import IMMUTABLE
 
 M = TypeVar("M")
 _T = TypeVar("_T")
 
-Id = str | tuple[str, ...]
-"""What a record is found by: a text, or a tuple of them if `key` names several fields."""
-
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _VERSION = "@version"
+_KNOWN_PROBLEMS = frozenset(get_args(ErrorType))
 _ABSENT = object()
-_ATOMS = (str, int, float, bool, bytes, type(None))
+_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(256)(
+    TypeAdapter
+)  # it takes longer than writing a record
 
 
 class Records(Generic[M]):
@@ -54,7 +58,7 @@ class Records(Generic[M]):
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
         self._state = state
-        self._model = TypeAdapter(model)
+        self._model: TypeAdapter[M] = _adapter(model)
         self._name = model.__name__
         self._id_of: Callable[[M], Id] = (
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
@@ -70,10 +74,15 @@ class Records(Generic[M]):
                 f"oldest to {version - 1}"
             )
 
+    @property
+    def state(self) -> State:
+        """The state that the records are in; InvalidInput if it is a snapshot."""
+        return self._writable()
+
     # Reading
 
     def __getitem__(self, id: Id) -> M:
-        key = _key(id)
+        key = path_of(id)
         try:
             stored = self._state[key]
         except KeyNotFound:
@@ -88,12 +97,12 @@ class Records(Generic[M]):
 
     def get(self, id: Id, default: Any = None) -> Any:
         """The record with this id, `default` if there is none; one that is there and not valid raises InvalidRecord."""
-        key = _key(id)
+        key = path_of(id)
         stored = self._state.get(key, _ABSENT)
         return default if stored is _ABSENT else self._read(key, stored)
 
     def __contains__(self, id: Id) -> bool:
-        return _key(id) in self._state
+        return path_of(id) in self._state
 
     def __len__(self) -> int:
         return self.count()
@@ -124,8 +133,8 @@ class Records(Generic[M]):
 
     def add(self, record: M) -> M:
         """Write a record whose id is not taken; AlreadyExists."""
-        valid = self._validated(_key(self._id_of(record)), self._model.dump_python(record, warnings=False))
-        key = _key(self._id_of(valid))
+        valid = self._validated(path_of(self._id_of(record)), self._dumped(record))
+        key = path_of(self._id_of(valid))
         if key in self._state:
             raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
         return self._write(valid)[1]
@@ -133,23 +142,20 @@ class Records(Generic[M]):
     def change(self, id: Id, function: Callable[[M], M | None] | None = None, /, **fields: Any) -> M:
         """Read a record, change it by a function, which may also return another one, and by fields, and put it.
 
-        Raises KeyNotFound, InvalidRecord.
+        Raises KeyNotFound, InvalidRecord, and InvalidInput for a field that the model has not, or if the id would be
+        another; nothing is written then.
         """
+        key = path_of(id)
         record = self[id]
         if function is not None:
             returned = function(record)
             record = record if returned is None else returned
-        for name, value in fields.items():
-            setattr(record, name, value)
-        key, written = self._write(record)
-        if key != _key(id):
-            raise InvalidInput(
-                f"a change of {_key(id)!r} made it {key!r}: put a new record and delete the old one"
-            )
-        return written
+        if fields:
+            record = self._with_fields(key, record, fields)
+        return self._write(record, key)[1]
 
     def __delitem__(self, id: Id) -> None:
-        key = _key(id)
+        key = path_of(id)
         if key not in self._state:
             raise KeyNotFound(key)
         del self._writable()[key]
@@ -163,24 +169,51 @@ class Records(Generic[M]):
 
     def expire(self, id: Id, ttl: float | None) -> None:
         """Let a record count as absent in `ttl` seconds; None: never."""
-        self._writable().expire(_key(id), ttl)
+        self._writable().expire(path_of(id), ttl)
 
     # Forms
 
-    def _write(self, record: M) -> tuple[str, M]:
-        data = _copied(self._model.dump_python(record, warnings=False))
-        valid = self._validated(_key(self._id_of(record)), data)
-        key = _key(self._id_of(valid))
+    def _write(self, record: M, expected: str | None = None) -> tuple[str, M]:
+        data = self._dumped(record)
+        valid = self._validated(path_of(self._id_of(record)), data)
+        key = path_of(self._id_of(valid))
+        if expected is not None and key != expected:
+            raise InvalidInput(
+                f"a change of {expected!r} would make it {key!r}: put a new record and delete the old one"
+            )
         if _VERSION in data:
             raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
-        stored = self._state.get(key)
-        if stored is not None:
+        stored = self._state.get(key, _ABSENT)
+        if stored is not _ABSENT:
             self._require_known(key, stored)
-        data = _copied(self._model.dump_python(valid, warnings=False))
+        data = self._dumped(valid)
         if self._version != 1:
             data[_VERSION] = self._version
         self._writable()[key] = data
         return key, valid
+
+    def _dumped(self, record: M) -> dict[str, Any]:
+        # As it can be read again: without what is computed, by the names of the fields.
+        data = self._model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
+        if not isinstance(data, dict):
+            raise InvalidInput(f"these are records of {self._name}, not of {type(record).__name__}")
+        copied: dict[str, Any] = _copied(data)
+        return copied
+
+    def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
+        """A copy of a record with other values of some fields, for frozen models too; `_write` validates them."""
+        kind: Any = type(record)
+        known = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
+        if not known.keys() >= fields.keys() and getattr(kind, "model_config", {}).get("extra") != "allow":
+            unknown = ", ".join(sorted(fields.keys() - known.keys()))
+            raise InvalidInput(f"{self._name} has no field {unknown}; it has: {', '.join(known)}")
+        if hasattr(kind, "model_copy"):
+            changed: M = cast(Any, record).model_copy(update=fields)
+            return changed
+        try:
+            return cast(M, dataclasses.replace(cast(Any, record), **fields))
+        except ValidationError as error:  # of a dataclass of pydantic's
+            raise InvalidRecord(key, _reasons(error)) from None
 
     def _read(self, key: str, stored: Any) -> M:
         at = self._require_known(key, stored)
@@ -199,7 +232,9 @@ class Records(Generic[M]):
         """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
         if not isinstance(stored, dict):
             raise InvalidRecord(key, f"it is a {type(stored).__name__}, not a {self._name}")
-        at: int = stored.get(_VERSION, 1)
+        at: Any = stored.get(_VERSION, 1)
+        if type(at) is not int or at < 1:
+            raise InvalidRecord(key, f"its {_VERSION!r} is no version")
         if at > self._version:
             raise InvalidRecord(
                 key,
@@ -209,7 +244,7 @@ class Records(Generic[M]):
 
     def _validated(self, key: str, data: Any) -> M:
         try:
-            return self._model.validate_python(data)
+            return self._model.validate_python(data, by_alias=True, by_name=True)
         except ValidationError as error:
             raise InvalidRecord(key, _reasons(error)) from None
 
@@ -219,31 +254,36 @@ class Records(Generic[M]):
         return self._state
 
 
-def _key(id: Id) -> str:
-    return join_path(id) if isinstance(id, str) else join_path(*id)
-
-
 def _prefix(within: Sequence[str]) -> str:
     return join_path(*within) + "/" if within else ""
 
 
 def _reasons(error: ValidationError) -> str:
-    # Without the values: they may be secrets.
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = error.errors(include_url=False, include_context=True, include_input=False)
     return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in problems
+        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {_reason(problem)}" for problem in problems
     )
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    # Without the values: they may be secrets. These messages hold some of them, or are a validator's own.
+    told = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
+    return str(problem["type"] if told else problem["msg"])
 
 
 def _copied(value: Any) -> Any:
     """A copy of plain data, and of whatever else is in it, with the values of enums in their place."""
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    # Most of what is in a record is immutable, and a call for each of that would be most of the time.
+    if kind is dict:
+        return {
+            key if type(key) is str else _copied(key): item if type(item) in IMMUTABLE else _copied(item)
+            for key, item in value.items()
+        }
+    if kind in (list, tuple, set, frozenset):
+        return kind([item if type(item) in IMMUTABLE else _copied(item) for item in value])
     if isinstance(value, Enum):
         return _copied(value.value)
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is dict:
-        return {_copied(key): _copied(item) for key, item in value.items()}
-    if kind in (list, tuple, set, frozenset):
-        return kind(map(_copied, value))
     return copy.deepcopy(value)

@@ -181,6 +181,20 @@ class State(ReadableState, MutableMapping[str, Any]):
     ) -> Commit | None:
         """As `update` with a function promises, on the whole state."""
 
+    @abstractmethod
+    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
+        """Call the function at the beginning of each commit made through this handle; what is returned ends that.
+
+        It is called in whoever's turn it is, before what changed is looked at, and once a commit: again with each
+        attempt of an update. It may read and change the state, and should do the same if it is called again after
+        an interruption. What it raises stops the commit, and everything is still staged. It cannot commit,
+        and no other thread can write to the state meanwhile: it should not wait for one.
+        """
+
+    @abstractmethod
+    def may_have_changed(self, prefix: str) -> bool:
+        """Whether a key with this prefix was set, deleted, or is in hand and so perhaps edited, since the last commit."""
+
     @overload  # type: ignore[override]  # a dict's update, and one more way to call it
     def update(
         self,
@@ -237,6 +251,8 @@ class RootState(State, ForkAware):
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self._hooks: list[Callable[[], object]] = []
+        self._in_hooks = False
         self.turns = Turns()
         survive_forks(self)
 
@@ -244,6 +260,28 @@ class RootState(State, ForkAware):
     def root(self) -> State:
         """This state."""
         return self
+
+    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
+        """As promised by State."""
+        with self._lock:
+            self._hooks = [*self._hooks, hook]
+
+        def remove() -> None:
+            with self._lock:
+                self._hooks = [each for each in self._hooks if each is not hook]
+
+        return remove
+
+    def _run_hooks(self) -> None:
+        """Call what was registered by `before_commit`; the lock is held."""
+        if self._in_hooks:
+            raise InvalidInput("what a commit calls before it cannot commit itself: leave that out")
+        try:
+            self._in_hooks = True
+            for hook in self._hooks:
+                hook()
+        finally:
+            self._in_hooks = False
 
     def before_fork(self) -> None:
         """Wait until no other thread is in the middle of anything: the child gets a whole state."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, NoReturn
 
 from vstate.errors import NotVersioned
@@ -26,6 +28,7 @@ class Live(RootState):
     def __init__(self) -> None:
         super().__init__()
         self._values: dict[str, Any] = {}
+        self._sorted: list[str] | None = None  # the keys, unless some came or went since they were sorted
         self._expiries: dict[str, Expiry] = {}
         self._events: list[Event] = []
 
@@ -40,6 +43,8 @@ class Live(RootState):
     def __setitem__(self, key: str, value: Any) -> None:
         key = check_key(key)
         with self._lock:
+            if key not in self._values:
+                self._sorted = None
             self._values[key] = value
             if (before := self._expiries.pop(key, None)) is not None and before.ttl:
                 self._expiries[key] = before.begun_anew(expiry.now())
@@ -49,6 +54,7 @@ class Live(RootState):
         with self._lock:
             if key not in self:
                 raise missing(key)
+            self._sorted = None
             del self._values[key]
             self._expiries.pop(key, None)
 
@@ -59,13 +65,24 @@ class Live(RootState):
 
     def scan_keys(self, prefix: str) -> Iterator[str]:
         with self._lock:
-            self._drop_expired()
-            keys = sorted(key for key in self._values if key.startswith(prefix))
-        return iter(keys)
+            keys, start, end = self._found(prefix)
+        return islice(keys, start, end)
 
     def count_keys(self, prefix: str) -> int:
+        with self._lock:
+            _, start, end = self._found(prefix)
+        return end - start
+
+    def _found(self, prefix: str) -> tuple[list[str], int, int]:
+        """The keys, sorted, and where in them are those that begin with `prefix`."""
         self._drop_expired()
-        return sum(1 for _ in self.scan_keys(prefix)) if prefix else len(self._values)
+        keys = self._sorted
+        if keys is None:
+            keys = self._sorted = sorted(self._values)
+        start = bisect_left(keys, prefix)
+        # A slice of equal length is before, equal to, or behind the prefix, in the order of the keys.
+        end = bisect_right(keys, prefix, lo=start, key=lambda key: key[: len(prefix)])
+        return keys, start, end
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         """As promised by State; what slides begins anew each time that the key is set."""
@@ -92,12 +109,14 @@ class Live(RootState):
         with self._lock:
             at = expiry.now()
             for key in [key for key, found in self._expiries.items() if found.at <= at]:
+                self._sorted = None
                 del self._expiries[key]
                 self._values.pop(key, None)
 
     def commit(self, message: str = "", **info: Any) -> None:
-        """Do nothing: there is no history to commit to."""
-        return
+        """Call what was registered by `before_commit`, and nothing else: there is no history to commit to."""
+        with self._lock:
+            self._run_hooks()
 
     @contextmanager
     def transaction(self, message: str = "", **info: Any) -> Iterator[Live]:
@@ -107,13 +126,17 @@ class Live(RootState):
         """
         turn = Turn()
         with turn.bell, turn.held:
-            if not self.turns.nested:
+            outermost = not self.turns.nested
+            if outermost:
                 self.turns.take(turn)
             values, expiries = dict(self._values), dict(self._expiries)
             try:
                 yield self
+                if outermost:
+                    with self._lock:
+                        self._run_hooks()
             except BaseException:
-                self._values, self._expiries = values, expiries
+                self._values, self._expiries, self._sorted = values, expiries, None
                 raise
 
     def run_update(
@@ -129,12 +152,16 @@ class Live(RootState):
 
         def restore() -> None:
             with self._lock:
-                self._values, self._expiries = dict(values), dict(expiries)
+                self._values, self._expiries, self._sorted = dict(values), dict(expiries), None
 
         return restore
 
     def has_uncommitted(self) -> bool:
         return False
+
+    def may_have_changed(self, prefix: str) -> bool:
+        """True: there is nothing that it could be compared with."""
+        return True
 
     def record_event(self, event: Event) -> None:
         with self._lock:

@@ -69,6 +69,12 @@ class Namespace(State):
         """A transaction of the whole state."""
         return self._root.transaction(message, **info)
 
+    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
+        return self._root.before_commit(hook)
+
+    def may_have_changed(self, prefix: str) -> bool:
+        return self._root.may_have_changed(self.prefix + prefix)
+
     def run_update(
         self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
     ) -> Commit | None:

@@ -146,6 +146,11 @@ class WorkingValues:
         """Whether the key's value is in hand and may differ from the committed one."""
         return key in self.values or (key in self.timed.values and not self.timed.is_over(key))
 
+    def may_have_changed(self, prefix: str) -> bool:
+        """Whether a key with this prefix is staged, or has a value in hand that may have been edited."""
+        touched = (self.staged, self.deleted, self.timed.wanted, self._watched)
+        return any(key.startswith(prefix) for keys in touched for key in keys)
+
     def notice_scan(self, prefix: str) -> None:
         """Take note that the keys with this prefix were listed or counted."""
         if self._noticed is not None:
@@ -162,7 +167,10 @@ class WorkingValues:
         """Take no more notes; those that were taken stay."""
         noticed = self._noticed
         if noticed is not None:
-            self.values, noticed.values, self._noticed = noticed.values | self.values, {}, None
+            # In place, and not a dict of both: what is in hand may be a hundred thousand values.
+            values = noticed.values
+            values |= self.values
+            self.values, noticed.values, self._noticed = values, {}, None
 
     def set(self, key: str, value: Any) -> None:
         """Stage a value."""
@@ -477,6 +485,8 @@ class WorkingValues:
             self._sealed[key] = staged.held[key]
             del staged.held[key]
             self._watched -= {key}
+        # A set that was emptied keeps the size it had, and each commit goes through all of that.
+        self._watched = set(self._watched)
         if self._idle_bytes > KEEP_BYTES:
             self._drop_idle(staged.held)
 

@@ -255,6 +255,11 @@ class Worktree(RootState):
             raise missing(key)
         return describe(entry)
 
+    def may_have_changed(self, prefix: str) -> bool:
+        with self._lock:
+            self._look()
+            return self._working.may_have_changed(prefix)
+
     # Expiry
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
@@ -310,6 +315,8 @@ class Worktree(RootState):
         """Commit, in whoever's turn it is; the lock is held. Conflict if others changed what it depends on."""
         branch = self._own_branch()
         self._working.require_free("committed")
+        self._run_hooks()
+        self._working.end_notice()  # of an update, which depends on what these read, too
         landing, span = _Landing(self._working), Lock()
         try:
             with span:
@@ -628,7 +635,6 @@ class Worktree(RootState):
                     _called(function)
                 self._update_seconds = time.monotonic() - began
                 with self._lock:
-                    self._working.end_notice()
                     try:
                         commit = self._commit(message, info, noticed.__contains__)
                     except Conflict as conflict:
@@ -706,6 +712,8 @@ class Worktree(RootState):
             self._go_to(Head(self._branch, self._repo.refs.read(HEADS + self._branch)))
 
     def _go_to(self, head: Head) -> None:
+        if self._head is not None and (head.commit, head.branch) == (self._head.oid, self._branch):
+            return
         if head.commit is not None:
             self._move(self._trusted(self._repo.objects.commit(head.commit)), head.branch)
         elif self._head is not None:

@@ -1,0 +1,362 @@
+"""bound: what is committed is within the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+
+from vstate import Live, Versioned, aio
+from vstate.errors import InvalidInput
+from vstate.patterns import EventStream, Sequence, bound, scope
+
+
+def tokens(value: Any) -> int:
+    return sum(len(str(item).split()) for item in value)
+
+
+def test_the_oldest_go(agent_store: AgentStore) -> None:
+    """A commit, an update and a transaction leave the last three; history has the others."""
+    state = Versioned(agent_store(), branch="main")
+    bound(state, "log", limit=3)
+    log = state["log"] = ["a", "b", "c"]
+    first = state.commit()
+    assert first is not None
+    log.append("d")
+    state.commit()
+    assert log == state["log"] == ["b", "c", "d"]
+    state.update(lambda inner: inner["log"].extend("ef"))
+    with state.transaction():
+        state["log"].append("g")
+    assert dict(Versioned(agent_store(), branch="main")) == {"log": ["e", "f", "g"]}
+    assert state.checkout(first)["log"] == ["a", "b", "c"]
+    assert not state.has_uncommitted()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([1, 2, 3, 4, 5], [3, 4, 5]),
+        ((1, 2, 3, 4), (2, 3, 4)),
+        ("abcdef", "def"),
+        (b"abcdef", b"def"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4}, {"b": 2, "c": 3, "d": 4}),
+        (OrderedDict(a=1, b=2, c=3, d=4), OrderedDict(b=2, c=3, d=4)),
+        (deque([1, 2, 3, 4], maxlen=9), deque([2, 3, 4], maxlen=9)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_of_every_kind_that_has_an_order(before: Any, after: Any) -> None:
+    """What is in front goes, and the type stays."""
+    for state in (Versioned(), Live()):
+        bound(state, "key", limit=3)
+        state["key"] = before
+        state.commit()
+        assert state["key"] == after
+        assert type(state["key"]) is type(after)
+
+
+def test_a_cost_in_tokens() -> None:
+    """No more goes than it takes."""
+    state = Versioned()
+    bound(state, "log", limit=6, cost=tokens)
+    state["log"] = ["one two three", "four", "five six", "seven eight"]
+    state.commit()
+    assert state["log"] == ["four", "five six", "seven eight"]
+
+
+def test_a_summary_takes_the_place_of_what_is_old(agent_store: AgentStore) -> None:
+    """The summariser gets a copy, once an attempt, only when it is over the limit; who holds the list goes on with it."""
+    calls: list[list[str]] = []
+
+    def summarise(value: list[str]) -> list[str]:
+        calls.append(list(value))
+        value.clear()
+        return [f"summary of {len(calls[-1]) - 1}", calls[-1][-1]]
+
+    state = Versioned(agent_store(), branch="main")
+    bound(state, "log", limit=3, shrink=summarise)
+    log = state["log"] = ["a", "b", "c"]
+    state.commit()
+    assert calls == []
+    log.append("d")
+    state.commit()
+    state["other"] = 1
+    state.commit()
+    assert (log, calls) == (["summary of 3", "d"], [["a", "b", "c", "d"]])
+    assert Versioned(agent_store(), branch="main")["log"] == log
+
+
+def test_sequences_and_streams(agent_store: AgentStore) -> None:
+    """By name, as themselves, in a namespace, and beside others whose names begin alike."""
+    state = Versioned(agent_store(), branch="main")
+    inner = scope(state, "user", "a/b")
+    log: Sequence[int] = Sequence(inner, "log")
+    logs: Sequence[int] = Sequence(inner, "logs")
+    stream: EventStream[int] = EventStream(state, "events")
+    tokens_of: Sequence[str] = Sequence(state, ("talk", "1"))
+    bound(inner, "log", limit=3)
+    bound(state, stream, limit=2)
+    bound(state, tokens_of, limit=4, cost=tokens)
+    log.extend(range(10))
+    logs.extend(range(10))
+    stream.extend(range(10))
+    tokens_of.extend(["one", "two three", "four five"])
+    inner["log"] = [9] * 5
+    state.commit()
+    assert (list(log), list(logs), list(stream), inner["log"]) == (
+        [7, 8, 9],
+        list(range(10)),
+        [8, 9],
+        [9] * 3,
+    )
+    assert list(tokens_of) == ["two three", "four five"]
+    state.update(lambda _: log.append(10))
+    assert list(log) == [8, 9, 10]
+    assert stream.fold(lambda so_far, event: so_far + event, 0) == 17
+
+
+def test_a_sequence_is_summarised() -> None:
+    """What stays keeps its key, the summary takes the place before it, and all the rest goes."""
+    state = Versioned()
+    log: Sequence[str] = Sequence(state, "log")
+    bound(state, log, limit=4, shrink=lambda items: [f"{len(items) - 2} before", *items[-2:]])
+    log.extend("abcdef")
+    keys = list(log.keys())
+    state.commit()
+    assert list(log) == ["4 before", "e", "f"]
+    assert list(log.keys()) == keys[3:]
+    bound(state, log, limit=2, shrink=lambda items: ("x", "y"))
+    with pytest.raises(InvalidInput, match="no more items"):
+        state.commit()
+
+
+def test_in_live() -> None:
+    """`commit`, `update` and `transaction` shrink; what a hook raises in a transaction takes it back."""
+    state = Live()
+    bound(state, "log", limit=2)
+    state["log"] = [1, 2, 3]
+    state.commit()
+    assert state["log"] == [2, 3]
+    state.update(lambda inner: inner.update({"log": [1, 2, 3, 4]}))
+    assert state["log"] == [3, 4]
+    with state.transaction():
+        with state.transaction():
+            state["log"] = [5, 6, 7]
+        assert state["log"] == [5, 6, 7]
+    assert state["log"] == [6, 7]
+    with pytest.raises(InvalidInput), state.transaction():
+        state["log"] = {1, 2, 3}
+    assert state["log"] == [6, 7]
+
+
+def test_in_aio() -> None:
+    """A state of vstate.aio is bound once it is open."""
+
+    async def main() -> None:
+        state = aio.Versioned()
+        with pytest.raises(InvalidInput, match="async with"):
+            bound(state, "log", limit=2)
+        async with state:
+            bound(state, "log", limit=2)
+            await state.update(lambda inner: inner.update({"log": [1, 2, 3]}))
+            assert await state["log"] == [2, 3]
+            bound(state.namespace("inner"), "log", limit=1)
+            async with state.transaction():
+                await state.set("inner/log", [1, 2, 3])
+            assert await state["inner/log"] == [3]
+
+    asyncio.run(main())
+
+
+def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
+    """With everything still staged; once the summariser is there again, all is committed."""
+    state = Versioned(agent_store(), branch="main")
+    down = [True]
+
+    def summarise(value: list[int]) -> list[int]:
+        if down[0]:
+            raise ConnectionError("the model is away")
+        return value[-2:]
+
+    end = bound(state, "log", limit=2, shrink=summarise)
+    state["log"] = [1, 2, 3]
+    state["other"] = 1
+    with pytest.raises(ConnectionError):
+        state.commit()
+    assert (state["log"], state["other"], state.head) == ([1, 2, 3], 1, None)
+    assert state.status().added == ["log", "other"]
+    down[0] = False
+    state.commit()
+    assert state["log"] == [2, 3]
+    down[0] = True
+    with pytest.raises(ConnectionError):
+        state.update(lambda inner: inner["log"].append(4))
+    assert state["log"] == [2, 3]
+    assert not state.has_uncommitted()
+    with pytest.raises(ConnectionError), state.transaction():
+        state["log"].append(4)
+    end()
+    state["log"] = [1, 2, 3]
+    state.commit()
+    assert state["log"] == [1, 2, 3]
+
+
+def test_what_cannot_be_shrunk_says_so() -> None:
+    """One item over the limit, a set, a summariser that returns nothing or too much; nonsense at once."""
+    state = Versioned()
+    for value, options, reason in (
+        (["one two three four"], {"cost": tokens}, "its limit is 3"),
+        ({1, 2, 3, 4}, {}, "no part is the oldest"),
+        ([1, 2, 3, 4], {"shrink": lambda value: None}, "returned None"),
+        ([1, 2, 3, 4], {"shrink": lambda value: value}, "its limit is 3"),
+    ):
+        end = bound(state, "key", limit=3, **options)
+        state["key"] = value
+        with pytest.raises(InvalidInput, match=reason):
+            state.commit()
+        assert state["key"] == value
+        end()
+    with pytest.raises(InvalidInput):
+        bound(state, "key", limit=-1)
+    with pytest.raises(InvalidInput):
+        bound(state, "key", limit=float("nan"))
+    with pytest.raises(InvalidInput):
+        bound(state, "key", limit=1, shrink="newest")  # type: ignore[arg-type]
+    bound(state, "key", limit=0)
+    state["key"] = [1]
+    state.commit()
+    assert state["key"] == []
+
+
+def test_racing_updates_stay_within_the_limit(shared_store: AgentStore) -> None:
+    """Each attempt is shrunk on the newest: no item of others comes back, and none of the last is missing."""
+
+    def work(worker: int) -> None:
+        state = Versioned(shared_store(), branch="main")
+        bound(state, "log", limit=5)
+        bound(state, "items", limit=5)
+        for number in range(10):
+
+            def append(inner: Any, number: int = number) -> None:
+                inner.setdefault("log", []).append((worker, number))
+                Sequence(inner, "items").append((worker, number))
+                inner[f"mine-{worker}"] = number
+
+            state.update(append, attempts=200)
+            assert len(state["log"]) <= 5
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = Versioned(shared_store(), branch="main")
+    appended = []
+    for commit in reversed(list(state.log())):
+        appended.append(state.checkout(commit)["log"][-1])
+    assert state["log"] == list(Sequence(state, "items")) == appended[-5:]
+    assert sorted(appended) == [(worker, number) for worker in range(3) for number in range(10)]
+
+
+def test_it_is_in_nobody_elses_way() -> None:
+    """An update of another key does not depend on the bounded sequence, and does not load the bounded value."""
+    one = Versioned(branch="main")
+    other = Versioned(one.store, branch="main")
+    Sequence(one, "items").extend(range(10))
+    one["log"] = list(range(10))
+    one.commit()
+    other.refresh()
+    bound(other, "items", limit=20)
+    bound(other, "log", limit=20)
+    other.update({"x": 0})
+    other.commit()
+    runs = []
+
+    def change(inner: Any) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            one.refresh()
+            Sequence(one, "items").append(10)
+            one["log"].append(10)
+            one.commit()
+        inner["x"] = len(runs)
+
+    other.update(change)
+    assert len(runs) == 1
+    assert len(Sequence(other, "items")) == 11
+
+
+def test_what_is_merged_over_the_limit_goes_with_the_next_commit() -> None:
+    """Two branches with three items each: the merge has five, the next commit three again."""
+    one = Versioned(branch="main")
+    log: Sequence[str] = Sequence(one, "log")
+    for limited in ("log", "plain"):
+        bound(one, limited, limit=3)
+    log.append("a")
+    one["plain"] = ["a"]
+    one.commit()
+    other = one.fork("other")
+    for state, items in ((one, "bc"), (other, "de")):
+        Sequence(state, "log").extend(items)
+        state["plain"] = [*state["plain"], *items]
+        state.commit()
+    one.merge("other", policy="append")
+    assert (len(log), len(one["plain"])) == (5, 5)
+    one["x"] = 1
+    one.commit()
+    assert (len(log), one["plain"]) == (3, ["c", "d", "e"])
+
+
+def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
+    """Also when nothing changed; a commit from within says what is wrong."""
+    state = Versioned()
+    calls: list[str] = []
+    end = state.before_commit(lambda: calls.append("hook"))
+    state["a"] = 1
+    state.commit()
+    state.commit()
+    with state.transaction():
+        state["a"] = 2
+        with state.transaction():
+            state["a"] = 3
+    state.update(lambda inner: inner.update({"a": 4}))
+    assert len(calls) == 4
+    end()
+    end()
+    end = state.namespace("inner").before_commit(lambda: state.commit())
+    with pytest.raises(InvalidInput, match="cannot commit"):
+        state.commit()
+    end()
+    state.before_commit(lambda: state.update(lambda inner: inner.update({"stamp": inner["a"]})))
+    state["a"] = 5
+    state.commit()
+    assert not state.has_uncommitted()
+    assert dict(state) == {"a": 5, "stamp": 5}
+
+
+def test_an_interrupted_hook_is_called_again() -> None:
+    """After KeyboardInterrupt in the middle of it everything is staged, and the next commit does it all."""
+    state = Versioned()
+    log: Sequence[int] = Sequence(state, "log")
+    state["plain"] = list(range(9))
+    log.extend(range(9))
+    interrupted = [True]
+
+    def cost(value: Any) -> int:
+        if len(value) < 9 and interrupted.pop():
+            interrupted.clear()
+            raise KeyboardInterrupt
+        return len(value)
+
+    bound(state, log, limit=3)
+    bound(state, "plain", limit=3, cost=lambda value: cost(value) if interrupted else len(value))
+    with pytest.raises(KeyboardInterrupt):
+        state.commit()
+    assert (state["plain"], state.head) == (list(range(9)), None)
+    state.commit()
+    assert (state["plain"], list(log)) == ([6, 7, 8], [6, 7, 8])

@@ -1,0 +1,112 @@
+"""Ctrl-C at any moment of a commit that shrinks something: it has happened, or the next one does it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from inspect import CO_GENERATOR
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from vstate import Versioned
+from vstate.patterns import Sequence, bound
+
+MOMENTS = 60
+
+
+def interrupted(function: Callable[[], object], moment: int | None) -> int:
+    """Call the function and interrupt it at a moment, if it has so many; how many it had until then."""
+    passed = 0
+
+    def profiler(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal passed
+        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal does not.
+        goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
+        if event in ("call", "c_return") and not goes_on:
+            passed += 1
+            if passed == moment:
+                raise KeyboardInterrupt
+
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None  # a destructor that is interrupted tells nobody
+    try:
+        sys.setprofile(profiler)
+        function()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+        sys.unraisablehook = before
+    return passed
+
+
+def add(state: Any) -> None:
+    state["plain"].extend([4, 5])
+    Sequence(state, "items").extend([4, 5])
+    state["other"] = 1
+
+
+def prepared() -> Versioned:
+    state = Versioned(branch="main")
+    bound(state, "plain", limit=3)
+    bound(state, "items", limit=3)
+    bound(state, "texts", limit=2, shrink=lambda texts: [*texts[:1], texts[-1]])
+    state["plain"] = [1, 2, 3]
+    state["texts"] = ["a", "b"]
+    Sequence(state, "items").extend([1, 2, 3])
+    state.commit()
+    return state
+
+
+def updated(state: Versioned) -> None:
+    def function(inner: Any) -> None:
+        add(inner)
+        inner["texts"].append("c")
+
+    state.update(function)
+
+
+def contents(state: Versioned) -> tuple[list[int], list[int], list[str], int | None]:
+    fresh = Versioned(state.store, branch="main")
+    return fresh["plain"], list(Sequence(fresh, "items")), fresh["texts"], fresh.get("other")
+
+
+BEFORE = ([1, 2, 3], [1, 2, 3], ["a", "b"], None)
+AFTER = ([3, 4, 5], [3, 4, 5], ["a", "c"], 1)
+
+
+@pytest.mark.parametrize("update", [False, True], ids=["commit", "update"])
+def test_an_interruption_at_each_moment(update: bool) -> None:
+    """What is committed is whole and within the limit; the same handle goes on, and ends where it would have."""
+    operation = updated if update else Versioned.commit
+
+    def begun() -> Versioned:
+        state = prepared()
+        if not update:
+            add(state)
+            state["texts"].append("c")
+        return state
+
+    state = begun()
+    number = interrupted(lambda: operation(state), None)
+    assert contents(state) == AFTER
+    outcomes = set()
+    for moment in sorted(random.Random(1).sample(range(1, number + 1), min(number, MOMENTS))):
+        state = begun()
+        interrupted(lambda state=state: operation(state), moment)  # type: ignore[misc]
+        found = contents(state)
+        assert found in (BEFORE, AFTER), moment
+        outcomes.add(found == AFTER)
+        if update:
+            assert not state.has_uncommitted()
+            if found == BEFORE:
+                updated(state)
+        else:
+            state.commit()
+        assert contents(state) == AFTER, moment
+        assert state["plain"] == AFTER[0]
+        assert state.repo.fsck().ok
+    assert outcomes == {False, True}

@@ -1,0 +1,259 @@
+"""Lifecycle: a table of states, and events that move along it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from conftest import RunPython
+from pydantic import BaseModel
+
+from vstate import Live, Versioned, aio
+from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, UncommittedChanges
+from vstate.patterns import Lifecycle, Records, scope
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Event(Enum):
+    START = "start"
+    FINISH = "finish"
+
+
+JOB: Lifecycle[Status] = Lifecycle(
+    {
+        (Status.PENDING, Event.START): Status.RUNNING,
+        (Status.RUNNING, Event.FINISH): Status.DONE,
+        (Status.RUNNING, "fail"): Status.FAILED,
+        (Status.FAILED, "retry"): Status.PENDING,
+    },
+    initial=Status.PENDING,
+)
+
+DOOR = Lifecycle({("open", "close"): "shut", ("shut", "open"): "open"}, initial="open")
+
+
+class Job(BaseModel):
+    id: str
+    status: Status = Status.PENDING
+    tries: int = 0
+
+
+def test_the_table_answers() -> None:
+    """Members and values are the same, in what is asked; what comes back is as in the table."""
+    assert JOB.next("pending", "start") is Status.RUNNING
+    assert JOB.next(Status.RUNNING, Event.FINISH) is Status.DONE
+    assert JOB.allowed("running") == ["finish", "fail"]
+    assert JOB.allowed(Status.DONE) == []
+    assert JOB.states == (Status.PENDING, Status.RUNNING, Status.DONE, Status.FAILED)
+    assert (JOB.initial, JOB.final) == (Status.PENDING, (Status.DONE,))
+    with pytest.raises(IllegalTransition) as raised:
+        JOB.next(Status.RUNNING, Event.START)
+    assert (raised.value.status, raised.value.event, raised.value.allowed) == (
+        "running",
+        "start",
+        ("finish", "fail"),
+    )
+    with pytest.raises(IllegalTransition, match="nothing is possible"):
+        JOB.next("done", "start")
+    with pytest.raises(IllegalTransition):
+        JOB.next("nonsense", "start")
+    with pytest.raises(InvalidInput, match="pending, running"):
+        JOB.allowed("nonsense")
+
+
+def test_a_table_that_contradicts_itself() -> None:
+    """Two transitions by one event, a state written in two ways, an initial state that is none of them."""
+    with pytest.raises(InvalidInput, match="two transitions"):
+        Lifecycle({("a", Event.START): "b", ("a", "start"): "c"}, initial="a")
+    with pytest.raises(InvalidInput, match="one way"):
+        Lifecycle({(Status.PENDING, "go"): Status.DONE, ("done", "go"): Status.PENDING}, initial=Status.DONE)
+    with pytest.raises(InvalidInput, match="initial"):
+        Lifecycle({("a", "go"): "b"}, initial="c")
+
+
+def test_firing_is_one_commit(agent_store: AgentStore) -> None:
+    """What is not there is in the initial state; each move is a commit that says so; an illegal one is none."""
+    state = Versioned(agent_store(), branch="main")
+    assert JOB.fire(state, "job", Event.START) is Status.RUNNING
+    assert JOB.fire(state, "job", "finish", message="well done") is Status.DONE
+    with pytest.raises(IllegalTransition):
+        JOB.fire(state, "job", Event.START)
+    again = Versioned(agent_store(), branch="main")
+    assert again["job"] is Status.DONE
+    assert JOB.status(again, "job") is Status.DONE
+    assert JOB.status(again, "other") is Status.PENDING
+    assert JOB.status(again.checkout("HEAD~1"), "job") is Status.RUNNING
+    assert [commit.message for commit in again.log()] == ["well done", "job: start"]
+    again.rollback(steps=1)
+    assert JOB.fire(again, "job", "fail") is Status.FAILED
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_texts_tuples_and_parts_of_a_state(kind: Any) -> None:
+    """A tuple is a path, a namespace is fired in as it is, and what is there as a text stays a text."""
+    state = kind()
+    inner = scope(state, "house", "1")
+    assert DOOR.fire(inner, ("front", "a/b"), "close") == "shut"
+    state["job"] = "pending"
+    state.commit()
+    assert JOB.fire(state, "job", "start") is Status.RUNNING
+    assert type(state["job"]) is str
+    assert dict(state) == {"house/1/front/a%2fb": "shut", "job": "running"}
+    state["job"] = [1]
+    state.commit()
+    with pytest.raises(InvalidInput, match="no state"):
+        JOB.status(state, "job")
+    with pytest.raises(IllegalTransition):
+        JOB.fire(state, "job", "start")
+
+
+@dataclass
+class Task:
+    name: str
+    status: Status
+
+
+def test_a_field_moves(agent_store: AgentStore) -> None:
+    """Of a dict, of an object, of a record by its key, and of one of Records by its id; the rest stays."""
+    state = Versioned(agent_store(), branch="main")
+    records = Records(scope(state, "jobs"), Job, key="id")
+    with state.transaction():
+        state["dict"] = {"name": "n"}
+        state["object"] = Task("t", Status.PENDING)
+        records.put(Job(id="a/b", tries=3))
+    for key in ("dict", "object", ("jobs", "a/b")):
+        assert JOB.fire(state, key, "start", field="status") is Status.RUNNING
+    assert state["dict"] == {"name": "n", "status": "running"}
+    assert state["object"] == Task("t", Status.RUNNING)
+    assert JOB.fire(records, "a/b", "finish", field="status") is Status.DONE
+    assert records["a/b"] == Job(id="a/b", status=Status.DONE, tries=3)
+    assert JOB.status(state, ("jobs", "a/b"), field="status") is Status.DONE
+    with pytest.raises(IllegalTransition):
+        JOB.fire(records, "a/b", "start", field="status")
+    for what in (state, records):
+        with pytest.raises(KeyNotFound):
+            JOB.fire(what, "none", "start", field="status")
+    with pytest.raises(InvalidInput, match="field="):
+        JOB.fire(records, "a/b", "retry")
+    assert not state.has_uncommitted()
+
+
+def test_in_a_transaction_and_beside_other_changes() -> None:
+    """Inside it is a part of that; outside, earlier changes are not mixed in."""
+    state = Versioned()
+    with state.transaction("both"):
+        state["x"] = 1
+        JOB.fire(state, "job", "start")
+    assert [commit.message for commit in state.log()] == ["both"]
+    with pytest.raises(IllegalTransition), state.transaction():
+        state["x"] = 2
+        JOB.fire(state, "job", "start")
+    assert state["x"] == 1
+    state["x"] = 3
+    with pytest.raises(UncommittedChanges):
+        JOB.fire(state, "job", "finish")
+
+
+FIRING = """
+import sys
+from vstate import Versioned
+from vstate.errors import IllegalTransition
+from vstate.patterns import Lifecycle
+table = {("running", "finish"): "done", ("running", "fail"): "failed"}
+lifecycle = Lifecycle(table, initial="running")
+state = Versioned(sys.argv[1], branch="main")
+for job in range(10):
+    try:
+        lifecycle.fire(state, f"job-{job}", sys.argv[2])
+        print(job)
+    except IllegalTransition as error:
+        assert error.status in ("done", "failed")
+"""
+
+
+def test_of_two_processes_one_wins(shared_store: AgentStore, run_python: RunPython) -> None:
+    """Contradictory events, fired at once: each job is moved by one of them, and the other is told."""
+    assert shared_store.url is not None
+    won: dict[str, list[int]] = {}
+
+    def fire(event: str) -> None:
+        won[event] = [int(line) for line in run_python(FIRING, shared_store.url, event).split()]
+
+    threads = [threading.Thread(target=fire, args=(event,)) for event in ("finish", "fail")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won["finish"] + won["fail"]) == list(range(10))
+    state = Versioned(shared_store(), branch="main")
+    for job in range(10):
+        assert state[f"job-{job}"] == ("done" if job in won["finish"] else "failed")
+
+
+def test_two_handles_that_have_both_read() -> None:
+    """The one that reads before the other commits is asked again, and loses."""
+    one = Versioned(branch="main")
+    JOB.fire(one, "job", "start")
+    other = Versioned(one.store, branch="main")
+    assert JOB.status(other, "job") is Status.RUNNING
+    raced: list[Status] = []
+
+    class Racing(Lifecycle[Status]):
+        def next(self, status: Any, event: Any) -> Status:
+            after = super().next(status, event)
+            if not raced:
+                raced.append(JOB.fire(one, "job", "fail"))
+            return after
+
+    racing = Racing({(Status.RUNNING, "finish"): Status.DONE}, initial=Status.RUNNING)
+    with pytest.raises(IllegalTransition) as raised:
+        racing.fire(other, "job", "finish")
+    assert (raised.value.status, other["job"]) == ("failed", Status.FAILED)
+
+
+def test_awaited(agent_store: AgentStore) -> None:
+    """With a state of vstate.aio it is awaited, in a namespace, a transaction, and beside other tasks too."""
+
+    async def main() -> list[Any]:
+        async with aio.Versioned(agent_store(), branch="main") as state:
+            assert await JOB.fire(state, "job", "start") is Status.RUNNING
+            async with state.transaction():
+                assert await JOB.fire(state.namespace("inner"), "job", Event.START) is Status.RUNNING
+            fired = [JOB.fire(state, "job", event) for event in ("finish", "fail", "finish", "fail")]
+            return await asyncio.gather(*fired, return_exceptions=True)
+
+    results = asyncio.run(main())
+    assert len([result for result in results if isinstance(result, Status)]) == 1
+    assert len([result for result in results if isinstance(result, IllegalTransition)]) == 3
+    state = Versioned(agent_store(), branch="main")
+    assert state["inner/job"] is Status.RUNNING
+    assert state["job"] in (Status.DONE, Status.FAILED)
+
+
+def test_it_can_be_looked_at() -> None:
+    """As a line, a table, and a diagram."""
+    assert repr(JOB) == "<Lifecycle from 'pending', 4 states, 4 transitions>"
+    assert str(DOOR) == "Lifecycle from 'open'\n  open  close  -> shut\n  shut  open   -> open"
+    assert JOB.to_mermaid().splitlines() == [
+        "stateDiagram-v2",
+        "    [*] --> pending",
+        "    pending --> running: start",
+        "    running --> done: finish",
+        "    running --> failed: fail",
+        "    failed --> pending: retry",
+        "    done --> [*]",
+    ]
+    odd = Lifecycle({("not yet", "go"): "done"}, initial="not yet")
+    assert '    state "not yet" as s0' in odd.to_mermaid()
+    assert "    s0 --> done: go" in odd.to_mermaid()

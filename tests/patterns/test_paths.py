@@ -1,0 +1,99 @@
+"""Paths: no two tuples of texts give the same key."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vstate import Live, Versioned
+from vstate.errors import InvalidInput, KeyNotFound
+from vstate.patterns import join_path, scope, split_path
+from vstate.patterns.paths import path_of
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.text("%/ab20\x00\x7f", max_size=6)
+paths = st.lists(texts, min_size=1, max_size=4).map(tuple)
+
+
+@given(paths)
+def test_a_path_comes_apart_as_it_was(path: tuple[str, ...]) -> None:
+    """Whatever the texts hold; and the key is one, without control characters or a "/" at either end."""
+    key = join_path(*path)
+    assert split_path(key) == path
+    assert key.count("/") == len(path) - 1
+    assert all(key.split("/"))
+    assert not any(character < " " for character in key)
+    Live()[key] = 1
+
+
+@given(paths, paths)
+def test_no_two_paths_give_the_same(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    """Nor does one lead into the scope of another that it does not begin with."""
+    assert (join_path(*one) == join_path(*other)) == (one == other)
+    inside = join_path(*one).startswith(join_path(*other) + "/")
+    assert inside == (len(one) > len(other) and one[: len(other)] == other)
+
+
+@given(st.text("%/ab20fF", max_size=6))
+def test_only_what_was_joined_comes_apart(key: str) -> None:
+    """Another key raises, and is never taken for some path."""
+    try:
+        parts = split_path(key)
+    except InvalidInput:
+        return
+    assert join_path(*parts) == key
+
+
+class Kind(StrEnum):
+    USER = "user"
+
+
+def test_what_is_no_path() -> None:
+    """Nothing, what is no text, and what is too long for a key, raise at once."""
+    assert join_path(Kind.USER, "a/b", "", "50%") == "user/a%2fb/%/50%25"
+    assert type(join_path(Kind.USER)) is str
+    assert path_of(("a", "b_c")) != path_of(("a_b", "c"))
+    with pytest.raises(InvalidInput):
+        join_path()
+    with pytest.raises(TypeError):
+        join_path("a", 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="an id is"):
+        path_of(5)  # type: ignore[arg-type]
+    for part in ("x" * 5000, "\ud800"):
+        with pytest.raises(InvalidInput):
+            join_path(part)
+    for key in ("", "a//b", "/a", "%2F", "%41", "100%"):
+        with pytest.raises(InvalidInput):
+            split_path(key)
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_scopes(kind: type[Versioned] | type[Live]) -> None:
+    """A user's part and a session's within it; neighbours whose names begin alike are not in it."""
+    state = kind()
+    user = scope(state, "user", "a")
+    session = scope(user, "s/1")
+    session["x"] = 1
+    scope(state, "user", "ab")["x"] = 2
+    scope(state, "user/a")["x"] = 3
+    assert dict(user) == {"s%2f1/x": 1}
+    assert dict(scope(state, "user", "a", "s/1")) == {"x": 1}
+    assert len(state) == 3
+
+
+def test_scopes_of_the_past() -> None:
+    """Of a snapshot they can be read, and their errors name the keys as they are in the scope."""
+    state = Versioned()
+    scope(state, "user", "a")["x"] = [1]
+    commit = state.commit()
+    assert commit is not None
+    del scope(state, "user", "a")["x"]
+    past = scope(scope(state.checkout(commit), "user"), "a")
+    assert (dict(past), len(past), list(past.keys("x")), "x" in past) == ({"x": [1]}, 1, ["x"], True)
+    assert past.get("y") is None
+    with pytest.raises(KeyNotFound, match="'y'"):
+        past["y"]
+    assert str(past).splitlines()[1].startswith("  x  (list")
+    assert not hasattr(past, "__setitem__")

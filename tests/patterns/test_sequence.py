@@ -1,0 +1,341 @@
+"""Sequences: a list in a mapping, whatever happens to the mapping."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from conftest import RunPython
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vstate import Live, Versioned
+from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges
+from vstate.kv import Memory
+from vstate.patterns import Sequence, scope
+
+
+def numbers(sequence: Sequence[Any]) -> list[int]:
+    """Of the items of a sequence that is called log."""
+    return [int(key[4:16]) for key in list(sequence.keys())]
+
+
+def test_it_is_a_list_with_a_key_an_item(agent_store: AgentStore) -> None:
+    """Appending, positions, slices, both directions and deletion are those of a list, for any store."""
+    state = Versioned(agent_store(), branch="main")
+    sequence: Sequence[Any] = Sequence(state, "log")
+    expected = [{"number": number} for number in range(250)]
+    first = sequence.append(expected[0])
+    sequence.extend(expected[1:])
+    assert re.fullmatch(r"log/000000000000-[0-9a-f]{12}", first)
+    assert state[first] == {"number": 0}
+    state.commit()
+    again: Sequence[Any] = Sequence(Versioned(agent_store(), branch="main"), "log")
+    assert len(again) == 250
+    assert list(again) == expected
+    assert list(reversed(again)) == expected[::-1]
+    for index in (0, 1, 99, 100, 249, -1, -250):
+        assert again[index] == expected[index]
+    slices = (
+        slice(None),
+        slice(10, 20),
+        slice(-3, None),
+        slice(None, None, -7),
+        slice(90, 20),
+        slice(5, 240, 50),
+    )
+    for part in slices:
+        assert again[part] == expected[part]
+    assert again.last(3) == expected[-3:]
+    assert again.last(0) == []
+    assert again.last(1000) == expected
+    keys = list(again.keys(100, 103))
+    assert [again.position(key) for key in keys] == [100, 101, 102]
+    assert again.index({"number": 7}) == 7
+    del again[10:240]
+    del again[0]
+    expected = [*expected[1:10], *expected[240:]]
+    assert list(again) == expected
+    assert [again[index] for index in range(len(again))] == expected
+    again.append("last")
+    assert numbers(again)[-2:] == [249, 250]
+
+
+def test_what_is_not_there() -> None:
+    """Positions and keys that are not there raise as those of lists and mappings do."""
+    sequence: Sequence[int] = Sequence(Live(), "log")
+    for index in (0, -1, 5):
+        with pytest.raises(IndexError):
+            sequence[index]
+    with pytest.raises(IndexError):
+        del sequence[0]
+    with pytest.raises(KeyNotFound):
+        sequence.position("log/000000000000-000000000000")
+    with pytest.raises(KeyNotFound):
+        sequence.position("other")
+    with pytest.raises(ValueError, match="not in"):
+        sequence.index(3)
+    with pytest.raises(InvalidInput):
+        sequence.last(-1)
+    assert list(sequence) == list(reversed(sequence)) == sequence[:] == []
+    assert not sequence
+
+
+def test_copies_go_in_and_come_out() -> None:
+    """Changing what was appended, or what was read, changes nothing and leaves nothing to commit."""
+    state = Versioned()
+    sequence: Sequence[dict[str, list[int]]] = Sequence(state, "log")
+    item = {"a": [1]}
+    sequence.append(item)
+    item["a"].append(2)
+    state.commit()
+    sequence[0]["a"].append(3)
+    for each in sequence:
+        each["a"].append(4)
+    sequence.last(1)[0].clear()
+    assert not state.has_uncommitted()
+    assert sequence[0] == {"a": [1]}
+    sequence[0] = {"a": [5]}
+    assert list(sequence) == [{"a": [5]}]
+    assert len(sequence) == 1
+
+
+def test_in_namespaces_snapshots_and_live() -> None:
+    """A sequence is where its state is; that of a snapshot can be read only; names do not run into each other."""
+    state = Versioned()
+    inner = scope(state, "user/1", "")
+    one: Sequence[int] = Sequence(inner, ("log", "a"))
+    other: Sequence[int] = Sequence(inner, "log/a")
+    one.extend([1, 2])
+    other.append(3)
+    commit = state.commit()
+    assert commit is not None
+    assert list(state) == [f"user%2f1/%/{key}" for key in [*other.keys(), *one.keys()]]
+    one.append(4)
+    past: Sequence[int] = Sequence(scope(state.checkout(commit), "user/1", ""), ("log", "a"))
+    assert (list(past), past[-1], past.position(next(past.keys()))) == ([1, 2], 2, 0)
+    assert list(one.at(state.checkout(commit))) == [1, 2]
+    with pytest.raises(InvalidInput, match="read-only"):
+        past.append(3)
+    assert list(other) == [3]
+    live: Sequence[object] = Sequence(Live(), "log")
+    live.extend(range(1000))
+    assert (live[500], live.last(2), len(live)) == (500, [998, 999], 1000)
+    live.clear()
+    live.append("again")
+    assert list(live) == ["again"]
+
+
+def test_two_branches_that_appended_merge() -> None:
+    """Both keep their items, in one order that is the same whichever is merged into the other."""
+    one = Versioned(branch="main")
+    Sequence(one, "log").extend(["a", "b"])
+    one.commit()
+    other = one.fork("other")
+    Sequence(one, "log").extend(["c1", "d1"])
+    Sequence(other, "log").extend(["c2", "d2", "e2"])
+    one.commit()
+    other.commit()
+    third = one.fork("third")
+    one.merge("other")
+    other.merge("third")
+    merged = list(Sequence(one, "log"))
+    assert merged == list(Sequence(other, "log"))
+    assert (merged[:2], set(merged[2:4]), set(merged[4:6]), merged[6]) == (
+        ["a", "b"],
+        {"c1", "c2"},
+        {"d1", "d2"},
+        "e2",
+    )
+    assert third.head is not None
+    Sequence(one, "log").append("f")
+    assert Sequence(one, "log")[-1] == "f"
+    one.commit()
+    assert numbers(Sequence(one, "log"))[-1] == 5
+
+
+def test_both_replaced_the_same_item() -> None:
+    """That is a conflict, not two items."""
+    one = Versioned(branch="main")
+    Sequence(one, "log").append("a")
+    one.commit()
+    other = Versioned(one.store, branch="main")
+    Sequence(one, "log")[0] = "b"
+    Sequence(other, "log")[0] = "c"
+    one.commit()
+    with pytest.raises(Exception, match="log/000000000000"):
+        other.commit()
+
+
+def test_racing_updates_number_what_they_append_without_a_gap(
+    shared_store: AgentStore, run_python: RunPython
+) -> None:
+    """Threads with handles of their own append in updates: every item is there once, and no number twice."""
+
+    def append(worker: int) -> None:
+        state = Versioned(shared_store(), branch="main")
+        for number in range(10):
+            item = worker, number
+            state.update(lambda inner, item=item: Sequence(inner, "log").append(item), attempts=200)
+
+    threads = [threading.Thread(target=append, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sequence: Sequence[tuple[int, int]] = Sequence(Versioned(shared_store(), branch="main"), "log")
+    assert numbers(sequence) == list(range(30))
+    for worker in range(3):
+        assert [number for who, number in sequence if who == worker] == list(range(10))
+
+
+APPENDING = """
+import sys
+from vstate import Versioned
+from vstate.patterns import Sequence
+state = Versioned(sys.argv[1], branch="main")
+for number in range(20):
+    state.update(lambda inner: Sequence(inner, "log").append([sys.argv[2], number]), attempts=200)
+"""
+
+
+def test_processes_append(tmp_path: Path, run_python: RunPython) -> None:
+    """What processes append at once is all there, each one's own in its order."""
+    threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sequence: Sequence[list[Any]] = Sequence(Versioned(tmp_path / "s", branch="main"), "log")
+    assert numbers(sequence) == list(range(40))
+    assert [number for who, number in sequence if who == "a"] == list(range(20))
+
+
+def test_threads_of_one_handle() -> None:
+    """Nothing that they append is lost."""
+    state = Versioned()
+
+    def append(worker: int) -> None:
+        for number in range(50):
+            Sequence(state, "log").append((worker, number))
+
+    threads = [threading.Thread(target=append, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(Sequence(state, "log")) == [(worker, number) for worker in range(4) for number in range(50)]
+
+
+def test_the_end_is_found_again_whatever_happened() -> None:
+    """After a discard, a rollback, a reset, a failing transaction, and what others did, the next number is right."""
+    state = Versioned(branch="main")
+    sequence: Sequence[str] = Sequence(state, "log")
+
+    def next_number() -> int:
+        number = int(sequence.append("?")[4:16])
+        del sequence[-1]
+        return number
+
+    sequence.extend(["a", "b", "c"])
+    state.commit()
+    sequence.append("d")
+    state.discard()
+    assert next_number() == 3
+    state.discard()
+    sequence.append("d")
+    state.commit()
+    state.rollback(steps=1)
+    assert next_number() == 3
+    state.discard()
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        sequence.extend(["x", "y"])
+        raise ZeroDivisionError
+    assert next_number() == 3
+    state.discard()
+    # Another leaves a gap behind what this one knows to be the last.
+    sequence.append("d")
+    state.commit()
+    other = Versioned(state.store, branch="main")
+    theirs: Sequence[str] = Sequence(other, "log")
+    theirs.extend(["e", "f", "g"])
+    del theirs[4:6]
+    other.commit()
+    state.refresh()
+    assert next_number() == 7
+    state.discard()
+    sequence.append("h")
+    with pytest.raises(UncommittedChanges):
+        state.update(lambda inner: None)
+
+
+@settings(max_examples=60)
+@given(
+    used=st.lists(st.integers(0, 3000), max_size=40),
+    begin=st.integers(-50, 50),
+    end=st.integers(-50, 50),
+    step=st.sampled_from([1, 1, 2, -1, -3]),
+)
+def test_positions_whatever_the_numbers(used: list[int], begin: int, end: int, step: int) -> None:
+    """With gaps and with equal numbers, as merges and deletions leave them, positions are those of the sorted keys."""
+    state = Versioned(Memory())
+    keys = [f"log/{number:012}-{index:012x}" for index, number in enumerate(sorted(used) * 3)]
+    for key in keys:
+        state[key] = key
+    keys.sort()
+    sequence: Sequence[str] = Sequence(state, "log")
+    assert (list(sequence), list(reversed(sequence)), len(sequence)) == (keys, keys[::-1], len(keys))
+    assert sequence[begin:end:step] == keys[begin:end:step]
+    for index in range(-len(keys), len(keys)):
+        assert sequence[index] == keys[index]
+        assert sequence.position(keys[index]) == index % len(keys)
+    assert int(sequence.append("end")[4:16]) == max(used, default=-1) + 1
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_an_append_costs_the_same_behind_many(kind: type[Versioned] | type[Live]) -> None:
+    """Behind 20,000 items an append takes what it takes behind ten: it does not look at them."""
+    state = kind()
+    sequence: Sequence[int] = Sequence(state, "log")
+
+    def seconds() -> float:
+        best = float("inf")
+        for _ in range(30):
+            began = time.perf_counter()
+            sequence.append(1)
+            best = min(best, time.perf_counter() - began)
+            state.commit()
+        return best
+
+    few = seconds()
+    sequence.extend(range(20_000))
+    state.commit()
+    assert seconds() < 8 * few + 0.001
+
+
+def test_reading_one_item_reads_one_item() -> None:
+    """Of ten thousand items, one by its position, and the last five, load no others."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    Sequence(state, "log").extend([{"number": number, "text": "x" * 40} for number in range(10_000)])
+    state.commit()
+    loaded: list[int] = []
+    again = Versioned(store, branch="main")
+    repo_load = again.repo.load
+
+    def load(*arguments: Any, **options: Any) -> Any:
+        loaded.append(1)
+        return repo_load(*arguments, **options)
+
+    again.repo.load = load  # type: ignore[method-assign]
+    sequence: Sequence[dict[str, Any]] = Sequence(again, "log")
+    assert sequence[random.Random(1).randrange(10_000)]["text"] == "x" * 40
+    assert len(loaded) == 1
+    assert [item["number"] for item in sequence.last(5)] == list(range(9995, 10_000))
+    assert len(loaded) <= 6

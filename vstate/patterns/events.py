@@ -1,0 +1,290 @@
+"""EventStream: what happened, in its order, and what follows from it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+from vstate.errors import CannotLoad, InvalidInput, KeyNotFound
+from vstate.patterns.paths import Id, base_of, path_of
+from vstate.patterns.sequence import Sequence
+from vstate.state.base import ReadableState, State
+
+A = TypeVar("A")
+E = TypeVar("E")
+
+_FOLDS = "folds/"
+_DIGEST_BYTES = 16
+
+
+class EventStream(Generic[E]):
+    """Events, each under a key of its own, in a state, a namespace, or a snapshot; `sequence` is the run of them.
+
+    An event is appended and never changed: what goes in and what comes out are copies. Events that two branches
+    appended merge without a conflict; see `Sequence` for their order.
+    """
+
+    def __init__(self, state: ReadableState, name: Id) -> None:
+        self.sequence: Sequence[E] = Sequence(state, name)
+        self._base, outer = base_of(state)
+        self._state = state
+        self._prefix = f"{outer}{path_of(name)}/{_FOLDS}"
+
+    def append(self, event: E) -> str:
+        """Put an event behind all others, and give back its key in the state.
+
+        What `fold` has found out since goes along, so that other processes need not do it again.
+        """
+        key = self.sequence.append(event)
+        self._bring_along()
+        return key
+
+    def extend(self, events: Iterable[E]) -> None:
+        """Put events behind all others, in their order."""
+        for event in events:
+            self.append(event)
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[E]: ...
+
+    def __getitem__(self, index: int | slice) -> E | list[E]:
+        """The event at a position, or those of a slice."""
+        return self.sequence[index]
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self.sequence)
+
+    def __reversed__(self) -> Iterator[E]:
+        return reversed(self.sequence)
+
+    def last(self, number: int) -> list[E]:
+        """The last events, oldest first."""
+        return self.sequence.last(number)
+
+    def __repr__(self) -> str:
+        return repr(self.sequence).replace("Sequence", "EventStream", 1)
+
+    # Folding
+
+    def fold(self, apply: Callable[[A, E], A], initial: A, *, every: int = 100, name: str | None = None) -> A:
+        """What `apply` makes of `initial` and all the events, one after the other: `apply(so_far, event)`.
+
+        At every hundredth event, or as `every` says, what was found so far is kept, and the next fold goes on
+        from there. What is kept counts only for the very events that it was made of: after a rollback, a
+        merge or a deletion the fold is what it would be without. Reading changes nothing in the state: what is
+        kept stays in memory until `append` brings it along, and for good if it cannot be pickled.
+
+        It is kept for this function, known by its name and its code, what it closes over included, and for
+        this `initial`. What else the function uses is not looked at: after a change of that give another `name`.
+        A callable that is no function of Python's, and has no `name`, is folded without. `apply` may change and
+        return what it was given; `initial` stays as it is.
+        """
+        if every < 1:
+            raise InvalidInput(f"every is a number of events from 1 on, not {every}")
+        identity = _identity(apply, initial, name)
+        while True:
+            try:
+                return self._fold(apply, initial, every, identity)
+            except _Gone:  # an event was deleted, or has expired, while we looked
+                continue
+
+    def _fold(self, apply: Callable[[A, E], A], initial: A, every: int, identity: str | None) -> A:
+        known = self._known(identity) if identity is not None else {}
+        begin = _Kept(0, "", "", "")
+        tail: list[str] = []
+        marks: dict[int, _Kept] = {}
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        number = 0
+        for number, marked in enumerate(self.sequence.marked_keys(), 1):
+            key = marked.partition(" ")[0]
+            digest.update(marked.encode() + b"\n")
+            tail.append(key)
+            if identity is None or (number % every and number not in known):
+                continue
+            kept = _Kept.of(number, digest.hexdigest(), key)
+            if number in known and kept.digest in known[number]:
+                begin = kept
+                tail.clear()
+            elif number % every == 0:
+                marks[number] = kept
+        so_far: A = copy.deepcopy(initial)
+        if begin.number:
+            try:
+                so_far = self._load(known[begin.number][begin.digest])
+            except CannotLoad:  # made by a program that has other classes
+                begin, tail = _Kept(0, "", "", ""), list(self.sequence.keys())
+        wanted = _spread(number - number % every, begin.number, every)
+        for number, key in enumerate(tail, begin.number + 1):
+            try:
+                event = copy.deepcopy(self._state[key])
+            except KeyNotFound:
+                raise _Gone from None
+            so_far = apply(so_far, event)
+            if number in wanted and number in marks:
+                assert identity is not None
+                _keep(self._base, self._prefix, identity, marks[number], so_far)
+        return so_far
+
+    # What is kept: in memory, and under NAME/folds/IDENTITY/COUNT-DIGEST-RANDOM
+
+    def _known(self, identity: str) -> dict[int, dict[str, str | bytes]]:
+        """By number of events and digest what is kept: the key of it, or what is in memory."""
+        known: dict[int, dict[str, str | bytes]] = {}
+        for key in self._base.scan_keys(f"{self._prefix}{identity}/"):
+            number, digest, _ = key.rpartition("/")[2].split("-")
+            known.setdefault(int(number), {})[digest] = key
+        for kept, data in _memory(self._base, self._prefix).get(identity, {}).items():
+            known.setdefault(kept.number, {})[kept.digest] = data
+        return known
+
+    def _load(self, kept: str | bytes) -> Any:
+        if isinstance(kept, bytes):
+            return pickle.loads(kept)
+        try:
+            return copy.deepcopy(self._base[kept])
+        except KeyNotFound:
+            raise _Gone from None
+
+    def _bring_along(self) -> None:
+        """Write the newest that is kept in memory for each fold, unless it is there, and delete what is too much."""
+        state = self._base
+        for identity, folds in list(_memory(state, self._prefix).items()):
+            newest, place = max(folds), f"{self._prefix}{identity}/"
+            assert isinstance(state, State)
+            if place + newest.name in state or newest.last not in self._state:
+                continue
+            there = list(state.scan_keys(place))
+            state[place + newest.name] = pickle.loads(folds[newest])
+            numbers = [int(key[len(place) :].partition("-")[0]) for key in there]
+            few = _sparse([*numbers, newest.number]) - {newest.number}
+            for number, key in zip(numbers, there, strict=True):
+                if number not in few:
+                    del state[key]
+
+
+class _Kept(NamedTuple):
+    """What a fold was made of: how many events, the digest of their keys, and the last of these; and its own name.
+
+    The name is another each time: the same fold that two branches brought along is no conflict.
+    """
+
+    number: int
+    digest: str
+    last: str
+    name: str
+
+    @classmethod
+    def of(cls, number: int, digest: str, last: str) -> _Kept:
+        return cls(number, digest, last, f"{number:012}-{digest}-{os.urandom(4).hex()}")
+
+
+class _Gone(Exception):
+    """What was listed is not there any more."""
+
+
+_Folds = dict[str, dict[_Kept, bytes]]
+
+_folds: WeakKeyDictionary[ReadableState, dict[str, _Folds]] = WeakKeyDictionary()
+
+
+def _memory(state: ReadableState, prefix: str) -> _Folds:
+    return _folds.get(state, {}).get(prefix, {})
+
+
+def _keep(state: ReadableState, prefix: str, identity: str, kept: _Kept, value: Any) -> None:
+    try:
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        pickle.loads(data)
+    except Exception:  # whatever the pickling of somebody's class raises: it is folded again the next time
+        return
+    folds = _folds.setdefault(state, {}).setdefault(prefix, {})
+    here = {**folds.get(identity, {}), kept: data}
+    few = _sparse([each.number for each in here])
+    folds[identity] = {each: found for each, found in here.items() if each.number in few}
+
+
+def _spread(newest: int, begin: int, every: int) -> set[int]:
+    """The counts at which to keep a fold that goes on from `begin`: the newest, and others ever farther before it."""
+    counts, step = {newest}, every
+    while newest - step > begin:
+        counts.add(newest - step)
+        step *= 2
+    return counts
+
+
+def _sparse(counts: list[int]) -> set[int]:
+    """Those of the counts to go on keeping: the newest, and others ever farther before it, some twenty of a million."""
+    newest = max(counts)
+    chosen, distance = {newest}, 0
+    for count in sorted(counts, reverse=True)[1:]:
+        if newest - count >= 2 * distance:
+            chosen.add(count)
+            distance = newest - count
+    return chosen
+
+
+# Which fold it is
+
+
+def _identity(apply: Callable[..., Any], initial: Any, name: str | None) -> str | None:
+    """What the fold is kept under; None if it cannot be told from others."""
+    try:
+        # repr of plain texts, since what pickle writes depends on which of them are the same objects.
+        what = repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
+    except Exception:  # whatever the pickling of somebody's class raises
+        return None
+    return hashlib.blake2b(what.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _function(apply: Any) -> Any:
+    if isinstance(apply, partial):
+        arguments = [*apply.args, *sorted(apply.keywords.items())]
+        return "partial", _function(apply.func), list(map(_closed, arguments))
+    if isinstance(apply, FunctionType):
+        closed = [_closed(cell.cell_contents) for cell in apply.__closure__ or ()]
+        defaults = [*(apply.__defaults__ or ()), *sorted((apply.__kwdefaults__ or {}).items())]
+        return (
+            apply.__module__,
+            apply.__qualname__,
+            _code(apply.__code__),
+            closed,
+            list(map(_closed, defaults)),
+        )
+    if isinstance(apply, BuiltinFunctionType) and isinstance(apply.__self__, ModuleType):
+        return apply.__module__, apply.__qualname__
+    raise TypeError(f"{apply!r} is no function")
+
+
+def _closed(value: Any) -> Any:
+    return (
+        _function(value) if isinstance(value, FunctionType | partial) else ("value", pickle.dumps(value, 5))
+    )
+
+
+def _code(code: CodeType) -> Any:
+    return (
+        code.co_code,
+        list(map(_constant, code.co_consts)),
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+    )
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

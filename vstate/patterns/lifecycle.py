@@ -1,0 +1,255 @@
+"""Lifecycle: which state follows which by which event, and moving from one to the other in one commit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Coroutine, Hashable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from vstate import aio
+from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound
+from vstate.patterns.paths import Id, path_of
+from vstate.state.base import ReadableState, State
+
+if TYPE_CHECKING:
+    from vstate.patterns.records import Records
+
+S = TypeVar("S", bound=Hashable)
+
+_ATTEMPTS = 100
+_ABSENT = object()
+
+
+class Lifecycle(Generic[S]):
+    """A table of states: `Lifecycle({(state, event): next_state}, initial=state)`; it holds no state itself.
+
+    - States and events are texts or members of enums; a member and its value are the same state. What is not there
+      yet is in the state `initial`.
+    - `next` and `fire` raise IllegalTransition, with the events that are `allowed`, for what is not in the table.
+    - `fire` reads, checks and writes in one update: of two processes whose events contradict each other one wins, and
+      the other gets IllegalTransition.
+    """
+
+    def __init__(self, transitions: Mapping[tuple[S, str | Enum], S], *, initial: S) -> None:
+        self._states: dict[Hashable, S] = {}
+        self._next: dict[Hashable, dict[Hashable, S]] = {}
+        self._initial = initial
+        for (before, event), after in transitions.items():
+            events = self._next.setdefault(self._declared(before), {})
+            if _plain(event) in events:
+                raise InvalidInput(
+                    f"from {_name(before)!r} there are two transitions by {_name(event)!r}: a member and its value "
+                    "are the same"
+                )
+            self._declared(after)
+            events[_plain(event)] = after
+        if _plain(initial) not in self._states:
+            raise InvalidInput(f"the initial state {_name(initial)!r} is not in the table: {self._names()}")
+        self._initial = self._states[_plain(initial)]
+
+    # Looking
+
+    @property
+    def initial(self) -> S:
+        """The state of what is not there yet."""
+        return self._initial
+
+    @property
+    def states(self) -> tuple[S, ...]:
+        """All states, in the order of the table."""
+        return tuple(self._states.values())
+
+    @property
+    def final(self) -> tuple[S, ...]:
+        """The states that nothing leads on from."""
+        return tuple(state for plain, state in self._states.items() if not self._next.get(plain))
+
+    def allowed(self, status: S | str) -> list[str]:
+        """The events that are possible in a state, by name; InvalidInput if it is no state of this table."""
+        if not self._is_state(status):
+            raise InvalidInput(f"{_name(status)!r} is not a state; these are: {self._names()}")
+        return [_name(event) for event in self._next.get(_plain(status), {})]
+
+    def next(self, status: S | str, event: str | Enum) -> S:
+        """The state that follows; IllegalTransition if none does."""
+        events = self._next.get(_plain(status), {}) if self._is_state(status) else {}
+        if _plain(event) not in events:
+            raise IllegalTransition(_name(status), _name(event), allowed=[_name(each) for each in events])
+        return events[_plain(event)]
+
+    def status(self, state: ReadableState, key: Id, *, field: str | None = None) -> S:
+        """The state that a key, or a field of its value, is in, as the table has it; InvalidInput for any other."""
+        found = _read(state, _key_of(key), field)
+        if found is _ABSENT:
+            return self._initial
+        if not self._is_state(found):
+            raise InvalidInput(f"{key!r} is in no state of this table, which are: {self._names()}")
+        return self._states[_plain(found)]
+
+    # Moving
+
+    @overload
+    def fire(
+        self,
+        state: State | Records[Any],
+        key: Id,
+        event: str | Enum,
+        *,
+        field: str | None = None,
+        message: str | None = None,
+    ) -> S: ...
+
+    @overload
+    def fire(
+        self,
+        state: aio.Versioned | aio.Namespace,
+        key: Id,
+        event: str | Enum,
+        *,
+        field: str | None = None,
+        message: str | None = None,
+    ) -> Coroutine[Any, Any, S]: ...
+
+    def fire(
+        self,
+        state: State | Records[Any] | aio.Versioned | aio.Namespace,
+        key: Id,
+        event: str | Enum,
+        *,
+        field: str | None = None,
+        message: str | None = None,
+    ) -> S | Coroutine[Any, Any, S]:
+        """Move what is at the key on by an event, as one commit, and give back the state that it is in now.
+
+        With `field`, that field of the value moves, of a dict, an object, or of one of `Records`, which are given in
+        place of the state with their id as the key. A tuple is the path that `join_path` makes of it. A state of
+        `vstate.aio` is awaited. Inside a transaction or an update the move is a part of that one.
+
+        Raises IllegalTransition, KeyNotFound if there is no value to have the field, and what `update` raises:
+        UncommittedChanges rather than mix earlier changes in.
+        """
+        note = (
+            f"{'/'.join([key] if isinstance(key, str) else key)}: {_name(event)}"
+            if message is None
+            else message
+        )
+        moved: list[S] = []
+
+        def move(inner: Any) -> None:
+            moved[:] = [self._move(inner, key, event, field)]
+
+        if isinstance(state, aio.Versioned | aio.Namespace):
+            return _awaited(state, move, note, moved)
+        if isinstance(state, State):
+            state.update(move, attempts=_ATTEMPTS, message=note)
+        else:
+            records = state
+            records.state.update(lambda _: move(records), attempts=_ATTEMPTS, message=note)
+        return moved[0]
+
+    def _move(self, state: State | Records[Any], key: Id, event: str | Enum, field: str | None) -> S:
+        if not isinstance(state, State):
+            if field is None:
+                raise InvalidInput("of records a field moves: say which, with field=")
+            after = self.next(getattr(state[key], field), event)
+            state.change(key, **{field: after})
+            return after
+        name = _key_of(key)
+        found = _read(state, name, field)
+        after = self.next(self._initial if found is _ABSENT else found, event)
+        # In the form that is there: a plain value stays one, and what is new in a dict is one, as in Records.
+        bare = found is _ABSENT and field is None
+        form = after if bare or isinstance(found, Enum) else _plain(after)
+        if field is None:
+            state[name] = form
+        else:
+            state[name] = _with_field(state[name], field, form)
+        return after
+
+    # Showing
+
+    def to_mermaid(self) -> str:
+        """The table as a state diagram of Mermaid."""
+        ids = {plain: f"s{i}" for i, plain in enumerate(self._states)}
+        lines = ["stateDiagram-v2"]
+        for plain, id in ids.items():
+            name = _name(self._states[plain])
+            if name.isidentifier() and name.isascii():
+                ids[plain] = name
+            else:
+                lines.append(f'    state "{name.replace(chr(34), chr(39))}" as {id}')
+        lines.append(f"    [*] --> {ids[_plain(self._initial)]}")
+        for plain, events in self._next.items():
+            for event, after in events.items():
+                lines.append(f"    {ids[plain]} --> {ids[_plain(after)]}: {_name(event)}")
+        lines += [f"    {ids[_plain(state)]} --> [*]" for state in self.final]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        rows = [
+            (_name(self._states[plain]), _name(event), _name(after))
+            for plain, events in self._next.items()
+            for event, after in events.items()
+        ]
+        first, second = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
+        lines = [f"  {before:{first}}  {event:{second}}  -> {after}" for before, event, after in rows]
+        return "\n".join([f"Lifecycle from {_name(self._initial)!r}", *lines])
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self._next.values()))
+        return f"<Lifecycle from {_name(self._initial)!r}, {len(self._states)} states, {count} transitions>"
+
+    def _is_state(self, value: Any) -> bool:
+        try:
+            return _plain(value) in self._states
+        except TypeError:  # nothing that could be the key of a dict
+            return False
+
+    def _declared(self, state: S) -> Hashable:
+        plain: Hashable = _plain(state)
+        known = self._states.setdefault(plain, state)
+        if type(known) is not type(state):
+            raise InvalidInput(
+                f"{_name(state)!r} is in the table as {known!r} and as {state!r}: write it in one way"
+            )
+        return plain
+
+    def _names(self) -> str:
+        return ", ".join(map(_name, self._states.values()))
+
+
+async def _awaited(state: aio.Versioned | aio.Namespace, move: Any, message: str, moved: list[S]) -> S:
+    await state.update(move, attempts=_ATTEMPTS, message=message)
+    return moved[0]
+
+
+def _read(state: ReadableState, key: str, field: str | None) -> Any:
+    if field is None:
+        return state.get(key, _ABSENT)
+    if key not in state:
+        raise KeyNotFound(key)
+    value = state[key]
+    return value.get(field, _ABSENT) if isinstance(value, Mapping) else getattr(value, field, _ABSENT)
+
+
+def _with_field(value: Any, field: str, form: Any) -> Any:
+    """A copy of the value with this field, so that a transaction that fails has not touched the one that was there."""
+    changed = copy.copy(value)
+    if isinstance(value, Mapping):
+        changed[field] = form
+    else:
+        setattr(changed, field, form)
+    return changed
+
+
+def _key_of(key: Id) -> str:
+    return key if isinstance(key, str) else path_of(key)
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _name(value: Any) -> str:
+    return str(_plain(value))
