@@ -14,7 +14,9 @@ from vstate.state.namespace import Namespace
 
 _T = TypeVar("_T")
 
-_ATTEMPTS = 100
+_ATTEMPTS = 1000
+"""How often a change is tried. On a server that has no turns, one of eight that all pull from one queue was seen to
+need fifty."""
 
 
 class Manager:
@@ -69,6 +71,8 @@ class Manager:
 
     async def close(self) -> None:
         """Close the manager, and the store, if it was made here. Closing twice is fine; using it then is not."""
+        if self._closed:
+            return
         self._closed = True
         await self._state.close()
         if self._own_store is not None:

@@ -1,0 +1,207 @@
+"""AgentStateStore: snapshots and checkpoints of agents, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import InvalidRecord, StoreUnavailable, Unpicklable, Versioned
+from vstate.managers import AgentCheckpoint, AgentSnapshot, AgentStateStore
+from vstate.managers.agents import checkpoints_of
+
+NOON = datetime(2026, 1, 1, 12)
+
+
+def checkpoint(id: str, step: int = 0, agent: str = "a", **fields: Any) -> AgentCheckpoint:
+    return AgentCheckpoint(agent_id=agent, checkpoint_id=id, step=step, **fields)
+
+
+@in_a_loop
+async def test_snapshots_come_back_as_they_were(agent_store: AgentStore) -> None:
+    """With all fields, extra ones too; times naive or not, as they were given; to another process as well."""
+    async with AgentStateStore(agent_store()) as store:
+        kept = await store.save_snapshot(
+            AgentSnapshot(
+                agent_id="researcher",
+                timestamp=NOON,
+                memory_state={"facts": {1, 2}, "when": NOON},
+                tool_state={"search": {"calls": 3}},
+                conversation_history=[{"role": "user", "content": "hello"}],
+                metadata={"version": "1.0"},
+                mood="good",
+            )
+        )
+        later = NOON.replace(tzinfo=UTC) + timedelta(days=2)
+        await store.save_snapshot(AgentSnapshot(agent_id="researcher", timestamp=later))
+        await store.save_snapshot(AgentSnapshot(agent_id="researcher2"))
+    async with AgentStateStore(agent_store()) as again:
+        first, second = await again.list_snapshots("researcher")
+        assert first == kept
+        assert first.timestamp == NOON
+        assert first.timestamp.tzinfo is None
+        assert first.memory_state == {"facts": {1, 2}, "when": NOON}
+        assert first.model_extra == {"mood": "good"}
+        assert second.timestamp == later
+        assert await again.load_snapshot("researcher") == second
+        assert await again.load_snapshot("researcher", kept.snapshot_id) == kept
+        assert await again.list_snapshots("researcher", limit=1) == [second]
+        assert await again.load_snapshot("nobody") is None
+        assert await again.list_agents() == ["researcher", "researcher2"]
+
+
+@in_a_loop
+async def test_latest_goes_by_step_and_time_and_never_by_text(agent_store: AgentStore) -> None:
+    """Of twelve checkpoints the original gave number 9, for "8" and "9" are texts behind "12"."""
+    async with AgentStateStore(agent_store()) as store:
+        for step in (*range(1, 8), 12, 8, 9, 11, 10):
+            await store.save_checkpoint(
+                checkpoint(f"checkpoint-{step}", step, timestamp=NOON - timedelta(hours=step))
+            )
+        latest = await store.latest_checkpoint("a")
+        assert latest is not None
+        assert latest.step == 12
+        assert [found.step for found in await store.list_checkpoints("a")] == list(range(1, 13))
+        assert [found.step for found in await store.list_checkpoints("a", limit=2)] == [11, 12]
+        await store.save_checkpoint(checkpoint("a late one", 12, timestamp=NOON))
+        await store.save_checkpoint(
+            checkpoint("the last one", 12, timestamp=NOON + timedelta(microseconds=1))
+        )
+        latest = await store.latest_checkpoint("a")
+        assert latest is not None
+        assert latest.checkpoint_id == "the last one"
+
+
+@in_a_loop
+async def test_one_agent_is_not_another_whose_name_begins_alike(agent_store: AgentStore) -> None:
+    """In the original "a" was given what "ab" had, and deleting "a" deleted it."""
+    async with AgentStateStore(agent_store()) as store:
+        for agent in ("ab", "a/b", "a%2fb", ""):
+            await store.save_checkpoint(checkpoint("c", agent=agent, state={"of": agent}))
+            await store.save_snapshot(AgentSnapshot(agent_id=agent))
+        assert await store.latest_checkpoint("a") is None
+        assert await store.get_checkpoint("a", "b/c") is None
+        assert await store.list_checkpoints("a") == []
+        assert await store.list_snapshots("a") == []
+        assert await store.delete("a") is False
+        for agent in ("ab", "a/b", "a%2fb", ""):
+            found = await store.get_checkpoint(agent_id=agent, checkpoint_id="c")
+            assert found is not None
+            assert found.state == {"of": agent}
+            assert len(await store.list_snapshots(agent)) == 1
+        assert await store.delete("ab") is True
+        assert await store.list_agents() == sorted(["a/b", "a%2fb", ""])
+
+
+@in_a_loop
+async def test_checkpoints_never_follow_the_live_dict(local_store: AgentStore) -> None:
+    """Neither that which was saved, nor one that was read, nor one saved while it is edited."""
+    async with AgentStateStore(local_store()) as store:
+        live: dict[str, Any] = {"n": 1, "nested": {"list": [1]}}
+        saving = asyncio.create_task(store.save_checkpoint(checkpoint("c", state=live)))
+        await asyncio.sleep(0)
+        live["n"] = 99
+        live["nested"]["list"].append(99)
+        written = await saving
+        live["nested"]["list"].append(100)
+        written.state["n"] = 77
+        found = await store.get_checkpoint("a", "c")
+        assert found is not None
+        assert found.state == {"n": 1, "nested": {"list": [1]}}
+        found.state["nested"]["list"].clear()
+        again = await store.get_checkpoint("a", "c")
+        assert again is not None
+        assert again.state == {"n": 1, "nested": {"list": [1]}}
+        assert await store.state.status() == {}
+
+
+@in_a_loop
+async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(agent_store: AgentStore) -> None:
+    async with AgentStateStore(agent_store()) as store:
+        await store.save_checkpoint(checkpoint("x", 5))
+        await store.save_checkpoint(checkpoint("y", 4))
+        await store.save_checkpoint(checkpoint("x", 3))
+        assert [(c.checkpoint_id, c.step) for c in await store.list_checkpoints("a")] == [("x", 3), ("y", 4)]
+        assert await store.delete("a", "y") is True
+        assert await store.delete("a", "y") is False
+        assert [c.checkpoint_id for c in await store.list_checkpoints("a")] == ["x"]
+        assert [commit.message for commit in await store.history("checkpoints/a/x")] == [
+            "checkpoint x of agent a at step 3",
+            "checkpoint x of agent a at step 5",
+        ]
+
+
+@in_a_loop
+async def test_the_latest_recoverable_one_passes_over_others(local_store: AgentStore) -> None:
+    async with AgentStateStore(local_store()) as store:
+        await store.save_checkpoint(checkpoint("good", 1))
+        await store.save_checkpoint(checkpoint("bad", 2, recoverable=False))
+        found = await store.latest_checkpoint("a", recoverable=True)
+        assert found is not None
+        assert found.checkpoint_id == "good"
+
+
+@in_a_loop
+async def test_agents_that_save_at_once_lose_nothing(agent_store: AgentStore) -> None:
+    stores = [AgentStateStore(agent_store()) for _ in range(3)]
+    await asyncio.gather(*(stores[n % 3].save_checkpoint(checkpoint(f"c{n}", n)) for n in range(24)))
+    assert [found.step for found in await stores[0].list_checkpoints("a")] == list(range(24))
+    for store in stores:
+        await store.close()
+
+
+@in_a_loop
+async def test_what_is_wrong_is_said_and_nothing_is_stored(agent_store: AgentStore) -> None:
+    """A record that is damaged in the store raises, it is not taken for absent."""
+    async with AgentStateStore(agent_store()) as store:
+        with pytest.raises(ValueError, match="step"):
+            checkpoint("c", -1)
+        with pytest.raises(Unpicklable, match="lock"):
+            await store.save_checkpoint(checkpoint("c", state={"lock": threading.Lock()}))
+        assert await store.list_checkpoints("a") == []
+        await store.save_checkpoint(checkpoint("c"))
+    with Versioned(agent_store(), branch="main") as state:
+        state["agents/checkpoints/a/c"] = {"agent_id": "a"}
+        state.commit()
+    async with AgentStateStore(agent_store()) as store:
+        with pytest.raises(InvalidRecord, match="checkpoint_id"):
+            await store.get_checkpoint("a", "c")
+        with pytest.raises(InvalidRecord):
+            await store.latest_checkpoint("a")
+        assert await store.delete("a") is True
+
+
+@in_a_loop
+async def test_a_server_that_is_down_is_an_error() -> None:
+    store = AgentStateStore(persistence="redis", redis_url="redis://127.0.0.1:1")
+    with pytest.raises(StoreUnavailable):
+        await store.get_checkpoint("a", "c")
+    with pytest.raises(StoreUnavailable):
+        await store.save_checkpoint(checkpoint("c"))
+    with pytest.raises(StoreUnavailable):
+        async with store:
+            pass
+    await store.close()
+
+
+@in_a_loop
+async def test_the_latest_of_many_is_found_without_reading_them(local_store: AgentStore) -> None:
+    """Only the newest record is loaded, however many there are."""
+    async with AgentStateStore(local_store()) as store:
+
+        def many(part: Any) -> None:
+            for step in range(300):
+                checkpoints_of(part).put(checkpoint(f"c{step}", step, state={"text": "x" * 300}))
+
+        await store.change(many, "many")
+    async with AgentStateStore(local_store()) as again:
+        found = await again.latest_checkpoint("a")
+        assert found is not None
+        assert found.step == 299
+        in_hand = again.state.sync._working.values
+        assert len([key for key in in_hand if key.startswith("agents/checkpoints/")]) == 1

@@ -1,0 +1,414 @@
+"""The backends: stores under known names, and files that people can read."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gzip
+import json
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from loops import in_a_loop
+
+from vstate import Disk, InvalidInput, StoreUnavailable, Versioned
+from vstate.managers import (
+    AgentCheckpoint,
+    AgentStateStore,
+    FileBackend,
+    MemoryBackend,
+    RedisBackend,
+    StateManager,
+    readable,
+)
+from vstate.managers.readable import Names
+
+
+def shown(base: Path) -> dict[str, Any]:
+    """What the files hold, by their paths."""
+    files = base / "files"
+    return {
+        str(path.relative_to(files)): json.loads(path.read_text())
+        for path in files.rglob("*")
+        if path.is_file() and path.name != ".shown"
+    }
+
+
+def test_a_file_for_each_key_follows_the_branch(tmp_path: Path) -> None:
+    """Added, changed, removed; also by a rollback, a merge, and a commit that others made without files."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"] = {"n": 1}
+        state["agents/b/c"] = [1, 2]
+        state.commit()
+        assert shown(tmp_path) == {"a.json": {"n": 1}, "agents/b/c.json": [1, 2]}
+        state["a"]["n"] = 2
+        del state["agents/b/c"]
+        state.commit()
+        assert shown(tmp_path) == {"a.json": {"n": 2}}
+        assert not (tmp_path / "files" / "agents").exists()
+        state.rollback()
+        assert shown(tmp_path) == {"a.json": {"n": 1}, "agents/b/c.json": [1, 2]}
+        with Versioned(Disk(tmp_path), branch="main") as other:
+            other["without"] = "files"
+            other.commit()
+            other.store.close()
+        assert "without.json" not in shown(tmp_path)
+        state.refresh()
+        state["a"] = 3
+        state.commit()
+        assert shown(tmp_path) == {"a.json": 3, "agents/b/c.json": [1, 2], "without.json": "files"}
+        fork = state.fork("other")
+        fork["only there"] = 1
+        fork.commit()
+        assert len(shown(tmp_path)) == 3
+        state.merge("other")
+        assert len(shown(tmp_path)) == 4
+
+
+def test_what_json_cannot_hold_is_shown_readably(tmp_path: Path) -> None:
+    """And reading goes by the store: what somebody writes into a file has no effect."""
+    values = {
+        "set": {1, 2},
+        "bytes": b"ab",
+        "tuple": (1, "x"),
+        "when": datetime(2026, 1, 2),
+        "int keys": {1: "a"},
+        "nan": float("nan"),
+        "half": "\ud800",
+        "umlaut": "ü",
+        "object": Path("/x"),
+    }
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["v"] = values
+        state["surrogate"] = "\ud800"
+        state.commit()
+        file = tmp_path / "files" / "v.json"
+        found = json.loads(file.read_text())
+        assert found["set"] == {"$set": [1, 2]}
+        assert found["when"] == {"$datetime": "2026-01-02T00:00:00"}
+        assert found["int keys"] == {"$dict": [[1, "a"]]}
+        assert found["half"] == "\ud800"
+        file.write_text("{}")
+        again = Versioned(Disk(tmp_path), branch="main")
+        assert again["v"]["set"] == {1, 2}
+        assert again["v"]["int keys"] == {1: "a"}
+        again.store.close()
+
+
+def test_long_values_have_a_line_for_each_item(tmp_path: Path) -> None:
+    """A conversation can be read, and searched by line; what looks like a mark of ours is told apart."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        messages = [{"role": "user", "content": f"message ü {n}"} for n in range(1000)]
+        state["list"], state["dict"], state["mark"] = messages, {"m": messages, "n": 1}, {"$set": [1]}
+        state["set"] = {"items": set(range(5000))}
+        state.commit()
+        found = shown(tmp_path)
+        assert (found["list.json"], found["dict.json"]) == (messages, {"m": messages, "n": 1})
+        assert found["mark.json"] == {"$$set": [1]}
+        assert len(found["set.json"]["items"]["$set"]) == 5000
+        assert len((tmp_path / "files" / "list.json").read_text().splitlines()) == 1002
+
+
+def test_a_value_too_long_to_be_shown_is_described(tmp_path: Path) -> None:
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["long"] = bytes(1_500_000)
+        state.commit()
+    found = shown(tmp_path)["long.json"]
+    assert (found["$type"], found["$size"]) == ("bytes", 1_500_000)
+
+
+def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:
+    """The same in another form; to open a store with another format writes all the files anew."""
+    value = {"n": 1, "text": ["a"] * 100}
+    with FileBackend(tmp_path, format="msgpack") as store, Versioned(store, branch="main") as state:
+        state["agents/a"] = value
+        state["agents/b"] = 1
+        state.commit()
+    file = tmp_path / "files" / "agents" / "a.msgpack.gz"
+    assert msgpack.unpackb(gzip.decompress(file.read_bytes())) == value
+    with FileBackend(tmp_path, "msgpack", False) as store, Versioned(store, branch="main") as state:
+        state["agents/b"] = 2
+        state.commit()
+    names = {path.name for path in (tmp_path / "files" / "agents").iterdir()}
+    assert names == {"a.msgpack", "b.msgpack"}
+    assert msgpack.unpackb((tmp_path / "files" / "agents" / "a.msgpack").read_bytes()) == value
+    with pytest.raises(InvalidInput, match="'json' or 'msgpack'"):
+        FileBackend(tmp_path, format="yaml")  # type: ignore[arg-type]
+
+
+def test_keys_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
+    """In the original "x:y" and "x_y" were one file, and "a/b" and "a__b"; and nothing leaves the directory."""
+    keys = [
+        "x:y",
+        "x_y",
+        "a/b",
+        "a__b",
+        "A",
+        "a",
+        "../out",
+        "/etc/passwd",
+        ".shown",
+        "a.json/b",
+        "a//b",
+        "%",
+        "",
+        " ",
+    ]
+    keys += ["é", "e\u0301", "k" * 300, "k" * 299 + "l", "日本", "d/" * 900, "C:\\x", "nul\0"]
+    with FileBackend(tmp_path / "base") as store, Versioned(store, branch="main") as state:
+        for key in keys:
+            state[f"n/{key}"] = key
+        state.commit()
+        found = shown(tmp_path / "base")
+        assert sorted(found.values()) == sorted(keys)
+        assert {path.name for path in tmp_path.iterdir()} == {"base"}
+        for key in keys:
+            del state[f"n/{key}"]
+        state["rest"] = 1
+        state.commit()
+    assert shown(tmp_path / "base") == {"rest.json": 1}
+    assert sorted(path.name for path in (tmp_path / "base" / "files").iterdir()) == [".shown", "rest.json"]
+
+
+@given(st.lists(st.text(), min_size=2, max_size=2, unique=True), st.booleans())
+@example(["a.json/b", "a"], False)
+@example(["A", "a"], True)
+@example(["ß" * 101, "ß" * 102], False)
+def test_no_two_keys_share_a_file_nor_leave_the_directory(keys: list[str], ignores_case: bool) -> None:
+    names = Names(ignores_case=ignores_case)
+    paths = [names.path(key, ".json") for key in keys]
+    assert len({path.lower() if ignores_case else path for path in paths}) == 2
+    for path in paths:
+        parts = path.split(os.sep)
+        assert not {"", ".", ".."} & set(parts)
+        assert not path.startswith(os.sep)
+        assert all(len(os.fsencode(part)) < 255 and "\0" not in part for part in parts)
+        assert not any("." in part for part in parts[:-1])
+
+
+def test_files_that_cannot_be_written_are_a_warning_and_made_up_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was committed is safe, so the commit does not fail."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"] = 1
+        state.commit()
+        in_the_way = tmp_path / "files" / "b.json"
+        (in_the_way / "x").mkdir(parents=True)
+        state["b"] = 2
+        state.commit()
+        assert "are behind, the store is not" in caplog.text
+        assert state["b"] == 2
+        (in_the_way / "x").rmdir()
+        in_the_way.rmdir()
+        state["a"] = 3
+        state.commit()
+        assert shown(tmp_path) == {"a.json": 3, "b.json": 2}
+
+
+def test_write_files_makes_up_for_anything(tmp_path: Path) -> None:
+    """Files that were emptied, removed, are those of no key, or were left by a process that was killed."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"], state["d/b"] = 1, 2
+        state.commit()
+        files = tmp_path / "files"
+        (files / "a.json").write_bytes(b"")
+        (files / "d" / "b.json").unlink()
+        (files / "d" / ".b.json.0123").write_text("half")
+        (files / "nobody.json").write_text("1")
+        store.write_files()
+        assert shown(tmp_path) == {"a.json": 1, "d/b.json": 2}
+
+
+def test_who_sits_on_the_files_holds_up_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that was stopped while it wrote files; the next commit after that makes up for it."""
+    monkeypatch.setattr(readable, "PATIENCE", 0.1)
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"] = 1
+        state.commit()
+        with (tmp_path / "files" / ".shown").open("rb") as sitting:
+            fcntl.flock(sitting, fcntl.LOCK_EX)
+            state["a"] = 2
+            state.commit()
+        assert "are behind" in caplog.text
+        assert shown(tmp_path) == {"a.json": 1}
+        state["b"] = 3
+        state.commit()
+        assert shown(tmp_path) == {"a.json": 2, "b.json": 3}
+
+
+def test_gc_of_the_commit_that_the_files_show(tmp_path: Path) -> None:
+    """What the note speaks of may be gone; the files come right all the same."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"] = 1
+        first = state.commit()
+        assert first is not None
+        state["b"] = 2
+        state.commit()
+        plain = Versioned(Disk(tmp_path), branch="main")
+        plain.reset(first)
+        assert plain.repo.gc(keep_reflog=timedelta(0)).removed
+        plain["c"] = 3
+        plain.commit()
+        plain.store.close()
+        state.refresh()
+        state["d"] = 4
+        state.commit()
+        assert shown(tmp_path) == {"a.json": 1, "c.json": 3, "d.json": 4}
+
+
+TORN = """
+import asyncio, resource, signal, sys
+from vstate import VStateError
+from vstate.managers import StateConfig, StateManager
+
+async def main():
+    async with StateManager(config=StateConfig(backend="file", file_path=sys.argv[1])) as manager:
+        await manager.save("k", {"old": "x" * 1000})
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+        try:
+            import os
+            await manager.save("k", {"new": os.urandom(2_000_000)})
+            print("saved")
+        except VStateError as error:
+            print(type(error).__name__)
+
+asyncio.run(main())
+"""
+
+
+def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """The original's file was cut off at the limit, the save answered False, and reading gave None."""
+    assert run_python(TORN, tmp_path / "s").strip() == "StoreUnavailable"
+    assert shown(tmp_path / "s") == {"state/k.json": {"old": "x" * 1000}}
+    with Versioned(tmp_path / "s") as state:
+        assert state["state/k"] == {"old": "x" * 1000}
+
+
+def test_files_of_writers_beside_each_other_show_the_newest(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """Whoever writes files last, they never go back to an earlier commit's; and none is ever half a file."""
+    script = """
+import sys
+from vstate import Versioned
+from vstate.managers import FileBackend
+
+with FileBackend(sys.argv[1]) as store, Versioned(store, branch="main") as state:
+    def count(state):
+        state["count"] = state.get("count", 0) + 1
+        state[f"by/{sys.argv[2]}"] = list(range(state["count"]))
+
+    for n in range(15):
+        state.update(count, attempts=1000)
+"""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["count"] = 0
+        state.commit()
+    threads = [threading.Thread(target=run_python, args=(script, tmp_path, n)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        json.loads((tmp_path / "files" / "count.json").read_text())
+    for thread in threads:
+        thread.join()
+    found = shown(tmp_path)
+    with Versioned(tmp_path) as state:
+        assert state["count"] == 45
+        assert found == {
+            "count.json": 45,
+            **{f"by/{n}.json": state[f"by/{n}"] for n in range(3)},
+        }
+
+
+@in_a_loop
+async def test_every_manager_takes_every_backend(tmp_path: Path, redis_url: str, redis_prefix: str) -> None:
+    """They are stores, so managers may share them, and `close` of a manager leaves them open."""
+    for backend in (
+        MemoryBackend(),
+        FileBackend(tmp_path / "f"),
+        RedisBackend(redis_url, key_prefix=redis_prefix, connection_pool_size=4),
+    ):
+        async with AgentStateStore(backend) as agents, StateManager(backend) as states:
+            await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c", state={"n": 1}))
+            await states.save("k", 1)
+        async with StateManager(backend) as states:
+            assert await states.get("k") == 1
+        backend.close()
+    assert shown(tmp_path / "f")["agents/checkpoints/a/c.json"]["state"] == {"n": 1}
+
+
+@in_a_loop
+async def test_file_as_persistence_of_any_manager_writes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ./state, as documented."""
+    monkeypatch.chdir(tmp_path)
+    async with AgentStateStore("file") as agents:
+        await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c", step=3))
+    assert shown(tmp_path / "state")["agents/checkpoints/a/c.json"]["step"] == 3
+
+
+def test_a_file_backend_is_pickled_as_its_directory(tmp_path: Path) -> None:
+    with FileBackend(tmp_path, "msgpack", False) as store:
+        again = pickle.loads(pickle.dumps(store))
+        assert isinstance(again, FileBackend)
+        with again, Versioned(again, branch="main") as state:
+            state["k"] = 1
+            state.commit()
+    assert (tmp_path / "files" / "k.msgpack").exists()
+
+
+def test_the_address_of_redis(redis_url: str, redis_prefix: str) -> None:
+    """`db` beside the URL, unless that has one; a pool of few connections makes threads wait, not fail."""
+    base = redis_url.rsplit("/", 1)[0]
+    with RedisBackend(base, db=0, key_prefix=redis_prefix, connection_pool_size=1) as store:
+        threads = [threading.Thread(target=store.set, args=(f"k{n}", b"v")) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(list(store.keys())) == 8
+        assert "/0" in store.location
+    for wrong in (
+        {"url": f"{base}/1", "db": 0},
+        {"url": f"{base}?db=1", "db": 0},
+        {"connection_pool_size": 0},
+    ):
+        with pytest.raises(InvalidInput):
+            RedisBackend(**wrong)  # type: ignore[arg-type]
+    assert "/3" in RedisBackend("redis://localhost", db=3).location
+
+
+def test_a_redis_that_is_down_raises_at_the_first_use() -> None:
+    """And never reads as None, as the original's did."""
+    store = RedisBackend("redis://127.0.0.1:1")
+    with pytest.raises(StoreUnavailable):
+        store.get("k")
+
+
+def test_asyncio_is_not_needed_for_backends(tmp_path: Path) -> None:
+    """They are stores as others are: for threads, forks, and sync states too."""
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["k"] = 1
+
+        async def inside() -> None:
+            state["k"] = 2
+            state.commit()
+
+        asyncio.run(inside())
+    assert shown(tmp_path) == {"k.json": 2}

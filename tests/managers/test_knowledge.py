@@ -1,0 +1,303 @@
+"""KnowledgeStateManager: progress, sources, and what follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import IllegalTransition, InvalidInput, InvalidRecord, KeyNotFound, StoreUnavailable
+from vstate.kv import Memory
+from vstate.managers import (
+    IndexingProgress,
+    IndexingStatus,
+    KnowledgeBaseState,
+    KnowledgeStateManager,
+    SourceState,
+    SyncStatus,
+)
+from vstate.testing import Faulty
+
+HOUR = timedelta(hours=1)
+
+
+def source(id: str = "s", kb: str = "kb", **fields: Any) -> SourceState:
+    return SourceState(source_id=id, knowledge_base_id=kb, **fields)
+
+
+def progress(total: int = 0, processed: int = 0, failed: int = 0, **fields: Any) -> IndexingProgress:
+    fields = {"knowledge_base_id": "kb", "status": IndexingStatus.IN_PROGRESS, **fields}
+    return IndexingProgress(
+        total_documents=total, processed_documents=processed, failed_documents=failed, **fields
+    )
+
+
+@in_a_loop
+async def test_the_documented_calls(agent_store: AgentStore) -> None:
+    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    began = datetime.now()
+    async with KnowledgeStateManager(agent_store()) as manager:
+        await manager.update_indexing_progress(
+            IndexingProgress(
+                knowledge_base_id="kb",
+                status=IndexingStatus.IN_PROGRESS,
+                total_documents=1000,
+                processed_documents=450,
+                failed_documents=5,
+                started_at=began,
+            )
+        )
+        for id, status in (("web", SyncStatus.SYNCING), ("files", SyncStatus.SYNCED)):
+            await manager.update_source_state(
+                SourceState(
+                    source_id=id,
+                    knowledge_base_id="kb",
+                    sync_status=status,
+                    last_sync=began,
+                    documents_synced=150,
+                    documents_pending=50,
+                )
+            )
+        async with KnowledgeStateManager(agent_store()) as other:
+            found = await other.get_indexing_progress("kb")
+            assert found is not None
+            assert (found.processed_documents, found.total_documents, found.failed_documents) == (
+                450,
+                1000,
+                5,
+            )
+            assert (found.started_at, found.progress_percent, found.is_complete) == (began, 45.5, False)
+            sources = await other.get_sources("kb")
+            assert [(s.source_id, s.sync_status, s.last_sync) for s in sources] == [
+                ("files", "synced", began),
+                ("web", "syncing", began),
+            ]
+            whole = await other.get_knowledge_base_state("kb")
+            assert whole is not None
+            assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (1000, 0, 0.0)
+            assert whole.last_updated is not None
+            assert began <= whole.last_updated <= datetime.now()
+            assert whole.last_updated == max(s.updated_at for s in sources if s.updated_at)
+
+
+# Progress
+
+
+@pytest.mark.parametrize("failed", [0, 3])
+@in_a_loop
+async def test_zero_documents_are_never_complete(failed: int) -> None:
+    """Neither by counts nor by a status that follows from them: nothing is concluded here."""
+    assert not progress().is_complete
+    assert progress().progress_percent == 0.0
+    assert not IndexingProgress(knowledge_base_id="kb", status="completed").is_complete
+    async with KnowledgeStateManager() as manager:
+        await manager.update_indexing_progress(progress(0, 0, failed))
+        found = await manager.get_indexing_progress("kb")
+        assert found is not None
+        assert (found.status, found.is_complete, found.progress_percent) == ("in_progress", False, 0.0)
+        whole = await manager.get_knowledge_base_state("kb")
+        assert whole is not None
+        assert whole.status == "in_progress"
+
+
+def test_how_far_it_is() -> None:
+    """Documents that failed count as done with; more than there are is all of them."""
+    cases = {(10, 4, 1): (50.0, False), (10, 9, 1): (100.0, True), (3, 7, 0): (100.0, True)}
+    for counts, expected in cases.items():
+        found = progress(*counts)
+        assert (found.progress_percent, found.is_complete) == expected
+    with pytest.raises(ValueError, match="total_documents"):
+        progress(-1)
+
+
+@in_a_loop
+async def test_pausing(agent_store: AgentStore) -> None:
+    """Reports of workers that are still at it do not end the pause; the end of the indexing does."""
+    async with KnowledgeStateManager(agent_store()) as manager:
+        await manager.update_indexing_progress(progress(10, 4))
+        assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
+        kept = await manager.update_indexing_progress(progress(10, 10))
+        assert (kept.status, kept.processed_documents) == (IndexingStatus.PAUSED, 10)
+        assert (await manager.resume("kb")).status is IndexingStatus.IN_PROGRESS
+        await manager.pause("kb")
+        done = await manager.update_indexing_progress(progress(10, 10, status="completed"))
+        assert done.status is IndexingStatus.COMPLETED
+        messages = [commit.message async for commit in manager.state.log()]
+        assert messages == [
+            "knowledge base kb: completed, 10 of 10 documents",
+            "knowledge base kb: paused",
+            "knowledge base kb: resumed",
+            "knowledge base kb: in_progress, 10 of 10 documents",
+            "knowledge base kb: paused",
+            "knowledge base kb: in_progress, 4 of 10 documents",
+        ]
+
+
+@pytest.mark.parametrize("status", IndexingStatus)
+@in_a_loop
+async def test_what_can_be_paused_and_resumed(status: IndexingStatus) -> None:
+    """What has not ended can be paused, and what is paused resumed; anything else raises, and changes nothing."""
+    async with KnowledgeStateManager() as manager:
+        await manager.update_indexing_progress(progress(status=status))
+        head = manager.state.head
+        if status is IndexingStatus.PAUSED:
+            with pytest.raises(IllegalTransition, match="resume"):
+                await manager.pause("kb")
+            await manager.resume("kb")
+            return
+        with pytest.raises(IllegalTransition):
+            await manager.resume("kb")
+        if status in (IndexingStatus.COMPLETED, IndexingStatus.FAILED):
+            with pytest.raises(IllegalTransition):
+                await manager.pause("kb")
+            assert manager.state.head == head
+        else:
+            assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
+
+
+# Sources
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, True),
+        ({"last_sync": -HOUR / 2, "sync_status": "synced"}, False),
+        ({"last_sync": -HOUR / 2, "sync_status": "stale"}, True),
+        ({"last_sync": -HOUR / 2, "sync_status": "failed"}, True),
+        ({"last_sync": -HOUR / 2, "sync_status": "pending"}, False),
+        ({"last_sync": -2 * HOUR, "sync_status": "synced"}, True),
+        ({"last_sync": -2 * HOUR, "sync_status": "syncing"}, True),
+        ({"last_sync": HOUR, "sync_status": "synced"}, False),
+    ],
+)
+@pytest.mark.parametrize("zone", [None, UTC])
+@in_a_loop
+async def test_what_needs_a_resync(fields: dict[str, Any], expected: bool, zone: Any) -> None:
+    """Never synced, stale, failed, or too long ago; in seconds or as a timedelta, with a zone or without."""
+    if "last_sync" in fields:
+        fields = {**fields, "last_sync": datetime.now(zone) + fields["last_sync"]}
+    async with KnowledgeStateManager() as manager:
+        await manager.update_source_state(source("fresh", last_sync=datetime.now(), sync_status="synced"))
+        assert await manager.needs_resync("kb", older_than=3600) is False
+        await manager.update_source_state(source(**fields))
+        for older_than in (3600, HOUR):
+            assert await manager.needs_resync("kb", older_than=older_than) is expected
+            found = await manager.get_stale_sources("kb", older_than)
+            assert [s.source_id for s in found] == ["s"] * expected
+
+
+@in_a_loop
+async def test_an_age_that_is_none() -> None:
+    """Below zero raises; by default it is a day."""
+    async with KnowledgeStateManager() as manager:
+        await manager.update_source_state(source(last_sync=datetime.now() - 23 * HOUR))
+        assert not await manager.needs_resync("kb")
+        await manager.update_source_state(source(last_sync=datetime.now() - 25 * HOUR))
+        assert await manager.needs_resync("kb")
+        with pytest.raises(InvalidInput, match="older_than"):
+            await manager.needs_resync("kb", -1)
+
+
+@in_a_loop
+async def test_sources_are_their_own(agent_store: AgentStore) -> None:
+    """Each by both its ids, whatever is in them; the same one again replaces it; extra fields are kept."""
+    pairs = [("a", "b/c"), ("a/b", "c"), ("a", "b"), ("ab", ""), ("", "x")]
+    async with KnowledgeStateManager(agent_store()) as manager:
+        for kb, id in pairs:
+            await manager.update_source_state(source(id, kb, path=f"{kb}|{id}"))
+        await manager.update_source_state(source("b", "a", documents_synced=7, path="new"))
+        found = {kb: [(s.source_id, s.model_extra) for s in await manager.get_sources(kb)] for kb, _ in pairs}
+        assert found == {
+            "a": [("b", {"path": "new"}), ("b/c", {"path": "a|b/c"})],
+            "a/b": [("c", {"path": "a/b|c"})],
+            "ab": [("", {"path": "ab|"})],
+            "": [("x", {"path": "|x"})],
+        }
+
+
+# The whole
+
+
+@in_a_loop
+async def test_a_knowledge_base_is_what_its_parts_say(agent_store: AgentStore) -> None:
+    """Documents of the progress, or of the sources; embeddings and size are what the program said of each part."""
+    assert KnowledgeBaseState().total_documents == 0
+    async with KnowledgeStateManager(agent_store()) as manager:
+        await manager.update_source_state(
+            source(documents_synced=3, documents_pending=2, total_embeddings=30)
+        )
+        await manager.update_source_state(source("t", documents_synced=4, storage_size_mb=1.5))
+        whole = await manager.get_knowledge_base_state("kb")
+        assert whole is not None
+        assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (9, 30, 1.5)
+        assert whole.status is IndexingStatus.IDLE
+        await manager.update_indexing_progress(progress(20, 9, total_embeddings=5, storage_size_mb=0.25))
+        whole = await manager.get_knowledge_base_state("kb")
+        assert whole is not None
+        assert (whole.total_documents, whole.total_embeddings, whole.storage_size_mb) == (20, 35, 1.75)
+        assert whole.status is IndexingStatus.IN_PROGRESS
+
+
+@in_a_loop
+async def test_what_nothing_is_known_about() -> None:
+    """None, no sources, nothing to sync; what is to be moved has to be there."""
+    async with KnowledgeStateManager() as manager:
+        assert await manager.get_indexing_progress("kb") is None
+        assert await manager.get_knowledge_base_state("kb") is None
+        assert await manager.get_sources("kb") == []
+        assert await manager.needs_resync("kb", 0) is False
+        for move in (manager.pause, manager.resume):
+            with pytest.raises(KeyNotFound):
+                await move("kb")
+
+
+@in_a_loop
+async def test_a_store_that_is_down_and_records_that_are_damaged() -> None:
+    """Both raise: neither is a knowledge base that nobody knows."""
+    store = Faulty(Memory())
+    async with KnowledgeStateManager(store) as manager:
+        await manager.update_indexing_progress(progress(10, 4))
+        for call in (manager.get_indexing_progress, manager.get_sources, manager.get_knowledge_base_state):
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await call("kb")
+        await manager.state.set("knowledge/sources/kb/s", {"source_id": "s", "sync_status": "?"})
+        await manager.state.commit()
+        with pytest.raises(InvalidRecord, match=r"knowledge_base_id.*sync_status"):
+            await manager.get_sources("kb")
+
+
+UPDATE = """
+import asyncio, sys
+from vstate.managers import KnowledgeStateManager, SourceState
+
+async def main(store, me):
+    async with KnowledgeStateManager(store) as manager:
+        for n in range(10):
+            await manager.update_source_state(SourceState(source_id=f"{me}-{n}", knowledge_base_id="kb"))
+            await manager.update_source_state(
+                SourceState(source_id=f"{me}-{n}", knowledge_base_id="kb", documents_synced=1, sync_status="synced")
+            )
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_processes_share_a_knowledge_base(run_python: Callable[..., str], shared_store: AgentStore) -> None:
+    """Sources that several processes update at once are all there."""
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda me: run_python(UPDATE, shared_store.url, me), range(4)))
+
+    async def check() -> None:
+        async with KnowledgeStateManager(shared_store.url or "") as manager:
+            found = {s.source_id: s.documents_synced for s in await manager.get_sources("kb")}
+            assert found == {f"{me}-{n}": 1 for me in range(4) for n in range(10)}
+
+    asyncio.run(check())

@@ -1,0 +1,243 @@
+"""Manager, the mechanism of all managers: change, read, history, close; and what it can be given as persistence."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+from server_urls import with_options
+
+from vstate import Disk, InvalidInput, KeyNotFound, Memory, StoreUnavailable, Versioned
+from vstate.managers import (
+    AgentCheckpoint,
+    AgentStateStore,
+    FileBackend,
+    Manager,
+    MemoryBackend,
+    StateManager,
+)
+
+
+class Notes(Manager):
+    """The least that a manager is."""
+
+    part = "notes"
+
+    async def add(self, name: str, text: str) -> str:
+        def add(part: Any) -> str:
+            part[name] = part.get(name, "") + text
+            return str(part[name])
+
+        return await self.change(add, f"add to {name}", by="test")
+
+
+@in_a_loop
+async def test_a_change_is_one_commit_in_the_managers_part(agent_store: AgentStore) -> None:
+    """With its message and info; `vstate log` and a plain state see the same."""
+    async with Notes(agent_store()) as notes:
+        assert await notes.add("a", "1") == "1"
+        assert await notes.add("a", "2") == "12"
+        assert await notes.read(dict) == {"a": "12"}
+        history = await notes.history("a")
+        assert [commit.message for commit in history] == ["add to a"] * 2
+        assert history[0].info == {"by": "test"}
+        assert len(await notes.history("a", limit=1)) == 1
+        assert notes.state.branch == "main"
+    with Versioned(agent_store(), branch="main") as state:
+        assert dict(state) == {"notes/a": "12"}
+        assert len(list(state.log())) == 2
+
+
+@in_a_loop
+async def test_a_change_that_raises_changes_nothing(local_store: AgentStore) -> None:
+    async with Notes(local_store()) as notes:
+        await notes.add("a", "1")
+
+        def half(part: Any) -> None:
+            part["a"] = "half"
+            part["never"]
+
+        with pytest.raises(KeyNotFound):
+            await notes.change(half, "half")
+        assert await notes.read(dict) == {"a": "1"}
+        assert await notes.state.status() == {}
+
+
+@in_a_loop
+async def test_changes_at_once_are_all_kept(agent_store: AgentStore) -> None:
+    """Of one manager, and of several on one store."""
+    managers = [Notes(agent_store()) for _ in range(3)]
+    await asyncio.gather(*(managers[n % 3].add("a", "x") for n in range(30)))
+    assert await managers[1].read(lambda part: part["a"]) == "x" * 30
+    history = await managers[2].history("a")
+    assert len(history) == 30, "history is of the newest commit, whoever made it"
+    for manager in managers:
+        await manager.close()
+
+
+@in_a_loop
+async def test_managers_of_several_kinds_share_a_store(agent_store: AgentStore) -> None:
+    """And leave it open when they close."""
+    store = agent_store()
+    async with Notes(store) as notes, StateManager(store) as states, AgentStateStore(store) as agents:
+        await notes.add("k", "1")
+        await states.save("k", 2)
+        await agents.save_checkpoint(AgentCheckpoint(agent_id="k", checkpoint_id="k"))
+        assert await notes.read(dict) == {"k": "1"}
+        assert await states.list_keys() == ["k"]
+    with Versioned(store, branch="main") as state:
+        assert {key.split("/")[0] for key in state} == {"notes", "state", "agents"}
+
+
+@in_a_loop
+async def test_every_way_to_say_where(
+    tmp_path: Path, redis_url: str, redis_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word, a path, a URL, a store."""
+    monkeypatch.chdir(tmp_path)
+    redis = with_options(redis_url, [f"prefix={redis_prefix}"])
+    for given in (
+        "file",
+        tmp_path / "p",
+        str(tmp_path / "s"),
+        "./word",
+        f"disk:{tmp_path / 'd'}",
+        redis,
+        Disk("x"),
+    ):
+        async with Notes(given) as notes:
+            await notes.add("a", "1")
+        async with Notes(given) as again:
+            assert await again.read(dict) == {"a": "1"}
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "p", "s", "word", "d", "x"}
+    for memory in ("memory", "memory:", MemoryBackend()):
+        async with Notes(memory) as notes:
+            assert await notes.add("a", "1") == "1"
+    async with Notes("file", path=str(tmp_path / "elsewhere")) as notes:
+        await notes.add("a", "1")
+    assert (tmp_path / "elsewhere" / "files" / "notes" / "a.json").read_text() == '"1"\n'
+    async with Notes("redis", redis_url=redis) as notes:
+        assert await notes.read(dict) == {"a": "1"}
+
+
+def test_what_cannot_be_meant_is_refused_at_once() -> None:
+    """In the original any other word was memory."""
+    with pytest.raises(InvalidInput, match=r"'\./postgres'"):
+        Notes("postgres")
+    with pytest.raises(InvalidInput, match="redis_url is for"):
+        Notes("file", redis_url="redis://x")
+    with pytest.raises(InvalidInput, match="redis_url is for"):
+        Notes(Memory(), redis_url="redis://x")
+
+
+@in_a_loop
+async def test_a_store_that_is_not_there_yet_is_reached_by_a_later_call(tmp_path: Path) -> None:
+    """A manager is made without reaching for its server, and goes on once that is there."""
+    (tmp_path / "store").write_text("in the way")
+    notes = Notes(tmp_path / "store")
+    with pytest.raises(InvalidInput):
+        await notes.add("a", "1")
+    (tmp_path / "store").unlink()
+    assert await notes.add("a", "1") == "1"
+    await notes.close()
+    down = Notes("redis", redis_url="redis://127.0.0.1:1")
+    for call in (lambda: down.add("a", "1"), lambda: down.read(dict), lambda: down.history("a")):
+        with pytest.raises(StoreUnavailable):
+            await call()
+    await down.close()
+
+
+@in_a_loop
+async def test_closing(tmp_path: Path) -> None:
+    """Twice is fine, using it then says so; what was made for it is closed, what was given is not."""
+    given = Disk(tmp_path / "given")
+    for persistence in (given, tmp_path / "own", "memory"):
+        notes = Notes(persistence)
+        await notes.add("a", "1")
+        await notes.close()
+        await notes.close()
+        for call in (lambda notes=notes: notes.add("a", "1"), lambda notes=notes: notes.read(dict)):
+            with pytest.raises(InvalidInput, match="this Notes is closed"):
+                await call()
+    assert given.get("format") is not None
+    given.close()
+    own = FileBackend(tmp_path / "own")
+    notes = Notes(own)
+    await notes.close()
+    assert own.get("format") is not None
+    own.close()
+
+
+@in_a_loop
+async def test_managers_that_are_dropped_leave_no_thread() -> None:
+    before = set(threading.enumerate())
+    for n in range(20):
+        await Notes().add("a", str(n))
+    end = time.monotonic() + 10
+    while len(set(threading.enumerate()) - before) > 0:
+        gc.collect()
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+def test_a_manager_serves_one_loop_after_another() -> None:
+    notes = Notes()
+    assert [asyncio.run(notes.add("a", "x")) for _ in range(3)] == ["x", "xx", "xxx"]
+    asyncio.run(notes.close())
+
+
+def test_managers_are_imported_when_they_are_asked_for(run_python: Callable[..., str]) -> None:
+    """`import vstate` knows nothing of them, and StateManager works without pydantic."""
+    script = """
+import asyncio, sys
+import vstate
+assert not [name for name in sys.modules if name.startswith(("pydantic", "vstate.managers", "asyncio"))]
+import vstate.managers
+assert "vstate.managers.states" not in sys.modules
+sys.modules["pydantic"] = None
+from vstate.managers import FileBackend, MemoryBackend, RedisBackend, StateConfig, StateManager
+
+async def main():
+    async with StateManager(config=StateConfig()) as manager:
+        await manager.save("k", 1)
+        return await manager.get("k")
+
+print(asyncio.run(main()))
+try:
+    vstate.managers.AgentStateStore
+except ImportError as error:
+    print(error)
+try:
+    vstate.managers.Nothing
+except AttributeError as error:
+    print(error)
+print(set(vstate.managers.__all__) == set(vstate.managers._NAMES))
+"""
+    lines = run_python(
+        script.replace("import asyncio, sys", "import sys", 1).replace(
+            "async def", "import asyncio\nasync def", 1
+        )
+    ).splitlines()
+    assert lines[0] == "1"
+    assert "pydantic" in lines[1]
+    assert "no attribute 'Nothing'" in lines[2]
+    assert lines[3] == "True"
+
+
+@in_a_loop
+async def test_a_record_that_is_taken_is_nobody_elses() -> None:
+    """What is kept in a thread is what it was when it was given."""
+    live = {"n": [1]}
+    record = AgentCheckpoint(agent_id="a", checkpoint_id="c", state=live)
+    taken = record.taken()
+    live["n"].append(2)
+    assert taken.state == {"n": [1]}
+    assert record.taken() == record

@@ -1,0 +1,289 @@
+"""AgentRecoveryManager: agents are taken back to what they were."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import InvalidInput, Memory, NotFound, StoreUnavailable
+from vstate.managers import AgentCheckpoint, AgentRecoveryManager, AgentStateStore
+from vstate.sessions.state_module import StateModule
+from vstate.testing import Faulty
+
+
+class Agent:
+    """As the documentation has it: duck-typed, async."""
+
+    def __init__(self, id: str = "a") -> None:
+        self.id = id
+        self.state: Any = None
+        self.resumed = 0
+
+    async def restore_from_checkpoint(self, state: Any) -> None:
+        await asyncio.sleep(0)
+        self.state = state
+
+    async def resume(self) -> None:
+        self.resumed += 1
+
+
+class SyncAgent:
+    """The same without a loop, and without anything to resume."""
+
+    def __init__(self) -> None:
+        self.agent_id = "sync"
+        self.state: Any = None
+
+    def restore_from_checkpoint(self, state: Any) -> None:
+        self.state = state
+
+
+class Counter(StateModule):
+    """An agent as AgentScope has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.register_state("count")
+
+
+async def kept(store: AgentStateStore, *steps: int, agent: str = "a", **fields: Any) -> None:
+    for step in steps:
+        await store.save_checkpoint(
+            AgentCheckpoint(
+                agent_id=agent, checkpoint_id=f"c{step}", step=step, state={"n": [step]}, **fields
+            )
+        )
+
+
+@in_a_loop
+async def test_the_latest_checkpoint_is_restored(agent_store: AgentStore) -> None:
+    """12, not 9; of this agent, not of "ab"; a recoverable one; and by its id, if it is named."""
+    async with AgentStateStore(agent_store()) as store:
+        recovery = AgentRecoveryManager(agent_store=store, auto_recover=True, max_recovery_attempts=3)
+        agent = Agent()
+        recovery.register(agent)
+        await kept(store, 8, 9, 12, 10)
+        await kept(store, 13, recoverable=False)
+        await kept(store, 99, agent="ab")
+        recovered = await recovery.recover(agent_id="a", from_checkpoint="latest")
+        assert recovered
+        assert (agent.state, agent.resumed, recovered.step) == ({"n": [12]}, 1, 12)
+        assert await recovery.recover("a", from_checkpoint="c8")
+        assert agent.state == {"n": [8]}
+        with pytest.raises(NotFound, match="'c7'"):
+            await recovery.recover("a", "c7")
+        with pytest.raises(InvalidInput, match="not recoverable"):
+            await recovery.recover("a", "c13")
+        with pytest.raises(NotFound, match="register"):
+            await recovery.recover("ab")
+
+
+@in_a_loop
+async def test_only_another_agents_checkpoints_are_none() -> None:
+    async with AgentStateStore() as store:
+        recovery = AgentRecoveryManager(store)
+        await recovery.register(Agent())
+        await kept(store, 1, agent="ab")
+        assert await recovery.recover("a") is None
+        assert await store.list_agents() == ["ab"]
+
+
+@in_a_loop
+async def test_agents_of_every_kind() -> None:
+    """Sync methods, another name of the id, an id that is given, StateModules; and what is none."""
+    async with AgentStateStore() as store:
+        recovery = AgentRecoveryManager(store)
+        sync, module = SyncAgent(), Counter()
+        recovery.register(sync)
+        recovery.register(module, agent_id="counter")
+        await kept(store, 1, agent="sync")
+        module.count = 5
+        await store.save_checkpoint(
+            AgentCheckpoint(agent_id="counter", checkpoint_id="c", state=module.state_dict())
+        )
+        module.count = 0
+        assert await recovery.recover("sync")
+        assert await recovery.recover("counter")
+        assert (sync.state, module.count) == ({"n": [1]}, 5)
+        with pytest.raises(InvalidInput, match="restore_from_checkpoint"):
+            recovery.register(object(), agent_id="x")
+        with pytest.raises(InvalidInput, match="agent_id="):
+            recovery.register(Counter())
+
+
+@in_a_loop
+async def test_what_is_restored_is_nobody_elses() -> None:
+    async with AgentStateStore() as store:
+        recovery = AgentRecoveryManager(store)
+        agent = Agent()
+        recovery.register(agent)
+        await kept(store, 1)
+        checkpoint = await recovery.recover("a")
+        assert checkpoint is not None
+        agent.state["n"].append("edited")
+        assert checkpoint.state == {"n": [1]}
+        await recovery.recover("a")
+        assert agent.state == {"n": [1]}
+
+
+@in_a_loop
+async def test_attempts_are_counted_across_processes_until_it_does_well(agent_store: AgentStore) -> None:
+    """A new manager, as after a crash, goes on counting; in the original it began at none."""
+    async with AgentStateStore(agent_store()) as store:
+        await kept(store, 1)
+        for attempt in range(3):
+            recovery = AgentRecoveryManager(AgentStateStore(agent_store()), max_recovery_attempts=2)
+            recovery.register(Agent())
+            assert bool(await recovery.recover("a")) is (attempt < 2)
+            await recovery.agent_store.close()
+        recovery = AgentRecoveryManager(store, max_recovery_attempts=2)
+        agent = Agent()
+        recovery.register(agent)
+        assert await recovery.attempts("a") == 2
+        async with recovery.guard("a") as guard:
+            pass
+        assert (guard.error, guard.recovered) == (None, False)
+        assert await recovery.attempts("a") == 0
+        assert await recovery.recover("a")
+
+
+@in_a_loop
+async def test_guard_recovers_and_tries_again_as_long_as_it_may() -> None:
+    """The loop of its documentation: two failures, then well; and one that never ends well."""
+    async with AgentStateStore() as store:
+        recovery = AgentRecoveryManager(store)
+        agent = Agent()
+        recovery.register(agent)
+        await kept(store, 7)
+        runs = 0
+        while True:
+            async with recovery.guard("a") as guard:
+                runs += 1
+                if runs < 3:
+                    raise RuntimeError("failed")
+            if not guard.recovered:
+                break
+            assert isinstance(guard.error, RuntimeError)
+            assert (agent.state, guard.attempts) == ({"n": [7]}, runs)
+        assert (runs, agent.resumed, await recovery.attempts("a")) == (3, 2, 0)
+
+        runs = 0
+
+        async def never_well() -> None:
+            nonlocal runs
+            while True:
+                async with recovery.guard("a"):
+                    runs += 1
+                    raise RuntimeError("again")
+
+        with pytest.raises(RuntimeError, match="again"):
+            await never_well()
+        assert runs == 4
+
+
+@in_a_loop
+async def test_guard_lets_go_what_it_must_not_keep() -> None:
+    """Cancellations; any error without auto_recover or a checkpoint; with a note if recovering failed."""
+    async with AgentStateStore() as store:
+        off = AgentRecoveryManager(store, auto_recover=False)
+        off.register(Agent())
+        await kept(store, 1)
+        with pytest.raises(RuntimeError):
+            async with off.guard("a"):
+                raise RuntimeError("no")
+        recovery = AgentRecoveryManager(store)
+        recovery.register(Agent())
+        with pytest.raises(asyncio.CancelledError):
+            async with recovery.guard("a"):
+                raise asyncio.CancelledError
+        assert await recovery.attempts("a") == 0
+        recovery.register(Agent("without"))
+        with pytest.raises(RuntimeError):
+            async with recovery.guard("without"):
+                raise RuntimeError("no checkpoint")
+
+        class Broken(Agent):
+            async def restore_from_checkpoint(self, state: Any) -> None:
+                raise ValueError("cannot")
+
+        recovery.register(Broken())
+        with pytest.raises(RuntimeError) as caught:
+            async with recovery.guard("a"):
+                raise RuntimeError("first")
+        assert "cannot" in caught.value.__notes__[0]
+        assert await recovery.attempts("a") == 1, "an attempt that failed counts too"
+
+
+@in_a_loop
+async def test_a_store_that_is_down_is_no_missing_checkpoint() -> None:
+    store = Faulty(Memory())
+    agents = AgentStateStore(store)
+    recovery = AgentRecoveryManager(agents)
+    recovery.register(Agent())
+    await kept(agents, 1)
+    store.fail_at = len(store.calls) + 1
+    with pytest.raises(StoreUnavailable):
+        await recovery.recover("a")
+    assert await recovery.recover("a")
+    await agents.close()
+
+
+@in_a_loop
+async def test_recovering_never_holds_up_the_loop() -> None:
+    """The original slept in it. Here other tasks go on, though the store is slow."""
+
+    class Slow(Faulty):
+        def _call(self, name: str, action: Any) -> Any:
+            time.sleep(0.02)
+            return super()._call(name, action)
+
+    agents = AgentStateStore(Slow(Memory()))
+    recovery = AgentRecoveryManager(agents)
+    recovery.register(Agent())
+    await kept(agents, 1)
+    longest = 0.0
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal longest, ticks
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.monotonic() - began)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0.01)
+    ticks = 0
+    began = time.monotonic()
+    assert await recovery.recover("a")
+    seconds = time.monotonic() - began
+    ticking.cancel()
+    assert ticks >= 5, f"{ticks} ticks in {seconds:.2f} s, the longest {longest:.2f} s"
+    await agents.close()
+
+
+@in_a_loop
+async def test_two_recoveries_of_one_agent_follow_each_other() -> None:
+    async with AgentStateStore() as store:
+        running = 0
+
+        class Careful(Agent):
+            async def restore_from_checkpoint(self, state: Any) -> None:
+                nonlocal running
+                running += 1
+                assert running == 1
+                await asyncio.sleep(0.01)
+                running -= 1
+
+        recovery = AgentRecoveryManager(store, max_recovery_attempts=2)
+        recovery.register(Careful())
+        await kept(store, 1)
+        found = await asyncio.gather(*(recovery.recover("a") for _ in range(4)))
+        assert len([checkpoint for checkpoint in found if checkpoint]) == 2

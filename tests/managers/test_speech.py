@@ -1,0 +1,196 @@
+"""SpeechStateManager: sessions of speech, which end once."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import IllegalTransition, InvalidInput, KeyNotFound
+from vstate.errors import InvalidRecord
+from vstate.managers import (
+    AudioSessionStatus,
+    SpeechStateManager,
+    StreamingMode,
+    STTState,
+    TranscriptionStatus,
+    TTSState,
+    VoiceConversationState,
+)
+
+
+@in_a_loop
+async def test_the_documented_calls(agent_store: AgentStore) -> None:
+    """What the documentation of agenticaiframework types, on every store, seen by another manager."""
+    manager, other = SpeechStateManager(persistence=agent_store()), SpeechStateManager(agent_store())
+    session = await manager.create_session(
+        session_type="voice_conversation",
+        streaming_mode=StreamingMode.BIDIRECTIONAL,
+        config={"stt_model": "whisper-1", "language": "en"},
+    )
+    await manager.update_session_status(session_id=session, status=AudioSessionStatus.ACTIVE)
+    begun = await other.get_session(session)
+    assert begun is not None
+    assert (begun.status, begun.streaming_mode) == (AudioSessionStatus.ACTIVE, StreamingMode.BIDIRECTIONAL)
+    assert begun.config == {"stt_model": "whisper-1", "language": "en"}
+
+    heard = STTState(
+        session_id=session,
+        status=TranscriptionStatus.TRANSCRIBING,
+        audio_received_bytes=1024,
+        transcription_progress=0.6,
+        interim_transcript="hello, I",
+    )
+    await manager.update_stt_state(heard)
+    stt = await other.get_stt_state(session)
+    assert stt == heard
+    assert f"{stt.transcription_progress:.0%}" == "60%"
+    said = TTSState(
+        session_id=session,
+        text_queue=["hi"],
+        audio_generated_bytes=2048,
+        audio_played_bytes=512,
+        is_speaking=True,
+    )
+    await manager.update_tts_state(said)
+    tts = await other.get_tts_state(session)
+    assert tts is not None
+    assert tts.is_speaking
+    conversation = VoiceConversationState(
+        session_id=session,
+        turn_count=5,
+        current_speaker="user",
+        stt_state=heard,
+        tts_state=said,
+        transcript=[{"role": "user", "content": "hello"}],
+    )
+    await manager.update_conversation_state(conversation)
+    assert await other.get_conversation_state(session) == conversation
+    await manager.end_session(session_id=session, reason="user_ended")
+    ended = await other.get_session(session)
+    assert ended is not None
+    assert (ended.status, ended.end_reason) == (AudioSessionStatus.COMPLETED, "user_ended")
+    assert ended.ended_at is not None
+    await manager.close()
+    await other.close()
+
+
+@in_a_loop
+async def test_nothing_happens_after_the_end(local_store: AgentStore) -> None:
+    """Turns, states, another status and another end raise; what was said can be read, and stays as it was."""
+    async with SpeechStateManager(local_store()) as manager:
+        session = await manager.create_session()
+        await manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=1))
+        await manager.end_session(session, "bye")
+        for late in (
+            manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=2)),
+            manager.update_stt_state(STTState(session_id=session)),
+            manager.update_tts_state(TTSState(session_id=session)),
+            manager.update_session_status(session, "active"),
+            manager.end_session(session),
+        ):
+            with pytest.raises(IllegalTransition, match="'completed'"):
+                await late
+        kept = await manager.get_conversation_state(session)
+        assert kept is not None
+        assert kept.turn_count == 1
+        assert await manager.get_stt_state(session) is None
+        assert len([commit async for commit in manager.state.log()]) == 3
+
+
+@in_a_loop
+async def test_the_status_completed_is_an_end(local_store: AgentStore) -> None:
+    """There are not two ways to be over."""
+    async with SpeechStateManager(local_store()) as manager:
+        session = await manager.create_session()
+        await manager.update_session_status(session, AudioSessionStatus.COMPLETED)
+        with pytest.raises(IllegalTransition):
+            await manager.update_session_status(session, AudioSessionStatus.ACTIVE)
+        assert await manager.list_active() == []
+
+
+@in_a_loop
+async def test_list_active(local_store: AgentStore) -> None:
+    """What has not ended is active, with a transcription that is PENDING too, and oldest first."""
+    async with SpeechStateManager(local_store()) as manager:
+        sessions = [await manager.create_session() for _ in range(4)]
+        await manager.update_stt_state(STTState(session_id=sessions[0]))
+        await manager.update_session_status(sessions[1], AudioSessionStatus.ERROR)
+        await manager.update_session_status(sessions[2], AudioSessionStatus.LISTENING)
+        await manager.end_session(sessions[3])
+        pending = await manager.get_stt_state(sessions[0])
+        assert pending is not None
+        assert pending.status is TranscriptionStatus.PENDING
+        assert [active.session_id for active in await manager.list_active()] == [sessions[0], sessions[2]]
+        await manager.update_session_status(sessions[1], AudioSessionStatus.ACTIVE)
+        assert [active.session_id for active in await manager.list_active()] == sessions[:3]
+
+
+@in_a_loop
+async def test_a_state_begins_its_session(local_store: AgentStore) -> None:
+    """A state of an id of one's own makes the session; any text is an id, and none is another's."""
+    async with SpeechStateManager(local_store()) as manager:
+        ids = ["call/1", "call", "call:1", "call_1", "../1", "", "ä %2f"]
+        for number, id in enumerate(ids):
+            await manager.update_stt_state(STTState(session_id=id, audio_received_bytes=number))
+        assert [session.session_id for session in await manager.list_active()] == ids
+        for number, id in enumerate(ids):
+            state = await manager.get_stt_state(id)
+            assert state is not None
+            assert state.audio_received_bytes == number
+        await manager.end_session("call")
+        assert "call/1" in [session.session_id for session in await manager.list_active()]
+        with pytest.raises(KeyNotFound):
+            await manager.end_session("nobody's")
+        assert await manager.get_session("nobody's") is None
+
+
+@in_a_loop
+async def test_records_keep_what_they_do_not_know(local_store: AgentStore) -> None:
+    """Extra fields come back; what is not valid raises, and is not written."""
+    async with SpeechStateManager(local_store()) as manager:
+        state: Any = STTState(session_id="s", provider="openai", words=[{"word": "hi"}])
+        await manager.update_stt_state(state)
+        state.words.append("mine")
+        kept: Any = await manager.get_stt_state("s")
+        assert (kept.provider, kept.words) == ("openai", [{"word": "hi"}])
+        with pytest.raises(InvalidRecord, match="audio_received_bytes"):
+            await manager.update_stt_state(
+                STTState.model_construct(session_id="s", audio_received_bytes="many")
+            )
+        with pytest.raises(
+            InvalidInput, match="'sleeping' is no AudioSessionStatus; these are: idle, active"
+        ):
+            await manager.update_session_status("s", "sleeping")
+        with pytest.raises(InvalidInput, match="'both' is no StreamingMode"):
+            await manager.create_session(streaming_mode="both")
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (AudioSessionStatus, "IDLE ACTIVE LISTENING PROCESSING SPEAKING PAUSED COMPLETED ERROR"),
+        (StreamingMode, "NONE REALTIME CHUNKED CONTINUOUS BIDIRECTIONAL"),
+        (TranscriptionStatus, "PENDING TRANSCRIBING IN_PROGRESS COMPLETED FAILED PARTIAL"),
+    ],
+)
+def test_members(kind: type[StrEnum], names: str) -> None:
+    """Those that the documentation and the package of agenticaiframework have."""
+    assert {member.name for member in kind} == set(names.split())
+    assert all(member.value == member.name.lower() for member in kind)
+
+
+@in_a_loop
+async def test_one_of_many_ends_wins(local_store: AgentStore) -> None:
+    """Of ten that end a session at once, one does, and the others are told."""
+    managers = [SpeechStateManager(store) for store in [local_store()] * 2]
+    session = await managers[0].create_session()
+    ends = [managers[n % 2].end_session(session, str(n)) for n in range(10)]
+    outcomes = await asyncio.gather(*ends, return_exceptions=True)
+    assert sum(isinstance(outcome, IllegalTransition) for outcome in outcomes) == 9
+    for manager in managers:
+        await manager.close()

@@ -1,0 +1,607 @@
+"""StateManager: values by key, saved, merged, gathered, watched and rolled back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
+from vstate.managers import StateConfig, StateManager
+from vstate.testing import Faulty
+
+
+class Plan:
+    """A value that JSON cannot hold."""
+
+    def __init__(self, steps: list[str]) -> None:
+        self.steps = steps
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and other.steps == self.steps
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+class Unreachable(Faulty):
+    """A store that fails for as long as it is `down`."""
+
+    down = False
+
+    def _call(self, name: str, call: Callable[[], Any]) -> Any:
+        if self.down:
+            raise StoreUnavailable("the store is down")
+        return super()._call(name, call)
+
+
+class Heard:
+    """A subscriber that takes notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, Any, Any]] = []
+
+    async def __call__(self, key: str, old: Any, new: Any) -> None:
+        await asyncio.sleep(0)
+        self.notes.append((key, old, new))
+
+
+# Values
+
+
+@in_a_loop
+async def test_saving_getting_updating_deleting_and_listing(agent_store: AgentStore) -> None:
+    """What is documented, on every store; another manager, as in another process, reads the same."""
+    manager = StateManager(agent_store())
+    await manager.save("agent:researcher", {"status": "running", "progress": 0.5})
+    await manager.update("agent:researcher", {"progress": 0.75, 3: "int key"})
+    await manager.save("agent:writer", Plan(["a", "b"]))
+    await manager.save("task/1", None)
+    async with StateManager(agent_store()) as other:
+        assert await other.get("agent:researcher") == {"status": "running", "progress": 0.75, 3: "int key"}
+        assert await other.get("agent:writer") == Plan(["a", "b"])
+        assert await other.list_keys("agent:*") == ["agent:researcher", "agent:writer"]
+        assert await other.list_keys() == ["agent:researcher", "agent:writer", "task/1"]
+        assert await other.list_keys("agent:[a-r]?s*") == ["agent:researcher"]
+        assert await other.get("task/1", "default") is None
+        assert await other.get("task/2", "default") == "default"
+        assert await other.delete("agent:writer") is True
+        assert await other.delete("agent:writer") is False
+    assert await manager.list_keys("agent:*") == ["agent:researcher"]
+    assert await manager.get("agent:writer") is None
+    await manager.close()
+
+
+@in_a_loop
+async def test_what_goes_in_and_what_comes_out_are_copies(local_store: AgentStore) -> None:
+    """The original's state and checkpoints followed the caller's dict; here nothing follows."""
+    async with StateManager(local_store()) as manager:
+        live = {"n": 1, "nested": [1]}
+        await manager.save("k", live)
+        live["n"] = 99
+        live["nested"].append(99)  # type: ignore[attr-defined]
+        assert await manager.get("k") == {"n": 1, "nested": [1]}
+        got = await manager.get("k")
+        got["nested"].append(77)
+        changes = {"list": [1]}
+        await manager.update("k", changes)
+        changes["list"].append(2)
+        assert await manager.get("k") == {"n": 1, "nested": [1], "list": [1]}
+        assert await manager.state.status() == {}
+
+
+@in_a_loop
+async def test_arrays_are_copied_too() -> None:
+    """Out-of-band buffers are nobody else's either, and can be written to."""
+    numpy = pytest.importorskip("numpy")
+    async with StateManager() as manager:
+        array = numpy.zeros(10_000)
+        await manager.save("array", array)
+        array[0] = 1
+        first = await manager.get("array")
+        assert first[0] == 0
+        first[0] = 2
+        assert (await manager.get("array"))[0] == 0
+
+
+@in_a_loop
+async def test_an_update_of_an_absent_key_begins_with_nothing_and_of_no_dict_is_refused() -> None:
+    async with StateManager() as manager:
+        await manager.update("new", {"a": 1})
+        assert await manager.get("new") == {"a": 1}
+        await manager.save("text", "hello")
+        with pytest.raises(InvalidInput, match=r"holds a str.*save"):
+            await manager.update("text", {"a": 1})
+        assert await manager.get("text") == "hello"
+
+
+@in_a_loop
+async def test_what_cannot_be_pickled_is_named_and_nothing_is_stored() -> None:
+    async with StateManager() as manager:
+        with pytest.raises(Unpicklable, match=r'state\["job"\]\["lock"\]'):
+            await manager.save("job", {"lock": threading.Lock()})
+        assert await manager.get("job", "absent") == "absent"
+        await manager.save("job", "well")
+
+
+@in_a_loop
+async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentStore) -> None:
+    """Managers, as of several processes, merge different top-level keys of one value at the same time."""
+    managers = [StateManager(agent_store()) for _ in range(4)]
+    await asyncio.gather(
+        *(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)),
+    )
+    assert await managers[0].get("shared") == {f"field{n}": n for n in range(40)}
+    for manager in managers:
+        await manager.close()
+
+
+def test_updates_of_processes_lose_nothing(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
+    """The same with real processes."""
+    script = """
+import asyncio, sys
+from vstate.managers import StateManager
+
+async def main():
+    async with StateManager(sys.argv[1]) as manager:
+        await asyncio.gather(*(manager.update("shared", {f"{sys.argv[2]}-{n}": n}) for n in range(10)))
+
+asyncio.run(main())
+"""
+    threads = [
+        threading.Thread(target=run_python, args=(script, shared_store.url, name)) for name in ("a", "b", "c")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Versioned(shared_store(), branch="main") as state:
+        assert len(state["state/shared"]) == 30
+
+
+@in_a_loop
+async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> None:
+    config = StateConfig(ttl=0.6)
+    async with StateManager(agent_store(), config=config) as manager:
+        await manager.save("session", {"turns": 1})
+        await manager.save("other", 1)
+        for _ in range(4):
+            await asyncio.sleep(0.2)
+            await manager.update("session", {"turns": 2})
+        assert await manager.list_keys() == ["session"]
+        await asyncio.sleep(0.7)
+        assert await manager.get("session") is None
+        assert await manager.list_keys() == []
+
+
+# Config
+
+
+@in_a_loop
+async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
+    """The original kept everything in memory, silently."""
+    config = StateConfig(backend="file", file_path=str(tmp_path / "new" / "app_state.json"))
+    async with StateManager(config=config) as manager:
+        await manager.save("agent:researcher", {"progress": 0.5, "tags": {"a"}})
+    file = tmp_path / "new" / "app_state" / "files" / "state" / "agent%3Aresearcher.json"
+    assert '"progress": 0.5' in file.read_text()
+    async with StateManager(config=config) as again:
+        assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
+    with Versioned(tmp_path / "new" / "app_state") as state:
+        assert [commit.message for commit in state.log()] == ["save agent:researcher"]
+
+
+@in_a_loop
+async def test_a_config_that_asks_for_redis_gets_it(redis_url: str, redis_prefix: str) -> None:
+    """With the prefix; another prefix is another state."""
+    config = StateConfig(backend="redis", redis_url=redis_url, key_prefix=redis_prefix, ttl=60)
+    async with StateManager(config=config) as manager:
+        await manager.save("k", 1)
+    async with StateManager(config=config) as again:
+        assert await again.get("k") == 1
+    other = StateConfig(backend="redis", redis_url=redis_url, key_prefix=f"{redis_prefix}-2")
+    async with StateManager(config=other) as elsewhere:
+        assert await elsewhere.get("k") is None
+
+
+def test_a_config_says_what_it_cannot_do(tmp_path: Path) -> None:
+    """A field that would be ignored, a backend that does not exist, times that are none."""
+    assert StateConfig().backend == "memory"
+    assert StateConfig(file_path="x").backend == "file"
+    assert StateConfig(redis_url="redis://x").backend == "redis"
+    for wrong in (
+        {"backend": "memory", "file_path": "x"},
+        {"backend": "file", "redis_url": "redis://x"},
+        {"backend": "file", "key_prefix": "a"},
+        {"file_path": "x", "redis_url": "redis://x"},
+        {"ttl": 0},
+        {"ttl": -1},
+        {"save_interval": float("nan")},
+    ):
+        with pytest.raises(InvalidInput):
+            StateConfig(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'nonsense'"):
+        StateManager(config=StateConfig(backend="nonsense"))
+    with pytest.raises(TypeError):
+        StateConfig(encryption=True)  # type: ignore[call-arg]
+    with pytest.raises(InvalidInput, match="choose one"):
+        StateManager(Memory(), config=StateConfig(backend="file", file_path=str(tmp_path)))
+
+
+@in_a_loop
+async def test_a_server_that_is_down_reads_as_an_error() -> None:
+    """The original gave None, False or nothing, and went on with memory."""
+    manager = StateManager(config=StateConfig(backend="redis", redis_url="redis://127.0.0.1:1"))
+    for call in (
+        lambda: manager.get("k"),
+        lambda: manager.save("k", 1),
+        lambda: manager.update("k", {}),
+        lambda: manager.delete("k"),
+        lambda: manager.list_keys(),
+        lambda: manager.history("k"),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await call()
+    await manager.close()
+
+
+# Gathering
+
+
+@in_a_loop
+async def test_without_auto_save_changes_are_gathered_until_flush(local_store: AgentStore) -> None:
+    """This manager reads them, others do not, and one commit has them all."""
+    async with StateManager(local_store(), config=StateConfig(auto_save=False)) as manager:
+        other = StateManager(local_store())
+        await other.save("gone", 1)
+        await other.save("merged", {"theirs": 0, "ours": 0})
+        await manager.save("a", {"n": 1})
+        await manager.update("a", {"m": 2})
+        await manager.update("merged", {"ours": 1})
+        assert await manager.delete("gone") is True
+        assert await manager.delete("gone") is False
+        assert await manager.list_keys() == ["a", "merged"]
+        assert await manager.get("a") == {"n": 1, "m": 2}
+        assert await manager.get("gone", "absent") == "absent"
+        assert await other.list_keys() == ["gone", "merged"]
+        await other.update("merged", {"theirs": 5})
+        with pytest.raises(InvalidInput, match="holds a str"):
+            await manager.save("text", "t")
+            await manager.update("text", {"a": 1})
+        commit = await manager.flush()
+        assert commit is not None
+        assert commit.message.startswith("save ")
+        assert await manager.flush() is None
+        assert await other.list_keys() == ["a", "merged", "text"]
+        assert await other.get("merged") == {"theirs": 5, "ours": 1}
+        assert len(await other.history("a")) == 1
+        await manager.save("late", 1)
+    assert await other.get("late") == 1, "close commits what is gathered"
+    await other.close()
+
+
+@in_a_loop
+async def test_a_flush_that_fails_keeps_what_was_gathered(tmp_path: Path) -> None:
+    with Disk(tmp_path) as disk:
+        store = Unreachable(disk)
+        manager = StateManager(store, config=StateConfig(auto_save=False))
+        await manager.save("a", {"n": 1})
+        await manager.flush()
+        await manager.update("a", {"n": 2})
+        store.down = True
+        with pytest.raises(StoreUnavailable):
+            await manager.flush()
+        with pytest.raises(StoreUnavailable):
+            await manager.close()
+        store.down = False
+        assert await manager.get("a") == {"n": 2}
+        await manager.close()
+        with Versioned(disk, branch="main") as state:
+            assert state["state/a"] == {"n": 2}
+
+
+@in_a_loop
+async def test_save_interval_is_the_time_between_two_commits(local_store: AgentStore) -> None:
+    """The first change is committed at once, the next ones together when the interval is over, by the loop."""
+    async with StateManager(local_store(), config=StateConfig(save_interval=0.5)) as manager:
+        other = StateManager(local_store())
+        await manager.save("k", 0)
+        assert await other.get("k") == 0
+        for n in range(1, 20):
+            await manager.save("k", n)
+        assert (await manager.get("k"), await other.get("k")) == (19, 0)
+        assert len(await other.history("k")) == 1
+        await asyncio.sleep(0.8)
+        assert await other.get("k") == 19
+        assert len(await other.history("k")) == 2
+        await asyncio.sleep(0.6)
+        await manager.save("k", 20)
+        assert await other.get("k") == 20
+        await manager.save("k", 21)
+    assert await other.get("k") == 21
+    await other.close()
+
+
+@in_a_loop
+async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Unreachable(Memory())
+    manager = StateManager(store, config=StateConfig(save_interval=0.2))
+    await manager.save("k", 0)
+    await manager.save("k", 1)
+    store.down = True
+    await until(lambda: "not committed, and still gathered" in caplog.text)
+    store.down = False
+    other = StateManager(store)
+    end = time.monotonic() + 10
+    while await other.get("k") != 1:
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+    await manager.close()
+    await other.close()
+
+
+def test_what_one_loop_gathered_the_next_one_commits() -> None:
+    """A timer of a loop that has ended holds nothing up."""
+    store = Memory()
+    manager = StateManager(store, config=StateConfig(save_interval=0.3))
+
+    async def save(value: int) -> None:
+        await manager.save("k", value)
+
+    asyncio.run(save(1))
+    asyncio.run(save(2))
+    time.sleep(0.4)
+    asyncio.run(save(3))
+    assert Versioned(store, branch="main")["state/k"] == 3
+    asyncio.run(manager.close())
+
+
+# Subscribers
+
+
+@in_a_loop
+async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentStore) -> None:
+    """Called plainly, as documented; what another manager, as in another process, commits is heard too."""
+    manager, other = StateManager(agent_store()), StateManager(agent_store())
+    heard = Heard()
+    plain: list[Any] = []
+    await other.save("agent:before", 1)
+    manager.subscribe("agent:*", heard)
+    await manager.save("agent:a", {"n": 1})
+    await manager.subscribe("agent:b", lambda key, old, new: plain.append((key, old, new)))
+    await other.update("agent:a", {"m": 2})
+    await other.save("task:x", 1)
+    await other.save("agent:b", None)
+    await other.delete("agent:a")
+    await until(lambda: len(heard.notes) == 4 and plain)
+    assert heard.notes == [
+        ("agent:a", None, {"n": 1}),
+        ("agent:a", {"n": 1}, {"n": 1, "m": 2}),
+        ("agent:b", None, None),
+        ("agent:a", {"n": 1, "m": 2}, None),
+    ]
+    assert plain == [("agent:b", None, None)]
+    manager.unsubscribe("agent:*", heard)
+    await other.save("agent:c", 1)
+    await asyncio.sleep(0.3)
+    assert len(heard.notes) == 4
+    await manager.close()
+    await other.close()
+
+
+def test_subscribers_hear_other_processes(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
+    script = """
+import asyncio, sys
+from vstate.managers import StateManager
+
+async def main():
+    async with StateManager(sys.argv[1]) as manager:
+        await manager.save("agent:far", {"from": "afar"})
+
+asyncio.run(main())
+"""
+
+    async def main() -> None:
+        heard = Heard()
+        async with StateManager(shared_store()) as manager:
+            await manager.subscribe("agent:*", heard)
+            await asyncio.to_thread(run_python, script, shared_store.url)
+            await until(lambda: heard.notes)
+        assert heard.notes == [("agent:far", None, {"from": "afar"})]
+
+    asyncio.run(main())
+
+
+@in_a_loop
+async def test_a_subscriber_that_fails_is_logged_and_hears_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with StateManager() as manager:
+        seen: list[str] = []
+
+        def fails(key: str, old: Any, new: Any) -> None:
+            seen.append(key)
+            raise RuntimeError("a bug")
+
+        await manager.subscribe("*", fails)
+        await manager.save("a", 1)
+        await manager.save("b", 1)
+        await until(lambda: seen == ["a", "b"])
+        assert "a subscriber failed at added 'a'" in caplog.text
+
+
+@in_a_loop
+async def test_unsubscribing_waits_for_a_call_under_way_and_may_be_done_by_it() -> None:
+    async with StateManager() as manager:
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def slow(key: str, old: Any, new: Any) -> None:
+            began.set()
+            await asyncio.sleep(0.2)
+            ended.set()
+
+        await manager.subscribe("slow", slow)
+        await manager.save("slow", 1)
+        await began.wait()
+        await manager.unsubscribe("slow", slow)
+        assert ended.is_set()
+
+        once: list[Any] = []
+
+        async def hears_once(key: str, old: Any, new: Any) -> None:
+            once.append(new)
+            await manager.unsubscribe("once", hears_once)
+
+        await manager.subscribe("once", hears_once)
+        await manager.save("once", 1)
+        await manager.save("once", 2)
+        await until(lambda: once)
+        await asyncio.sleep(0.2)
+        assert once == [1]
+        manager.unsubscribe("never", slow)
+
+
+def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call() -> None:
+    """And one goes on in the next loop where it was in the last one."""
+    manager = StateManager()
+    heard: list[Any] = []
+    manager.subscribe("k", lambda key, old, new: heard.append(new))
+
+    async def save(value: int) -> None:
+        await manager.save("k", value)
+        await until(lambda: value in heard)
+
+    asyncio.run(save(1))
+    asyncio.run(save(2))
+    assert heard == [1, 2]
+    asyncio.run(manager.close())
+
+
+@in_a_loop
+async def test_gathered_changes_are_heard_when_they_are_committed() -> None:
+    async with StateManager(config=StateConfig(auto_save=False)) as manager:
+        heard = Heard()
+        await manager.subscribe("*", heard)
+        await manager.save("k", 1)
+        await manager.save("k", 2)
+        await asyncio.sleep(0.1)
+        assert heard.notes == []
+        await manager.flush()
+        await until(lambda: heard.notes)
+        assert heard.notes == [("k", None, 2)]
+
+
+# History
+
+
+@in_a_loop
+async def test_history_and_rollback_of_a_key(agent_store: AgentStore) -> None:
+    """One key goes back, the others stay; nothing is lost."""
+    async with StateManager(agent_store()) as manager:
+        for n in range(4):
+            await manager.save("k", {"n": n})
+            await manager.save("other", n)
+        history = await manager.history("k")
+        assert [commit.message for commit in history] == ["save k"] * 4
+        assert await manager.get("k", rev=history[-1]) == {"n": 0}
+        assert await manager.get("other", "absent", rev=history[-1]) == "absent"
+        assert len(await manager.history("k", limit=2)) == 2
+        await manager.rollback("k", steps=2)
+        assert (await manager.get("k"), await manager.get("other")) == ({"n": 1}, 3)
+        await manager.rollback("k", rev=history[1])
+        assert await manager.get("k") == {"n": 2}
+        await manager.rollback("k", rev=history[-1])
+        assert await manager.get("k") == {"n": 0}
+        assert len(await manager.history("k")) == 7
+        with pytest.raises(InvalidInput, match="'other' has changed 4 times"):
+            await manager.rollback("other", steps=5)
+        await manager.rollback("other", steps=4)
+        assert await manager.get("other") is None
+
+
+@in_a_loop
+async def test_rollback_of_all_keys_leaves_other_managers_alone(local_store: AgentStore) -> None:
+    async with StateManager(local_store(), config=StateConfig(ttl=60)) as manager:
+        await manager.save("a", 1)
+        await manager.save("b", 1)
+        before = (await manager.history("b"))[0]
+        await manager.delete("a")
+        await manager.save("c", 1)
+
+        def somebody_else(state: Any) -> None:
+            state["elsewhere/x"] = 1
+
+        await manager.state.update(somebody_else)
+        await manager.rollback(rev=before)
+        assert await manager.list_keys() == ["a", "b"]
+        await manager.rollback()
+        assert await manager.list_keys() == ["b", "c"]
+        await manager.rollback(steps=4)
+        assert await manager.list_keys() == ["a", "b"]
+        assert await manager.state["elsewhere/x"] == 1
+        assert await manager.state.expires("state/a") is not None
+
+
+@in_a_loop
+async def test_rollback_commits_what_is_gathered_first() -> None:
+    async with StateManager(config=StateConfig(auto_save=False)) as manager:
+        await manager.save("k", 1)
+        await manager.flush()
+        await manager.save("k", 2)
+        await manager.rollback("k")
+        assert await manager.get("k") == 1
+        assert len(await manager.history("k")) == 3
+
+
+# Threads
+
+
+@in_a_loop
+async def test_twenty_managers_that_are_dropped_leave_no_thread() -> None:
+    """The original started one each, for ever; here also those that were subscribed to, or had an interval."""
+    before = set(threading.enumerate())
+    for n in range(20):
+        manager = StateManager(config=StateConfig(save_interval=0.1))
+        await manager.subscribe("*", Heard())
+        await manager.save("k", n)
+    del manager
+
+    def left() -> list[threading.Thread]:
+        gc.collect()
+        return [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and not thread.name.startswith("asyncio")  # the loop's own, for to_thread
+        ]
+
+    await until(lambda: not left())
+
+
+@in_a_loop
+async def test_a_closed_manager_says_so() -> None:
+    manager = StateManager()
+    await manager.save("k", 1)
+    await manager.close()
+    await manager.close()
+    for call in (lambda: manager.get("k"), lambda: manager.save("k", 1), lambda: manager.history("k")):
+        with pytest.raises(InvalidInput, match="closed"):
+            await call()
+    with pytest.raises(InvalidInput, match="closed"):
+        manager.subscribe("*", Heard())

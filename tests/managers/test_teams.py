@@ -1,0 +1,563 @@
+"""OrchestrationStateManager: teams, their agents, and tasks that run exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from hypothesis import given
+from hypothesis import strategies as st
+from loops import in_a_loop
+
+from vstate import (
+    AlreadyExists,
+    IllegalTransition,
+    InvalidInput,
+    InvalidRecord,
+    KeyNotFound,
+    StoreUnavailable,
+)
+from vstate.kv import Memory
+from vstate.managers import (
+    AgentCoordinationState,
+    AgentCoordinationStatus,
+    OrchestrationStateManager,
+    TaskQueueState,
+    TeamState,
+)
+from vstate.managers.priority import place
+from vstate.testing import Faulty
+
+PROCESSES = 8
+
+
+def team(agents: int = 2, team_id: str = "crew", **fields: Any) -> TeamState:
+    """A team of idle agents a0, a1, …"""
+    members = {f"a{n}": AgentCoordinationState(agent_id=f"a{n}") for n in range(agents)}
+    return TeamState(team_id=team_id, agents=members, **fields)
+
+
+async def ids(manager: OrchestrationStateManager, status: str = "pending") -> list[str]:
+    """The ids of the tasks in one status, in order."""
+    queue = await manager.get_queue_status("crew")
+    return [task["id"] for task in getattr(queue, status)]
+
+
+# Teams
+
+
+@in_a_loop
+async def test_the_documented_calls(agent_store: AgentStore) -> None:
+    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    async with OrchestrationStateManager(agent_store(), sync_interval=1.0) as manager:
+        await manager.create_team(
+            TeamState(
+                team_id="research",
+                agents={
+                    "r1": AgentCoordinationState(
+                        agent_id="r1", status="idle", capabilities=["search"], current_task=None
+                    ),
+                    "w1": AgentCoordinationState(agent_id="w1", status="idle", capabilities=["write"]),
+                },
+                task_queue=TaskQueueState(pending=[], in_progress=[], completed=[]),
+            )
+        )
+        await manager.update_agent_status(
+            team_id="research", agent_id="w1", status="working", current_task="task_001"
+        )
+        assert [a.agent_id for a in await manager.get_available_agents(team_id="research")] == ["r1"]
+        assert await manager.get_available_agents(team_id="research", capability="write") == []
+        task = {"id": "task_002", "type": "research", "priority": "high", "data": {"query": "AI"}}
+        await manager.enqueue_task(team_id="research", task=task)
+        await manager.assign_task(team_id="research", task_id="task_002", agent_id="r1")
+
+        async with OrchestrationStateManager(agent_store()) as other:
+            found = await other.get_team("research")
+            assert found is not None
+            assert {id: agent.status for id, agent in found.agents.items()} == {
+                "r1": "working",
+                "w1": "working",
+            }
+            assert found.agents["r1"].current_task == "task_002"
+            await other.complete_task(team_id="research", task_id="task_002", result={"found": 3})
+
+        queue = await manager.get_queue_status("research")
+        assert (len(queue.pending), len(queue.in_progress), len(queue.completed)) == (0, 0, 1)
+        assert queue.completed[0].items() >= {**task, "assigned_to": "r1", "result": {"found": 3}}.items()
+        assert [a.agent_id for a in await manager.get_available_agents("research", "search")] == ["r1"]
+
+
+@in_a_loop
+async def test_teams_come_and_go(agent_store: AgentStore) -> None:
+    """Extra fields are kept; a second team of the same id is refused; nothing is left of a deleted one."""
+    async with OrchestrationStateManager(agent_store()) as manager:
+        await manager.create_team(team(mode="parallel", shared_context={"goal": "win"}))
+        await manager.create_team(team(1, "other"))
+        await manager.enqueue_task("crew", {"id": "t"})
+        with pytest.raises(AlreadyExists):
+            await manager.create_team(team())
+        found = await manager.get_team("crew")
+        assert found is not None
+        assert found.model_extra == {"mode": "parallel", "shared_context": {"goal": "win"}}
+        assert (list(found.agents), len(found.task_queue.pending)) == (["a0", "a1"], 1)
+        assert [t.team_id for t in await manager.list_teams()] == ["crew", "other"]
+        await manager.delete_team("crew")
+        assert await manager.get_team("crew") is None
+        assert [t.team_id for t in await manager.list_teams()] == ["other"]
+        assert [key async for key in manager.state.keys("teams/")] == [
+            "teams/agents/other/a0",
+            "teams/state/other",
+        ]
+
+
+@in_a_loop
+async def test_a_team_can_bring_its_queue() -> None:
+    """Tasks in any status, also as bare ids; an agent under another id than its own is refused."""
+    async with OrchestrationStateManager() as manager:
+        queue = TaskQueueState(
+            pending=["p1", {"id": "p2", "priority": "high"}],
+            in_progress=[{"id": "i", "assigned_to": "a1"}],
+            completed=[{"id": "c"}],
+            failed=[{"id": "f"}],
+        )
+        made = await manager.create_team(team(task_queue=queue))
+        assert [task["id"] for task in made.task_queue.pending] == ["p2", "p1"]
+        assert (made.task_queue.total_tasks, made.task_queue.completion_rate) == (5, 0.2)
+        done = await manager.complete_task("crew", "i", agent_id="a1")
+        assert done["status"] == "completed"
+        with pytest.raises(InvalidInput, match="one id"):
+            await manager.create_team(
+                TeamState(team_id="x", agents={"a": AgentCoordinationState(agent_id="b")})
+            )
+        assert await manager.get_team("x") is None
+
+
+@in_a_loop
+async def test_what_is_not_there() -> None:
+    """A team, an agent or a task that nobody made raises KeyNotFound; only `get_team` gives None."""
+    async with OrchestrationStateManager() as manager:
+        assert await manager.get_team("crew") is None
+        for call in (
+            manager.delete_team("crew"),
+            manager.get_available_agents("crew"),
+            manager.update_agent_status("crew", "a0", "idle"),
+            manager.add_agent("crew", AgentCoordinationState(agent_id="a")),
+            manager.enqueue_task("crew", {"id": "t"}),
+            manager.assign_task("crew"),
+            manager.get_queue_status("crew"),
+            anext(manager.watch_agents("crew")),
+        ):
+            with pytest.raises(KeyNotFound):
+                await call
+        await manager.create_team(team())
+        for call in (
+            manager.update_agent_status("crew", "nobody", "idle"),
+            manager.remove_agent("crew", "nobody"),
+            manager.assign_task("crew", agent_id="nobody"),
+            manager.assign_task("crew", "nothing"),
+            manager.complete_task("crew", "nothing"),
+        ):
+            with pytest.raises(KeyNotFound):
+                await call
+
+
+@in_a_loop
+async def test_ids_never_collide(local_store: AgentStore) -> None:
+    """Teams, agents and tasks with slashes and with ids that begin alike are all their own."""
+    async with OrchestrationStateManager(local_store()) as manager:
+        for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
+            await manager.create_team(team(1, team_id))
+            await manager.enqueue_task(team_id, {"id": "x/y"})
+            await manager.enqueue_task(team_id, {"id": f"only of {team_id}"})
+        await manager.delete_team("a")
+        found = await manager.list_teams()
+        assert [t.team_id for t in found] == ["", "..", "a/b", "a:b", "a_b", "ab"]
+        for t in found:
+            assert [task["id"] for task in t.task_queue.pending] == ["x/y", f"only of {t.team_id}"]
+
+
+# Agents
+
+
+@in_a_loop
+async def test_agents_join_and_leave(agent_store: AgentStore) -> None:
+    """The task of one that leaves goes back to the place that it had."""
+    async with OrchestrationStateManager(agent_store()) as manager:
+        await manager.create_team(team(1))
+        await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
+        with pytest.raises(AlreadyExists):
+            await manager.add_agent("crew", AgentCoordinationState(agent_id="new"))
+        for id in ("first", "second"):
+            await manager.enqueue_task("crew", {"id": id})
+        assert await manager.assign_task("crew", agent_id="new")
+        assert await ids(manager) == ["second"]
+        await manager.remove_agent("crew", "new")
+        assert await ids(manager) == ["first", "second"]
+        assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
+        again = await manager.assign_task("crew")
+        assert again is not None
+        assert (again["id"], again["assigned_to"]) == ("first", "a0")
+
+
+@in_a_loop
+async def test_what_an_agent_does() -> None:
+    """Any text or enum member is a status; the task stays until the agent is idle, or it is said otherwise."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(1))
+        agent = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING, "t1")
+        assert (agent.status, agent.current_task, agent.is_available) == ("working", "t1", False)
+        agent = await manager.update_agent_status("crew", "a0", "thinking hard")
+        assert (agent.status, agent.current_task) == ("thinking hard", "t1")
+        assert await manager.get_available_agents("crew") == []
+        agent = await manager.update_agent_status("crew", "a0", "thinking hard", None)
+        assert agent.current_task is None
+        await manager.update_agent_status("crew", "a0", "working", "t2")
+        for free in ("idle", "available"):
+            agent = await manager.update_agent_status("crew", "a0", free)
+            assert (agent.status, agent.current_task, agent.is_available) == (free, None, True)
+        found = await manager.get_team("crew")
+        assert found is not None
+        assert ([a.agent_id for a in found.available_agents], found.busy_agents) == (["a0"], [])
+
+
+@in_a_loop
+async def test_agents_are_watched(agent_store: AgentStore) -> None:
+    """Every `sync_interval` seconds, what other processes said of them; a deleted team ends it."""
+    with pytest.raises(InvalidInput, match="sync_interval"):
+        OrchestrationStateManager(sync_interval=0)
+    async with (
+        OrchestrationStateManager(agent_store(), sync_interval=0.01) as manager,
+        OrchestrationStateManager(agent_store()) as other,
+    ):
+        await other.create_team(team())
+        watch = manager.watch_agents("crew")
+        assert [(await anext(watch)).agent_id for _ in range(2)] == ["a0", "a1"]
+        await other.update_agent_status("crew", "a1", "working")
+        assert (await anext(watch)).status == "working"
+        await other.add_agent("crew", AgentCoordinationState(agent_id="new"))
+        assert (await anext(watch)).agent_id == "new"
+        await other.delete_team("crew")
+        with pytest.raises(KeyNotFound):
+            await anext(watch)
+
+
+# Tasks
+
+
+@in_a_loop
+async def test_the_order_of_tasks(agent_store: AgentStore) -> None:
+    """Highest priority first, words among numbers, the first to come within one; whatever process enqueued them."""
+    order: list[tuple[str, Any]] = [
+        ("ten", 10),
+        ("critical", "critical"),
+        ("urgent", "URGENT"),
+        ("two", 2),
+        ("high", "high"),
+        ("half", 0.5),
+        ("none", None),
+        ("normal", "normal"),
+        ("zero", 0),
+        ("medium", "medium"),
+        ("low", "low"),
+        ("minus ten", -10),
+    ]
+    by_rank = sorted(range(len(order)), key=lambda n: (n * 5) % len(order))  # as they come
+    same = [["critical", "urgent", "two"], ["none", "normal", "zero", "medium"]]
+    async with (
+        OrchestrationStateManager(agent_store()) as one,
+        OrchestrationStateManager(agent_store()) as two,
+    ):
+        await one.create_team(team(1))
+        came = [order[n] for n in by_rank]
+        for n, (id, priority) in enumerate(came):
+            task = {"id": id, "priority": priority} if priority is not None else {"id": id}
+            await (one, two)[n % 2].enqueue_task("crew", task)
+        expected = [id for id, _ in order]
+        for group in same:
+            start = expected.index(group[0])
+            expected[start : start + len(group)] = [id for id, _ in came if id in group]
+        assert await ids(one) == expected
+        done = []
+        while (task := await two.assign_task("crew", agent_id="a0")) is not None:
+            done.append(task["id"])
+            await one.complete_task("crew", task["id"])
+        assert done == expected == await ids(one, "completed")
+
+
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)), st.integers(0))
+    )
+)
+def test_a_place_sorts_as_it_should(tasks: list[tuple[float, int]]) -> None:
+    """By priority, the highest first, and by time."""
+    at = [
+        (min(max(p, -1e300), 1e300), datetime.fromtimestamp(0, UTC) + timedelta(microseconds=m % 10**15))
+        for p, m in tasks
+    ]
+    places = sorted((place(p, moment), -float(p), moment) for p, moment in at)
+    for (_, p, moment), (_, q, later) in pairwise(places):
+        assert (p, moment) <= (q, later)
+
+
+@pytest.mark.parametrize("priority", ["asap", float("nan"), float("inf"), 10**400, [1]])
+@in_a_loop
+async def test_a_priority_that_is_none(priority: Any) -> None:
+    """It says what would be one, and nothing is enqueued."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team())
+        with pytest.raises(InvalidInput, match="critical, urgent, high"):
+            await manager.enqueue_task("crew", {"id": "t", "priority": priority})
+        assert await ids(manager) == []
+
+
+@in_a_loop
+async def test_the_id_of_a_task() -> None:
+    """Under "id" or "task_id"; made if there is none; never twice, whatever has become of the first."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team())
+        assert await manager.enqueue_task("crew", {"id": "a"}) == "a"
+        assert await manager.enqueue_task("crew", {"task_id": "b", "data": 1}) == "b"
+        made = await manager.enqueue_task("crew", {"data": 2})
+        other = await manager.enqueue_task("crew", {"data": 2})
+        assert len({made, other, "a", "b"}) == 4
+        assert await ids(manager) == ["a", "b", made, other]
+        await manager.assign_task("crew", "a")
+        await manager.complete_task("crew", "a")
+        with pytest.raises(AlreadyExists):
+            await manager.enqueue_task("crew", {"id": "a"})
+
+
+@in_a_loop
+async def test_tasks_are_copies() -> None:
+    """What was enqueued and what was handed out belong to the program: changing it changes nothing here."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team())
+        task = {"id": "t", "data": {"n": [1]}}
+        await manager.enqueue_task("crew", task)
+        task["data"]["n"].append(2)
+        given = await manager.assign_task("crew", agent_id="a0")
+        assert given is not None
+        assert given["data"] == {"n": [1]}
+        given["data"]["n"].append(3)
+        assert (await manager.get_queue_status("crew")).in_progress[0]["data"] == {"n": [1]}
+
+
+@in_a_loop
+async def test_what_is_not_possible(agent_store: AgentStore) -> None:
+    """Completing twice, unassigned, or somebody else's; a second task for a busy agent; a task for a second agent."""
+    async with OrchestrationStateManager(agent_store()) as manager:
+        await manager.create_team(team(3))
+        for id in ("t1", "t2", "t3"):
+            await manager.enqueue_task("crew", {"id": id})
+        with pytest.raises(IllegalTransition, match="complete"):
+            await manager.complete_task("crew", "t1")
+        await manager.assign_task("crew", "t1", "a0")
+        head = manager.state.head
+        with pytest.raises(IllegalTransition, match="assign"):
+            await manager.assign_task("crew", "t1", "a1")
+        for task_id in ("t2", None):
+            with pytest.raises(IllegalTransition, match="working at 't1'"):
+                await manager.assign_task("crew", task_id, "a0")
+        for end in (manager.complete_task, manager.fail_task):
+            with pytest.raises(IllegalTransition, match="'t1' by 'a0'"):
+                await end("crew", "t1", agent_id="a1")
+        assert await manager.history("tasks/crew/t1", limit=1) == [head]
+        await manager.complete_task("crew", "t1", agent_id="a0")
+        for end in (manager.complete_task, manager.fail_task):
+            with pytest.raises(IllegalTransition):
+                await end("crew", "t1")
+        await manager.update_agent_status("crew", "a0", "blocked")
+        with pytest.raises(IllegalTransition, match="blocked"):
+            await manager.assign_task("crew", "t2", "a0")
+        assert (await ids(manager), await ids(manager, "completed")) == (["t2", "t3"], ["t1"])
+
+
+@in_a_loop
+async def test_a_free_agent_is_found() -> None:
+    """Without an agent's name any that is free gets the task; None if none is, or if there is no task."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(2))
+        assert await manager.assign_task("crew") is None
+        for id in ("t1", "t2", "t3"):
+            await manager.enqueue_task("crew", {"id": id})
+        given = [await manager.assign_task("crew") for _ in range(3)]
+        assert [task and (task["id"], task["assigned_to"]) for task in given] == [
+            ("t1", "a0"),
+            ("t2", "a1"),
+            None,
+        ]
+
+
+@in_a_loop
+async def test_a_failed_task(agent_store: AgentStore) -> None:
+    """It is kept with its error, or goes back to the place that it had; the agent is free again."""
+    async with OrchestrationStateManager(agent_store()) as manager:
+        await manager.create_team(team(1))
+        for id in ("t1", "t2"):
+            await manager.enqueue_task("crew", {"id": id})
+        await manager.assign_task("crew")
+        again = await manager.fail_task("crew", "t1", "timeout", requeue=True)
+        assert (again["status"], again["error"], "assigned_to" in again) == ("pending", "timeout", False)
+        assert await ids(manager) == ["t1", "t2"]
+        await manager.assign_task("crew")
+        failed = await manager.fail_task("crew", "t1", error="no use")
+        assert (failed["status"], failed["error"], failed["assigned_to"]) == ("failed", "no use", "a0")
+        assert (await ids(manager, "failed"), await ids(manager)) == (["t1"], ["t2"])
+        assert [agent.agent_id for agent in await manager.get_available_agents("crew")] == ["a0"]
+
+
+@in_a_loop
+async def test_what_assigning_costs_does_not_follow_how_many_there_are() -> None:
+    """The same calls of the store beside 3,000 tasks as beside 30, and a few nodes of the tree."""
+    calls = []
+    for many in (30, 3000):
+        store = Faulty(Memory())
+        async with OrchestrationStateManager(store) as manager:
+            queue = TaskQueueState(pending=[{"id": f"t{n:05}"} for n in range(many)])
+            await manager.create_team(team(10, task_queue=queue))
+            size, made = sum(len(value) for _, value in store.store.items()), len(store.calls)
+            for n in range(10):
+                task = await manager.assign_task("crew", agent_id=f"a{n}")
+                assert task is not None
+                assert task["id"] == f"t{n:05}"
+            calls.append(len(store.calls) - made)
+            assert (sum(len(value) for _, value in store.store.items()) - size) / 10 < 12_000
+    assert calls[0] == calls[1]
+
+
+@in_a_loop
+async def test_what_the_log_says() -> None:
+    """Each commit says which team, and what became of whom."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(1))
+        await manager.enqueue_task("crew", {"id": "t1"})
+        await manager.enqueue_task("crew", {"id": "t2"})
+        await manager.assign_task("crew", "t2", "a0")
+        await manager.fail_task("crew", "t2", requeue=True)
+        await manager.assign_task("crew", agent_id="a0")
+        await manager.complete_task("crew", "t1")
+        await manager.update_agent_status("crew", "a0", "waiting")
+        await manager.remove_agent("crew", "a0")
+        await manager.delete_team("crew")
+        messages = [commit.message async for commit in manager.state.log()]
+        assert messages[::-1] == [
+            "team crew: created",
+            "team crew: task t1 enqueued",
+            "team crew: task t2 enqueued",
+            "team crew: task t2 to a0",
+            "team crew: task t2 failed, back in the queue",
+            "team crew: next task to a0",
+            "team crew: task t1 completed",
+            "team crew: agent a0 is waiting",
+            "team crew: agent a0 left",
+            "team crew: deleted",
+        ]
+
+
+@in_a_loop
+async def test_a_store_that_is_down() -> None:
+    """Every call says so: a queue that cannot be read is not an empty one."""
+    store = Faulty(Memory())
+    async with OrchestrationStateManager(store) as manager:
+        await manager.create_team(team())
+        for call in (manager.get_team, manager.assign_task, manager.get_queue_status, manager.list_teams):
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await (call() if call == manager.list_teams else call("crew"))
+
+
+@in_a_loop
+async def test_records_that_are_damaged() -> None:
+    """They raise, naming the field."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(1))
+        await manager.state.update({"teams/agents/crew/a0": {"agent_id": "a0", "capabilities": 5}})
+        await manager.state.commit()
+        with pytest.raises(InvalidRecord, match="capabilities"):
+            await manager.get_available_agents("crew")
+
+
+@in_a_loop
+async def test_eighty_at_once(agent_store: AgentStore) -> None:
+    """Of 80 tasks that are enqueued at once, by two managers, 80 are there, and 80 pulls give each to somebody."""
+    async with (
+        OrchestrationStateManager(agent_store()) as one,
+        OrchestrationStateManager(agent_store()) as two,
+    ):
+        await one.create_team(team(80))
+        both = [(one, two)[n % 2] for n in range(80)]
+        made = await asyncio.gather(
+            *(manager.enqueue_task("crew", {"n": n}) for n, manager in enumerate(both))
+        )
+        assert sorted(await ids(one)) == sorted(made)
+        given = await asyncio.gather(
+            *(manager.assign_task("crew", agent_id=f"a{n}") for n, manager in enumerate(both))
+        )
+        assert sorted(task["n"] for task in given if task is not None) == list(range(80))
+
+
+# Many processes
+
+PULL = """
+import asyncio, sys
+from vstate.managers import OrchestrationStateManager
+
+async def main(store, me, enqueued):
+    async with OrchestrationStateManager(store) as manager:
+        for n in range(int(enqueued)):
+            await manager.enqueue_task("crew", {"id": f"{me}-{n}"})
+        while (task := await manager.assign_task("crew", agent_id=f"a{me}")) is not None:
+            print(task["id"])
+            await manager.complete_task("crew", task["id"], me, agent_id=f"a{me}")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def pull(run_python: Callable[..., str], url: str, *, tasks: int, own: int) -> None:
+    """Have 8 processes enqueue some tasks each, and pull these and those that are there: each runs exactly once."""
+
+    async def prepare() -> None:
+        async with OrchestrationStateManager(url) as manager:
+            queue = TaskQueueState(pending=[{"id": f"t{n}", "priority": n % 3} for n in range(tasks)])
+            await manager.create_team(team(PROCESSES, task_queue=queue))
+
+    async def left() -> TaskQueueState:
+        async with OrchestrationStateManager(url) as manager:
+            assert len(await manager.get_available_agents("crew")) == PROCESSES
+            return await manager.get_queue_status("crew")
+
+    asyncio.run(prepare())
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        printed = list(threads.map(lambda me: run_python(PULL, url, me, own).split(), range(PROCESSES)))
+    ran = Counter(id for ids in printed for id in ids)
+    all_of_them = {f"t{n}" for n in range(tasks)} | {
+        f"{me}-{n}" for me in range(PROCESSES) for n in range(own)
+    }
+    assert ran == dict.fromkeys(all_of_them, 1)
+    queue = asyncio.run(left())
+    assert (queue.pending, queue.in_progress, queue.failed) == ([], [], [])
+    assert {task["id"]: task["result"] for task in queue.completed} == {
+        id: str(me) for me, ids in enumerate(printed) for id in ids
+    }
+
+
+def test_eight_processes_run_a_thousand_tasks_once(run_python: Callable[..., str], tmp_path: Path) -> None:
+    """And none of the 80 that they enqueue meanwhile is lost."""
+    pull(run_python, f"{tmp_path / 'store'}", tasks=920, own=10)
+
+
+@pytest.mark.parametrize("shared_store", ["redis", "postgres"], indirect=True)
+def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_store: AgentStore) -> None:
+    """As on Disk, with fewer tasks."""
+    assert shared_store.url is not None
+    pull(run_python, shared_store.url, tasks=24, own=5)

@@ -1,0 +1,592 @@
+"""ToolStateManager: executions, the cache, retries, and statistics that are exact whoever counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from clock import standing_still
+from conftest import RunPython
+from loops import in_a_loop
+
+from vstate import CorruptObject, Disk, IllegalTransition, InvalidInput, KeyNotFound, Memory, StoreUnavailable
+from vstate.errors import InvalidRecord
+from vstate.managers import (
+    FileBackend,
+    RetryState,
+    ToolCacheEntry,
+    ToolExecution,
+    ToolExecutionStatus,
+    ToolStateManager,
+    parameters_hash,
+)
+from vstate.testing import Faulty
+
+
+def execution(id: str, tool: str = "search", **fields: Any) -> ToolExecution:
+    return ToolExecution(execution_id=id, tool_name=tool, **fields)
+
+
+@in_a_loop
+async def test_the_documented_calls(agent_store: AgentStore) -> None:
+    """What the documentation of agenticaiframework types, on every store, seen by another manager."""
+    manager = ToolStateManager(persistence=agent_store(), cache_results=True, cache_ttl=3600)
+    other = ToolStateManager(persistence=agent_store())
+    began = datetime.now()
+    await manager.start_execution(
+        ToolExecution(
+            execution_id="exec_001",
+            tool_name="web_search",
+            status=ToolExecutionStatus.RUNNING,
+            started_at=began,
+            parameters={"query": "AI news"},
+        )
+    )
+    running = await other.get_execution("exec_001")
+    assert running is not None
+    assert (running.status, running.started_at) == (ToolExecutionStatus.RUNNING, began)
+    await manager.complete_execution(execution_id="exec_001", result={"results": [1]}, duration_ms=1500)
+    (done,) = await other.get_execution_history(tool_name="web_search", limit=100)
+    assert (done.status, done.result, done.duration_ms) == ("completed", {"results": [1]}, 1500)
+    assert done.parameters == {"query": "AI news"}
+
+    await manager.cache_result(
+        ToolCacheEntry(
+            tool_name="web_search", parameters_hash="abc123", result=[2], created_at=datetime.now(), ttl=3600
+        )
+    )
+    cached = await other.get_cached_result("web_search", parameters_hash="abc123")
+    assert cached is not None
+    assert cached.result == [2]
+    assert not await other.get_cached_result(tool_name="web_search", parameters={"query": "AI news"})
+
+    await manager.start_execution(execution("exec_002", "web_search"))
+    due = datetime.now()
+    await manager.update_retry_state(
+        RetryState(
+            execution_id="exec_002",
+            attempts=2,
+            max_attempts=5,
+            last_error="timeout",
+            next_retry_at=due,
+            backoff_factor=2.0,
+        )
+    )
+    (retry,) = await other.get_pending_retries()
+    assert retry.next_retry_at == due
+    assert retry.next_retry_at <= datetime.now()
+
+    stats = await other.get_tool_stats("web_search")
+    assert (stats.total_executions, stats.success_rate, stats.error_rate) == (1, 1.0, 0.0)
+    assert (stats.avg_duration_ms, f"{stats.cache_hit_rate:.2%}") == (1500, "50.00%")
+    await other.fail_execution("exec_002", "timeout")
+    assert (await manager.get_tool_stats("web_search")).error_rate == 0.5
+    assert await other.invalidate_cache("web_search") == 1
+    assert await manager.get_cached_result("web_search", parameters_hash="abc123") is None
+    await manager.close()
+    await other.close()
+
+
+@in_a_loop
+async def test_an_execution_ends_once(local_store: AgentStore) -> None:
+    """Completing twice, failing what is complete and starting what runs raise, and nothing is counted twice."""
+    async with ToolStateManager(local_store()) as manager:
+        await manager.start_execution(execution("a"))
+        with pytest.raises(IllegalTransition, match="'start' is not possible in the status 'running'"):
+            await manager.start_execution(execution("a"))
+        await manager.complete_execution("a", result=1)
+        for again in (manager.complete_execution("a", result=2), manager.fail_execution("a", "late")):
+            with pytest.raises(IllegalTransition, match="'completed'"):
+                await again
+        with pytest.raises(IllegalTransition):
+            await manager.start_execution(execution("a"))
+        with pytest.raises(IllegalTransition):
+            await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
+        with pytest.raises(KeyNotFound):
+            await manager.complete_execution("nobody's")
+        kept = await manager.get_execution("a")
+        assert kept is not None
+        assert (kept.result, kept.error) == (1, None)
+        assert await manager.get_pending_retries() == []
+        assert (await manager.get_tool_stats("search")).total_executions == 1
+
+
+@in_a_loop
+async def test_statistics(local_store: AgentStore) -> None:
+    """Rates and the average follow from what was counted; 0 ms counts, no duration does not, no data is 0."""
+    async with ToolStateManager(local_store()) as manager:
+        nothing = await manager.get_tool_stats("search")
+        assert f"{nothing.success_rate:.2%} {nothing.cache_hit_rate:.2%}" == "0.00% 0.00%"
+        assert (nothing.total_executions, nothing.avg_duration_ms) == (0, 0)
+        for id, duration in (("a", 100), ("b", 0), ("c", None)):
+            await manager.start_execution(execution(id))
+            await manager.complete_execution(id, duration_ms=duration)
+        await manager.start_execution(execution("d"))
+        failed = await manager.fail_execution("d", TimeoutError("too slow"))
+        assert (failed.status, failed.error) == (ToolExecutionStatus.FAILED, "too slow")
+        await manager.start_execution(execution("e", "search:x"))
+        await manager.fail_execution("e", KeyError(), duration_ms=8)
+        stats = await manager.get_tool_stats("search")
+        assert (stats.total_executions, stats.success_rate, stats.error_rate) == (4, 0.75, 0.25)
+        assert stats.avg_duration_ms == 50
+        assert (await manager.get_tool_stats("search:x")).error_rate == 1
+
+
+@in_a_loop
+async def test_an_execution_writes_what_it_changes(local_store: AgentStore) -> None:
+    """Its record, its place in the history, and one of sixteen counts: as much at the last as at the first."""
+    async with ToolStateManager(local_store()) as manager:
+        await manager.get_cached_result("search", {})
+        for number in range(50):
+            await manager.start_execution(execution(f"e{number}"))
+            start = await manager.state.diff("HEAD~1", "HEAD")
+            await manager.complete_execution(f"e{number}", duration_ms=1)
+            complete = await manager.state.diff("HEAD~1", "HEAD")
+            parts = [sorted(key.split("/")[1] for key in diff) for diff in (start, complete)]
+            assert parts == [["executions", "history"], ["executions", "stats"]]
+        assert await manager.read(lambda tools: tools.count_keys("stats/")) == 1
+        for _ in range(40):
+            other = ToolStateManager(manager.state.sync.store)
+            await other.get_cached_result("search", {})
+        assert 1 < await manager.read(lambda tools: tools.count_keys("stats/")) <= 16
+        assert (await manager.get_tool_stats("search")).total_executions == 50
+
+
+COUNTING = """
+import asyncio, sys
+from vstate.managers import ToolCacheEntry, ToolExecution, ToolStateManager
+
+url, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+async def main():
+    async with ToolStateManager(url) as manager:
+        await manager.cache_result(ToolCacheEntry(tool_name="t", parameters={"by": me}, result=None))
+        for n in range(count):
+            id = f"{me}-{n}"
+            await manager.start_execution(ToolExecution(execution_id=id, tool_name="t"))
+            if n % 4:
+                await manager.complete_execution(id, duration_ms=n)
+            else:
+                await manager.fail_execution(id, "no", duration_ms=n)
+            assert bool(await manager.get_cached_result("t", {"by": me if n % 2 else "nobody"})) == bool(n % 2)
+
+asyncio.run(main())
+"""
+
+
+def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: RunPython) -> None:
+    """Eight processes that start, complete, fail and look results up at once lose no count."""
+    count = 12 if shared_store.kind == "disk" else 4
+    failures: list[BaseException] = []
+
+    def work(me: int) -> None:
+        try:
+            run_python(COUNTING, shared_store.url, me, count)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(me,)) for me in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+    async def look() -> None:
+        async with ToolStateManager(shared_store()) as manager:
+            stats = await manager.get_tool_stats("t")
+            assert stats.total_executions == 8 * count
+            assert stats.error_rate == 0.25
+            assert stats.avg_duration_ms == (count - 1) / 2
+            assert stats.cache_hit_rate == 0.5
+            history = await manager.get_execution_history("t", limit=None)
+            assert len({each.execution_id for each in history}) == 8 * count
+
+    asyncio.run(look())
+
+
+@in_a_loop
+async def test_statistics_of_tasks(local_store: AgentStore) -> None:
+    """Fifty tasks on one manager, and as many on another, count as exactly."""
+    managers = [ToolStateManager(store) for store in [local_store()] * 2]
+
+    async def work(n: int) -> None:
+        manager = managers[n % 2]
+        await manager.start_execution(execution(str(n)))
+        await manager.complete_execution(str(n), duration_ms=n)
+
+    await asyncio.gather(*map(work, range(100)))
+    for manager in managers:
+        stats = await manager.get_tool_stats("search")
+        assert (stats.total_executions, stats.avg_duration_ms) == (100, 49.5)
+        await manager.close()
+
+
+@in_a_loop
+async def test_errors_of_any_text(local_store: AgentStore) -> None:
+    """What is kept is the whole error, and the log has the beginning of it."""
+    async with ToolStateManager(local_store()) as manager:
+        error = OSError("no such file: \udcff\n" + "x" * 10_000)
+        await manager.start_execution(execution("a"))
+        failed = await manager.fail_execution("a", error)
+        kept = await manager.get_execution("a")
+        assert kept is not None
+        assert failed.error == kept.error == str(error)
+        assert manager.state.head is not None
+        assert manager.state.head.message == "execution a: failed: no such file: ?"
+        with pytest.raises(IllegalTransition):
+            await manager.fail_execution("a", "again")
+
+
+@in_a_loop
+async def test_history(local_store: AgentStore) -> None:
+    """The one that began last comes first, of that tool only; the limit is kept, and what is naive stays so."""
+    async with ToolStateManager(local_store()) as manager:
+        for n in (8, 12, 3):
+            await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
+        aware = datetime(2026, 1, 3, tzinfo=UTC)
+        await manager.start_execution(execution("aware", started_at=aware))
+        await manager.start_execution(execution("old", started_at=datetime(1960, 1, 1)))
+        await manager.start_execution(execution("other", "search:x"))
+        history = await manager.get_execution_history("search")
+        assert [each.execution_id for each in history] == ["aware", "e12", "e8", "e3", "old"]
+        assert (history[0].started_at, history[1].started_at) == (aware, datetime(2026, 1, 1, 12))
+        assert [each.execution_id for each in await manager.get_execution_history("search", 2)] == [
+            "aware",
+            "e12",
+        ]
+        assert await manager.get_execution_history("search", 0) == []
+        assert await manager.get_execution_history("sear") == []
+
+
+@in_a_loop
+async def test_history_reads_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last three of 300 executions cost three reads of records, not 300."""
+    async with ToolStateManager(store := Memory()) as manager:
+        await manager.change(
+            lambda tools: [
+                _put(tools, execution(f"e{n:03}", started_at=datetime(2026, 1, 1) + timedelta(n)))
+                for n in range(300)
+            ],
+            "many",
+        )
+    async with ToolStateManager(store) as manager:
+        read: list[str] = []
+        state = manager.state.sync
+        load = type(state).__getitem__
+
+        def noted(self: Any, key: str) -> Any:
+            read.append(key)
+            return load(self, key)
+
+        monkeypatch.setattr(type(state), "__getitem__", noted)
+        found = await manager.get_execution_history("search", limit=3)
+        assert [each.execution_id for each in found] == ["e299", "e298", "e297"]
+        assert read == [f"tools/executions/{each.execution_id}" for each in found]
+
+
+def _put(tools: Any, one: ToolExecution) -> None:
+    from vstate.managers import tools as module
+
+    module._executions(tools).put(one)
+    tools[module._place(one)] = None
+
+
+# The cache
+
+
+@in_a_loop
+async def test_parameters_are_matched_by_content(local_store: AgentStore) -> None:
+    """Any order of keys finds the entry, at any depth, and a tuple for a list; other content does not."""
+    async with ToolStateManager(local_store()) as manager:
+        given = {"q": "x", "options": {"b": [1, 2], "a": None}}
+        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters=given, result="found"))
+        same = {"options": {"a": None, "b": (1, 2)}, "q": "x"}
+        found = await manager.get_cached_result("s", same)
+        assert found is not None
+        assert (found.result, found.parameters_hash) == ("found", parameters_hash(same))
+        for other in ({**given, "q": "y"}, {"q": "x"}, {}, {**given, "options": {"b": [1.0, 2], "a": None}}):
+            assert await manager.get_cached_result("s", other) is None
+        assert await manager.get_cached_result("s:x", given) is None
+
+
+def test_hashes_differ() -> None:
+    """1, True, 1.0, "1" and b"1" are different, and so are None and an absent key, and one item and a list of it."""
+    different = [
+        {"n": 1},
+        {"n": True},
+        {"n": 1.0},
+        {"n": "1"},
+        {"n": b"1"},
+        {"n": None},
+        {},
+        {"n": [1]},
+        {"n": {}},
+    ]
+    assert len({parameters_hash(each) for each in different}) == len(different)
+    assert parameters_hash({"a": 1, "b": 2}) == parameters_hash({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "place"),
+    [
+        ({"a": {"b": [object()]}}, r"parameters\['a'\]\['b'\]\[0\] is a builtins.object"),
+        ({"a": {1: 2}}, r"parameters\['a'\] has the key 1"),
+        ({"a": 2**64}, "more than 64 bits"),
+        ({"a": {1, 2}}, "builtins.set"),
+        (["a"], "not a list"),
+    ],
+)
+def test_parameters_that_are_not_plain(parameters: Any, place: str) -> None:
+    """They raise, naming the place, instead of being hashed by what they print as."""
+    with pytest.raises(InvalidInput, match=place):
+        parameters_hash(parameters)
+
+
+@in_a_loop
+async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
+    """None that was cached is an entry; what was not cached is None."""
+    async with ToolStateManager(local_store()) as manager:
+        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=None))
+        found = await manager.get_cached_result("s", {})
+        assert found
+        assert found.result is None
+        assert await manager.get_cached_result("s", {"q": 1}) is None
+
+
+@in_a_loop
+async def test_results_grow_old(local_store: AgentStore) -> None:
+    """A result is given for its own ttl, else for the manager's, counted from when it was made; 0 is not at all."""
+    with standing_still() as time:
+        async with ToolStateManager(local_store(), cache_ttl=100) as manager:
+            now = datetime.now(UTC)
+
+            async def keep(name: str, **fields: Any) -> None:
+                await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={"name": name}, **fields))
+
+            async def found() -> list[str]:
+                names = ("own", "manager's", "old", "older", "none")
+                given = [(name, await manager.get_cached_result("s", {"name": name})) for name in names]
+                return [name for name, entry in given if entry is not None]
+
+            await keep("own", ttl=50, created_at=now)
+            await keep("manager's", created_at=now)
+            await keep("old", created_at=now - timedelta(seconds=80))
+            await keep("older", created_at=datetime.now() - timedelta(seconds=101))
+            await keep("none", ttl=0)
+            assert await found() == ["own", "manager's", "old"]
+            time.pass_(30)
+            assert await found() == ["own", "manager's"]
+            time.pass_(30)
+            assert await found() == ["manager's"]
+            await keep("own", ttl=50)
+            assert await found() == ["own", "manager's"]
+            await keep("own", ttl=0)
+            assert await found() == ["manager's"]
+            time.pass_(1000)
+            assert await found() == []
+            assert await manager.invalidate_cache("s") == 0
+
+
+@in_a_loop
+async def test_without_ttl(local_store: AgentStore) -> None:
+    """`cache_ttl=None` keeps results for ever."""
+    with standing_still() as time:
+        async with ToolStateManager(local_store(), cache_ttl=None) as manager:
+            await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=1))
+            time.pass_(10**9)
+            assert await manager.get_cached_result("s", {})
+
+
+@in_a_loop
+async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
+    """It is kept as it is, also beside `parameters`; an entry without either is refused."""
+    async with ToolStateManager(local_store()) as manager:
+        both = ToolCacheEntry(tool_name="s", parameters_hash="mine", parameters={"q": 1}, result=2)
+        assert both.parameters_hash == "mine"
+        await manager.cache_result(both)
+        assert await manager.get_cached_result("s", parameters_hash="mine")
+        assert await manager.get_cached_result("s", {"q": 1}) is None
+        with pytest.raises(InvalidInput, match="parameters_hash"):
+            await manager.cache_result(ToolCacheEntry(tool_name="s"))
+
+
+@in_a_loop
+async def test_invalidating(local_store: AgentStore) -> None:
+    """Exactly the tool, and exactly the parameters, that were named: {} is not all, and "s" is not "s:x"."""
+    async with ToolStateManager(local_store()) as manager:
+        for tool in ("s", "s:x", "s/x", "sx"):
+            for parameters in ({}, {"q": 1}, {"q": 2}):
+                await manager.cache_result(ToolCacheEntry(tool_name=tool, parameters=parameters))
+        assert await manager.invalidate_cache("s", {}) == 1
+        assert await manager.invalidate_cache("s", {}) == 0
+        assert await manager.get_cached_result("s", {}) is None
+        assert await manager.get_cached_result("s", {"q": 1}) is not None
+        assert await manager.invalidate_cache("s") == 2
+        for tool in ("s:x", "s/x", "sx"):
+            assert await manager.invalidate_cache(tool) == 3
+
+
+@in_a_loop
+async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
+    """`cache_results=False` keeps nothing, gives nothing and counts nothing."""
+    store = local_store()
+    async with ToolStateManager(store, cache_results=False) as manager:
+        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}))
+        assert await manager.get_cached_result("s", {}) is None
+    async with ToolStateManager(store) as manager:
+        assert await manager.get_cached_result("s", {}) is None
+        assert (await manager.get_tool_stats("s")).cache_hit_rate == 0
+
+
+# Retries
+
+
+@in_a_loop
+async def test_retries(local_store: AgentStore) -> None:
+    """Pending is what waits: the one that is due first at the beginning, until it runs again or has no attempt left."""
+    async with ToolStateManager(local_store()) as manager:
+        naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
+        await manager.start_execution(execution("a"))
+        await manager.fail_execution("a", "no")
+        await manager.update_retry_state(RetryState(execution_id="a", attempts=1, next_retry_at=naive))
+        await manager.update_retry_state(RetryState(execution_id="b", attempts=2, next_retry_at=aware))
+        await manager.update_retry_state(RetryState(execution_id="c", attempts=3, max_attempts=3))
+        pending = await manager.get_pending_retries()
+        assert [(retry.execution_id, retry.next_retry_at) for retry in pending] == [
+            ("b", aware),
+            ("a", naive),
+        ]
+        failed = await manager.get_execution("a")
+        assert failed is not None
+        assert failed.status is ToolExecutionStatus.RETRYING
+
+        await manager.start_execution(execution("a", attempt=2))
+        assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
+        assert [each.attempt for each in await manager.get_execution_history("search")] == [2]  # type: ignore[attr-defined]
+        await manager.complete_execution("a", result="at last")
+        assert [retry.execution_id for retry in await manager.get_pending_retries()] == ["b"]
+        stats = await manager.get_tool_stats("search")
+        assert (stats.total_executions, stats.success_rate) == (2, 0.5)
+
+
+@in_a_loop
+async def test_a_retry_that_is_completed_without_another_start(local_store: AgentStore) -> None:
+    """As documented there: the state of a retry is noted while it runs, and then it is completed."""
+    async with ToolStateManager(local_store()) as manager:
+        await manager.start_execution(execution("a"))
+        await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
+        assert len(await manager.get_pending_retries()) == 1
+        await manager.complete_execution("a", result=1)
+        assert await manager.get_pending_retries() == []
+
+
+# What the layers below give
+
+
+@in_a_loop
+async def test_copies(local_store: AgentStore) -> None:
+    """What goes in and what comes out is nobody else's."""
+    async with ToolStateManager(local_store()) as manager:
+        parameters = {"tags": ["a"]}
+        given = execution("a", parameters=parameters)
+        started = await manager.start_execution(given)
+        parameters["tags"].append("b")
+        started.parameters["tags"].append("c")
+        result = [1]
+        (await manager.complete_execution("a", result=result)).result.append(2)
+        result.append(3)
+        kept = await manager.get_execution("a")
+        assert kept is not None
+        assert (kept.parameters, kept.result) == ({"tags": ["a"]}, [1])
+        assert (await manager.state.status()).added == []
+
+
+@in_a_loop
+async def test_a_store_that_is_down(tmp_path: Any) -> None:
+    """It raises: an execution that is stored nowhere does not look as if it were, and no miss is made up."""
+    faulty = Faulty(Disk(tmp_path))
+    async with ToolStateManager(faulty) as manager:
+        await manager.start_execution(execution("a"))
+        for call in (
+            lambda: manager.start_execution(execution("b")),
+            lambda: manager.get_execution("a"),
+            lambda: manager.get_cached_result("s", {}),
+            lambda: manager.get_tool_stats("s"),
+        ):
+            faulty.fail_at = len(faulty.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await call()
+        assert await manager.get_execution("b") is None
+
+
+@in_a_loop
+async def test_damage(tmp_path: Any) -> None:
+    """What is stored and cannot be read raises: it is not taken for an execution or a result that is not there."""
+    store = Memory()
+    async with ToolStateManager(store) as manager:
+        await manager.start_execution(execution("a"))
+        await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=1))
+    for key in list(store.keys("o/")):
+        store.set(key, b"\0damage")
+    for call in (
+        lambda manager: manager.get_execution("a"),
+        lambda manager: manager.get_cached_result("s", {}),
+        lambda manager: manager.complete_execution("a"),
+    ):
+        with pytest.raises(CorruptObject):
+            async with ToolStateManager(store) as manager:
+                await call(manager)
+    async with ToolStateManager() as manager:
+        await manager.state.update(lambda state: state.__setitem__("tools/executions/a", {"tool_name": 5}))
+        with pytest.raises(InvalidRecord, match="execution_id"):
+            await manager.get_execution("a")
+
+
+@in_a_loop
+async def test_names_do_not_meet(tmp_path: Any) -> None:
+    """Tools and executions of any name are their own, over files that people can read too."""
+    names = ["a/b", "a:b", "a_b", "a__b", "a", "a%2fb", "", "../a", "A", "ä\n"]
+    store = FileBackend(tmp_path / "state")
+    async with ToolStateManager(store) as manager:
+        for number, name in enumerate(names):
+            await manager.start_execution(execution(name, name, number=number))
+            await manager.update_retry_state(RetryState(execution_id=name, attempts=1))
+    async with ToolStateManager(store) as manager:
+        assert {retry.execution_id for retry in await manager.get_pending_retries()} == set(names)
+        for number, name in enumerate(names):
+            await manager.complete_execution(name, duration_ms=number)
+            (found,) = await manager.get_execution_history(name)
+            assert (found.execution_id, found.number) == (name, number)  # type: ignore[attr-defined]
+            stats = await manager.get_tool_stats(name)
+            assert (stats.total_executions, stats.avg_duration_ms) == (1, number)
+    store.close()
+
+
+def test_statuses() -> None:
+    """The members that the documentation and the package of agenticaiframework have."""
+    names = "PENDING RUNNING COMPLETED FAILED TIMEOUT RETRYING CANCELLED"
+    assert [status.name for status in ToolExecutionStatus] == names.split()
+    assert all(status.value == status.name.lower() for status in ToolExecutionStatus)
+
+
+@in_a_loop
+async def test_the_log_reads_well() -> None:
+    """Each change is one commit, with what it was about."""
+    async with ToolStateManager() as manager:
+        await manager.start_execution(execution("e1"))
+        await manager.fail_execution("e1", "no")
+        await manager.update_retry_state(RetryState(execution_id="e1", attempts=1))
+        await manager.cache_result(ToolCacheEntry(tool_name="search", parameters={}))
+        messages = [commit.message async for commit in manager.state.log()]
+        assert messages == [
+            "cache of search: a result kept",
+            "execution e1: to be retried after attempt 1",
+            "execution e1: failed: no",
+            "execution e1: started search",
+        ]
+        assert len(await manager.history("executions/e1")) == 3

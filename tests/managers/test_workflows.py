@@ -1,0 +1,609 @@
+"""WorkflowStateManager: statuses, steps, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from click.testing import CliRunner
+from loops import in_a_loop
+from vstate_cli.app import cli
+
+from vstate import (
+    AlreadyExists,
+    IllegalTransition,
+    InvalidInput,
+    InvalidRecord,
+    KeyNotFound,
+    StoreUnavailable,
+)
+from vstate.kv import Memory
+from vstate.managers import (
+    StepState,
+    ToolExecutionStatus,
+    WorkflowCheckpoint,
+    WorkflowState,
+    WorkflowStateManager,
+    WorkflowStatus,
+)
+from vstate.testing import Faulty
+
+OPEN = ("pending", "running", "waiting", "paused")
+
+LEGAL = {
+    "start": {"pending": "running"},
+    "pause": dict.fromkeys(("pending", "running", "waiting"), "paused"),
+    "resume": dict.fromkeys(("paused", "waiting"), "running"),
+    "retry": {"failed": "running"},
+    "complete": dict.fromkeys(("running", "waiting", "paused"), "completed"),
+    "fail": dict.fromkeys(OPEN, "failed"),
+    "cancel": dict.fromkeys(OPEN, "cancelled"),
+    "begin": dict.fromkeys(("pending", "running", "waiting"), "running"),
+    "end": {**dict.fromkeys(("pending", "running", "waiting"), "running"), "paused": "paused"},
+    "break": dict.fromkeys(OPEN, "failed"),
+    "go back": dict.fromkeys((*OPEN, "failed"), "running"),
+}
+
+
+def step(number: int, status: str = "completed", **fields: Any) -> StepState:
+    return StepState(step_number=number, status=status, **fields)
+
+
+async def run(manager: WorkflowStateManager, *numbers: int, id: str = "w") -> WorkflowState:
+    """Have these steps completed."""
+    for number in numbers:
+        workflow = await manager.update_step(id, step(number))
+    return workflow
+
+
+async def checkpoints(manager: WorkflowStateManager, id: str = "w") -> list[str]:
+    return [made.checkpoint_id for made in await manager.list_checkpoints(id)]
+
+
+@in_a_loop
+async def test_the_documented_calls(agent_store: AgentStore) -> None:
+    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
+        workflow = WorkflowState(
+            workflow_id="w", status=WorkflowStatus.PENDING, total_steps=10, current_step=0, context={}
+        )
+        await manager.create(workflow)
+        await manager.update_step(
+            workflow_id="w",
+            step=StepState(
+                step_number=1, name="fetch", status="completed", result={"n": 1}, duration_ms=5400
+            ),
+        )
+        async with WorkflowStateManager(agent_store()) as other:
+            found = await other.get("w")
+            assert found is not None
+            assert (found.current_step, found.total_steps, found.progress) == (1, 10, 10.0)
+            assert await other.get_status("w") is WorkflowStatus.RUNNING
+        await manager.checkpoint(
+            WorkflowCheckpoint(
+                workflow_id="w",
+                checkpoint_id="cp",
+                step=1,
+                state=found,
+                context={"k": "v"},
+                timestamp=datetime.now(),
+            )
+        )
+        [made] = await manager.list_checkpoints("w")
+        assert (made.checkpoint_id, made.state, made.context) == ("cp", found, {"k": "v"})
+        await run(manager, 2, 3)
+        resumed = await manager.resume_from(workflow_id="w", checkpoint_id="cp")
+        assert (resumed.current_step, resumed.context) == (1, {"k": "v"})
+        await manager.pause("w")
+        assert await manager.get_status("w") is WorkflowStatus.PAUSED
+        await manager.resume("w")
+        cancelled = await manager.cancel(workflow_id="w", reason="no longer needed")
+        assert (cancelled.status, cancelled.reason) == (WorkflowStatus.CANCELLED, "no longer needed")
+
+
+# Statuses
+
+
+@pytest.mark.parametrize("event", LEGAL)
+@pytest.mark.parametrize("status", WorkflowStatus)
+@in_a_loop
+async def test_moves(status: WorkflowStatus, event: str) -> None:
+    """Each status allows what it should; anything else raises IllegalTransition, and changes nothing."""
+    async with WorkflowStateManager() as manager:
+        await manager.create(WorkflowState(workflow_id="w", status=status, total_steps=10, error="before"))
+        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="cp"))
+        calls: dict[str, Callable[[], Any]] = {
+            "begin": lambda: manager.update_step("w", step(1, "running")),
+            "end": lambda: manager.update_step("w", step(1)),
+            "break": lambda: manager.update_step("w", step(1, "failed")),
+            "go back": lambda: manager.resume_from("w"),
+        }
+        call = calls.get(event) or (lambda: getattr(manager, event)("w"))
+        head = manager.state.head
+        if status in LEGAL[event]:
+            assert (await call()).status == LEGAL[event][status]
+        else:
+            with pytest.raises(IllegalTransition) as raised:
+                await call()
+            assert raised.value.status == status
+            assert (await manager.get_status("w"), manager.state.head) == (status, head)
+
+
+@in_a_loop
+async def test_the_last_step_completes_and_a_failed_one_fails(agent_store: AgentStore) -> None:
+    """Pending until the first step, running then; its end follows from the steps."""
+    async with WorkflowStateManager(agent_store()) as manager:
+        for id in ("good", "bad", "open"):
+            await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
+        statuses = [(await run(manager, n, id="good")).status for n in (1, 2)]
+        assert statuses == ["running", "completed"]
+        failed = await manager.update_step("bad", step(1, "failed", name="load", error="no such file"))
+        assert (failed.status, failed.error, failed.current_step) == ("failed", "no such file", 0)
+        assert (await run(manager, 1, 2, 3, id="open")).status == "running"
+        assert (await manager.complete("open")).status == "completed"
+        silent = await manager.create(WorkflowState(workflow_id="silent"))
+        assert (silent.error, silent.progress) == (None, 0.0)
+        assert (
+            await manager.update_step("silent", step(3, "failed", name="load"))
+        ).error == "step 3 'load' failed"
+
+
+@in_a_loop
+async def test_a_failed_step_is_done_again() -> None:
+    """`retry` runs the workflow on; the step that failed, and nothing before it, is left to do."""
+    async with WorkflowStateManager() as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
+        await run(manager, 1, 2)
+        await manager.update_step("w", step(3, "failed"))
+        again = await manager.retry("w")
+        assert (again.status, again.error, again.current_step) == ("running", None, 2)
+        assert (await run(manager, 4)).current_step == 2
+        assert (await run(manager, 3)).status == "completed"
+
+
+@in_a_loop
+async def test_a_paused_workflow() -> None:
+    """What was under way may end, also the last step, and nothing begins."""
+    async with WorkflowStateManager() as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=2))
+        await manager.update_step("w", step(1, "running"))
+        await manager.pause("w")
+        with pytest.raises(IllegalTransition, match="begin a step"):
+            await manager.update_step("w", step(2, "running"))
+        assert (await run(manager, 1)).status == "paused"
+        assert (await run(manager, 2)).status == "completed"
+
+
+@in_a_loop
+async def test_of_two_that_contradict_each_other_one_wins(agent_store: AgentStore) -> None:
+    """The status is checked inside of the commit: the other gets IllegalTransition."""
+    async with (
+        WorkflowStateManager(agent_store()) as one,
+        WorkflowStateManager(agent_store()) as two,
+    ):
+        for n in range(5):
+            await one.create(WorkflowState(workflow_id=f"w{n}", status="running"))
+            ends = await asyncio.gather(
+                one.complete(f"w{n}"), two.cancel(f"w{n}", "late"), return_exceptions=True
+            )
+            failures = [end for end in ends if isinstance(end, BaseException)]
+            assert [type(failure) for failure in failures] == [IllegalTransition]
+            [won] = [end for end in ends if isinstance(end, WorkflowState)]
+            assert await one.get_status(f"w{n}") == won.status
+
+
+# Steps
+
+
+@in_a_loop
+async def test_current_step_follows() -> None:
+    """To the last one that is done, but never past one that was begun and is not; steps may be skipped or unknown."""
+    async with WorkflowStateManager() as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=9))
+
+        async def reached(number: int, status: str = "completed") -> int:
+            return (await manager.update_step("w", step(number, status))).current_step
+
+        assert await reached(1, "running") == 0
+        assert await reached(1, ToolExecutionStatus.COMPLETED) == 1
+        assert await reached(2, "skipped") == 2
+        assert await reached(3, "running") == 2
+        assert await reached(4, "running") == 2
+        assert await reached(5) == 2
+        assert await reached(3) == 3
+        assert await reached(4) == 5
+        assert await reached(7) == 7
+        assert await reached(5, "running") == 4
+        assert await reached(5) == 5
+        assert await reached(9) == 9
+        assert await manager.get_status("w") == "running", "6 and 8 are still to come"
+        assert (await reached(6), await reached(8)) == (9, 9)
+        assert await manager.get_status("w") == "completed"
+
+
+@in_a_loop
+async def test_a_workflow_that_began_elsewhere() -> None:
+    """One that is at a later step when it comes here, or is resumed there, completes with the rest."""
+    async with WorkflowStateManager() as manager:
+        for id, at in (("w", 3), ("v", 0)):
+            await manager.create(WorkflowState(workflow_id=id, total_steps=5, current_step=at))
+        await manager.update_step("v", step(2))
+        await manager.checkpoint(WorkflowCheckpoint(workflow_id="v", checkpoint_id="c", step=3))
+        await manager.resume_from("v", "c")
+        for id in ("w", "v"):
+            assert [(await run(manager, n, id=id)).status for n in (4, 5)] == ["running", "completed"]
+
+
+@in_a_loop
+async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
+    """Steps done ahead of others neither complete the workflow, nor does a checkpoint that was made of them."""
+    async with WorkflowStateManager(checkpoint_interval=4) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
+        assert (await run(manager, 1, 2, 4)).status == "running"
+        assert await checkpoints(manager) == ["step-4"]
+        assert (await manager.resume_from("w")).status == "running"
+        assert (await run(manager, 4)).status == "running"
+        assert (await run(manager, 3)).status == "completed"
+
+
+@in_a_loop
+async def test_steps_are_kept(agent_store: AgentStore) -> None:
+    """Each by its number, in order of number, with what was given; numbers begin at 1."""
+    async with WorkflowStateManager(agent_store()) as manager:
+        await manager.create(WorkflowState(workflow_id="w"))
+        for number in (10, 9, 2):
+            await manager.update_step("w", step(number, result={"n": number}, tries=2))
+        assert [found.step_number for found in await manager.list_steps("w")] == [2, 9, 10]
+        found = await manager.get_step("w", 9)
+        assert found is not None
+        assert (found.result, found.model_extra) == ({"n": 9}, {"tries": 2})
+        assert await manager.get_step("w", 3) is None
+        with pytest.raises(ValueError, match="step_number"):
+            step(0)
+
+
+@in_a_loop
+async def test_the_context(agent_store: AgentStore) -> None:
+    """Its keys are merged; what went in and what came out are copies."""
+    async with WorkflowStateManager(agent_store()) as manager:
+        context = {"a": [1]}
+        await manager.create(WorkflowState(workflow_id="w", context=context))
+        context["a"].append(2)
+        found = await manager.get("w")
+        assert found is not None
+        found.context["a"].append(3)
+        assert (await manager.update_context("w", {"b": (2, 3)})).context == {"a": [1], "b": (2, 3)}
+
+
+@in_a_loop
+async def test_workflows_by_status(agent_store: AgentStore) -> None:
+    """All, or those in one, in the order of their ids; ids with slashes never collide, nor do ids that begin alike."""
+    async with WorkflowStateManager(agent_store()) as manager:
+        for id in ("b", "a/b", "a", ""):
+            await manager.create(WorkflowState(workflow_id=id, total_steps=5))
+        with pytest.raises(AlreadyExists):
+            await manager.create(WorkflowState(workflow_id="a"))
+        await run(manager, 1, id="a/b")
+        await run(manager, 1, id="a")
+        assert [w.workflow_id for w in await manager.list_workflows()] == ["", "a", "a/b", "b"]
+        assert [w.workflow_id for w in await manager.list_workflows(WorkflowStatus.RUNNING)] == ["a", "a/b"]
+        assert [w.workflow_id for w in await manager.list_workflows("pending")] == ["", "b"]
+        assert await manager.list_workflows("failed") == []
+        with pytest.raises(ValueError, match="done"):
+            await manager.list_workflows("done")
+
+
+@in_a_loop
+async def test_what_is_not_there() -> None:
+    """None for a workflow that nobody made, or KeyNotFound."""
+    async with WorkflowStateManager() as manager:
+        assert await manager.get("w") is None
+        for call in (
+            manager.get_status("w"),
+            manager.update_step("w", step(1)),
+            manager.get_step("w", 1),
+            manager.list_steps("w"),
+            manager.update_context("w", {}),
+            manager.pause("w"),
+            manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c")),
+            manager.list_checkpoints("w"),
+            manager.resume_from("w", "c"),
+        ):
+            with pytest.raises(KeyNotFound):
+                await call
+        await manager.create(WorkflowState(workflow_id="w"))
+        for id in ("latest", "c"):
+            with pytest.raises(KeyNotFound):
+                await manager.resume_from("w", id)
+        assert await manager.state.contains("workflows/steps/w/000000001") is False
+
+
+# Checkpoints
+
+
+@in_a_loop
+async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
+    """One each time that so many more steps are done, in the same commit, with all that resuming needs."""
+    async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=12, context={"goal": "win"}))
+        await run(manager, *range(1, 5))
+        assert await checkpoints(manager) == []
+        await manager.update_step("w", step(5, "running"))
+        assert await checkpoints(manager) == []
+        head = manager.state.head
+        await run(manager, 5)
+        [made] = await manager.list_checkpoints("w")
+        assert (made.checkpoint_id, made.step, made.context) == ("step-5", 5, {"goal": "win"})
+        assert isinstance(made.state, WorkflowState)
+        assert (made.state.current_step, made.state.status) == (5, "running")
+        assert manager.state.head is not None
+        assert head is not None
+        assert list(map(str, manager.state.head.parents)) == [head.id]
+        await run(manager, *range(6, 13))
+        assert await checkpoints(manager) == ["step-5", "step-10"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"), [(None, []), (1, [f"step-{n}" for n in range(1, 5)]), (3, ["step-3"])]
+)
+@in_a_loop
+async def test_the_interval(interval: int | None, expected: list[str]) -> None:
+    """It is a number of steps; None is never."""
+    async with WorkflowStateManager(checkpoint_interval=interval) as manager:
+        await manager.create(WorkflowState(workflow_id="w"))
+        await run(manager, 1, 2, 3, 4)
+        assert await checkpoints(manager) == expected
+    with pytest.raises(InvalidInput, match="checkpoint_interval"):
+        WorkflowStateManager(checkpoint_interval=0)
+
+
+@in_a_loop
+async def test_the_order_of_checkpoints(agent_store: AgentStore) -> None:
+    """By step, then by time, with or without a zone; never by text, by which step 8 would come after step 12."""
+    async with WorkflowStateManager(agent_store(), checkpoint_interval=None) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=13))
+        now = datetime.now()
+        for id, number, at in (
+            ("b8", 8, now.astimezone(UTC) + timedelta(seconds=2)),
+            ("c8", 8, now),
+            ("c12", 12, now),
+            ("c9", 9, now + timedelta(days=1)),
+            ("d12", 12, now - timedelta(hours=1)),
+        ):
+            await manager.checkpoint(
+                WorkflowCheckpoint(workflow_id="w", checkpoint_id=id, step=number, timestamp=at)
+            )
+        assert await checkpoints(manager) == ["c8", "b8", "c9", "d12", "c12"]
+        assert [made.timestamp for made in await manager.list_checkpoints("w")][:1] == [now]
+        assert (await manager.resume_from("w")).current_step == 12
+
+
+@in_a_loop
+async def test_twelve_of_thirteen_steps() -> None:
+    """The last checkpoint is that of step 12, not of 9."""
+    async with WorkflowStateManager(checkpoint_interval=1) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=13))
+        await run(manager, *range(1, 13))
+        await manager.update_step("w", step(13, "running"))
+        resumed = await manager.resume_from("w", "latest")
+        assert (resumed.current_step, await manager.get_step("w", 13)) == (12, None)
+        assert (await run(manager, 13)).status == "completed"
+
+
+@in_a_loop
+async def test_resuming_from_a_checkpoint(agent_store: AgentStore) -> None:
+    """State, context and step are those of the checkpoint; the steps behind it are to be done again."""
+    async with WorkflowStateManager(agent_store(), checkpoint_interval=2) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=6, context={"n": 0}, owner="me"))
+        await run(manager, 1)
+        await manager.update_context("w", {"n": 1})
+        await run(manager, 2)
+        await manager.update_context("w", {"n": 2})
+        await run(manager, 3, 4)
+        await manager.update_step("w", step(5, "failed"))
+        resumed = await manager.resume_from("w", "step-2")
+        assert (resumed.status, resumed.error, resumed.current_step) == ("running", None, 2)
+        assert (resumed.context, resumed.model_extra) == ({"n": 1}, {"owner": "me"})
+        assert [found.step_number for found in await manager.list_steps("w")] == [1, 2]
+        assert (await run(manager, 3, 4)).current_step == 4
+        assert await checkpoints(manager) == ["step-2", "step-4", "step-4-2"]
+        assert (await run(manager, 6)).current_step == 6, "step 5 is not begun any more"
+        assert (await run(manager, 5)).status == "completed"
+
+
+@in_a_loop
+async def test_a_checkpoint_of_ones_own(agent_store: AgentStore) -> None:
+    """Any dict is a state; what is left out is taken from the workflow; the same id again replaces it."""
+    async with WorkflowStateManager(agent_store()) as manager:
+        await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
+        await run(manager, 1)
+        mine = {"cursor": (3, 4), "seen": {"a"}}
+        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=mine))
+        mine["seen"].clear()
+        [made] = await manager.list_checkpoints("w")
+        assert (made.step, made.state, made.context) == (
+            1,
+            {"cursor": (3, 4), "seen": {"a"}},
+            {"goal": "win"},
+        )
+        await run(manager, 2)
+        resumed = await manager.resume_from("w", "c")
+        assert (resumed.current_step, resumed.context) == (1, {"goal": "win"})
+        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=7))
+        assert [made.step for made in await manager.list_checkpoints("w")] == [7]
+        commits = await manager.history("checkpoints/w/c")
+        assert len(commits) == 2
+
+
+@in_a_loop
+async def test_a_checkpoint_is_a_copy() -> None:
+    """The live workflow goes on, and the checkpoint stays what it was."""
+    async with WorkflowStateManager() as manager:
+        live = await manager.create(WorkflowState(workflow_id="w", context={"n": [1]}))
+        await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=live))
+        live.context["n"].append(99)
+        await manager.update_context("w", {"n": [2]})
+        for _ in range(2):
+            [made] = await manager.list_checkpoints("w")
+            assert isinstance(made.state, WorkflowState)
+            assert (made.state.context, made.context) == ({"n": [1]}, {"n": [1]})
+            made.context["n"].append(5)
+
+
+# Cost, faults, processes
+
+
+@in_a_loop
+async def test_what_a_step_costs_does_not_follow_how_many_there_are() -> None:
+    """The same calls of the store, and a few nodes of the tree, not the 10,000 steps before it."""
+    calls = []
+    for before in (10, 10_000):
+        store = Faulty(Memory())
+        async with WorkflowStateManager(store, checkpoint_interval=None) as manager:
+            await manager.create(WorkflowState(workflow_id="w", total_steps=20_000))
+
+            def fill(part: Any, before: int = before) -> None:
+                for n in range(1, before + 1):
+                    part[f"steps/w/{n:09}"] = step(n).model_dump()
+                part["state/w"]["current_step"] = before
+
+            await manager.change(fill, "many steps")
+            size, made = sum(len(value) for _, value in store.store.items()), len(store.calls)
+            assert (await run(manager, *range(before + 1, before + 21))).current_step == before + 20
+            calls.append(len(store.calls) - made)
+            assert (sum(len(value) for _, value in store.store.items()) - size) / 20 < 12_000
+            assert len(await manager.list_steps("w")) == before + 20
+    assert calls[0] == calls[1]
+
+
+@in_a_loop
+async def test_a_store_that_is_down() -> None:
+    """Every call says so; the workflow is as it was."""
+    store = Faulty(Memory())
+    async with WorkflowStateManager(store) as manager:
+        await manager.create(WorkflowState(workflow_id="w"))
+        await run(manager, 1)
+        for call in (
+            lambda: manager.get("w"),
+            lambda: manager.get_status("w"),
+            lambda: manager.list_workflows(),
+            lambda: manager.list_checkpoints("w"),
+            lambda: manager.update_step("w", step(2)),
+        ):
+            store.fail_at = len(store.calls) + 1
+            with pytest.raises(StoreUnavailable):
+                await call()
+        assert [found.step_number for found in await manager.list_steps("w")] == [1]
+
+
+@in_a_loop
+async def test_records_that_are_damaged() -> None:
+    """They raise, naming the field and never its value."""
+    async with WorkflowStateManager() as manager:
+        await manager.state.set("workflows/state/w", {"workflow_id": "w", "total_steps": "s3cret"})
+        await manager.state.commit()
+        with pytest.raises(InvalidRecord, match="total_steps") as raised:
+            await manager.get("w")
+        assert "s3cret" not in str(raised.value)
+
+
+STEPS = """
+import asyncio, sys
+from vstate.managers import StepState, WorkflowStateManager
+
+async def main(store, me, processes, steps):
+    async with WorkflowStateManager(store, checkpoint_interval=5) as manager:
+        for n in range(int(me), int(steps) + 1, int(processes)):
+            await manager.update_step("w", StepState(step_number=n, status="running"))
+            await manager.update_step("w", StepState(step_number=n, status="completed", result=me))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_processes_share_a_workflow(run_python: Callable[..., str], shared_store: AgentStore) -> None:
+    """Each step that any of them did is there, and the last of them, whichever it is, completes the workflow."""
+    processes, steps = 4, 40
+
+    async def prepare() -> None:
+        async with WorkflowStateManager(shared_store.url or "") as manager:
+            await manager.create(WorkflowState(workflow_id="w", total_steps=steps))
+
+    async def check() -> None:
+        async with WorkflowStateManager(shared_store.url or "") as manager:
+            workflow = await manager.get("w")
+            assert workflow is not None
+            assert (workflow.status, workflow.current_step) == ("completed", steps)
+            found = await manager.list_steps("w")
+            assert {s.step_number: s.result for s in found} == {
+                n: str((n - 1) % processes + 1) for n in range(1, steps + 1)
+            }
+            made = [checkpoint.step for checkpoint in await manager.list_checkpoints("w")]
+            assert made == sorted(made)
+            assert made[-1] == steps
+
+    asyncio.run(prepare())
+    with ThreadPoolExecutor(processes) as threads:
+        list(
+            threads.map(
+                lambda me: run_python(STEPS, shared_store.url, me, processes, steps), range(1, processes + 1)
+            )
+        )
+    asyncio.run(check())
+
+
+# The command
+
+
+def test_the_command_shows_a_workflow_that_was_paused_resumed_and_failed(tmp_path: Path) -> None:
+    """`vstate log` reads as what happened, and `vstate diff` as what became of the workflow."""
+    store = tmp_path / "store"
+
+    async def main() -> None:
+        async with WorkflowStateManager(store, checkpoint_interval=2) as manager:
+            await manager.create(
+                WorkflowState(workflow_id="report", total_steps=4, context={"topic": "ants"})
+            )
+            await manager.update_step("report", step(1, name="fetch", result={"pages": 3}, duration_ms=5400))
+            await manager.pause("report")
+            await manager.resume("report")
+            await manager.update_step("report", step(2, name="read"))
+            await manager.update_step("report", step(3, "running", name="write"))
+            await manager.update_step("report", step(3, "failed", name="write", error="no ink"))
+
+    asyncio.run(main())
+    vstate = CliRunner(env={"VSTATE_STORE": None, "TZ": "UTC"})
+
+    def command(*arguments: str) -> str:
+        result = vstate.invoke(cli, ["-s", str(store), *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert [line.partition(" ")[2] for line in command("log", "--oneline").splitlines()] == [
+        "(HEAD -> main) workflow report: step 3 'write' failed  ~2",
+        "workflow report: step 3 'write' running  +2",
+        "workflow report: step 2 'read' completed  +2 ~1",
+        "workflow report: resumed  ~1",
+        "workflow report: paused  ~1",
+        "workflow report: step 1 'fetch' completed  +1 ~1",
+        "workflow report: created  +1",
+    ]
+    by_workflow = command("log", "--oneline", "--key", "workflows/state/report").splitlines()
+    assert [line.partition(" ")[2] for line in by_workflow][2:4] == [
+        "workflow report: resumed  ~1",
+        "workflow report: paused  ~1",
+    ]
+    assert "~ status: 'running' -> 'paused'" in command("diff", "HEAD~5", "HEAD~4")
+    whole = command("diff", "HEAD~6", "HEAD", "--key", "workflows/state/report")
+    assert [line.strip() for line in whole.splitlines()][1:] == [
+        "~ status: 'pending' -> 'failed'",
+        "~ current_step: 0 -> 2",
+        "~ error: None -> 'no ink'",
+    ]
+    assert "+ workflows/checkpoints/report/step-2" in command("diff", "HEAD~6", "HEAD")

@@ -1,0 +1,95 @@
+"""Gathered: edits that wait for their commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from vstate.errors import VStateError
+from vstate.managers.edits import Edit
+
+Commit = Callable[[Mapping[str, Edit]], Awaitable[object]]
+
+_log = logging.getLogger("vstate")
+
+
+class Gathered:
+    """The edits that are not committed yet, by key, and those that a commit is under way with.
+
+    With an `interval` they are committed as they come, but so many seconds after the last commit at the soonest: by
+    a timer of the event loop, or by the next edit if that loop is gone. The timer alone keeps what it is to call;
+    nothing else here knows how to commit, so a manager that is dropped is gone at once.
+    """
+
+    def __init__(self, interval: float | None) -> None:
+        self._interval = interval
+        self._edits: dict[str, Edit] = {}
+        self._under_way: dict[str, Edit] = {}
+        self._committing = asyncio.Lock()
+        self._next_commit = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._edits or self._under_way)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._under_way.keys() | self._edits.keys())
+
+    def get(self, key: str) -> Edit | None:
+        """All that is to become of a key; None if it is not to change."""
+        earlier, later = self._under_way.get(key), self._edits.get(key)
+        return earlier.then(later) if earlier and later else later or earlier
+
+    async def add(self, key: str, edit: Edit, commit: Commit) -> None:
+        """Gather an edit, and commit all of them if it is time."""
+        before = self._edits.get(key)
+        self._edits[key] = before.then(edit) if before else edit
+        if self._interval is None:
+            return
+        if time.monotonic() >= self._next_commit:
+            await self.flush(commit)
+        else:
+            self._set_timer(commit)
+
+    async def flush(self, commit: Commit) -> bool:
+        """Commit what is gathered; False if nothing is. If that fails, all of it stays gathered."""
+        async with self._committing:
+            if not self._edits:
+                return False
+            self._under_way, self._edits = self._edits, {}
+            try:
+                await commit(self._under_way)
+            except BaseException:
+                self._edits = {key: edit for key in self if (edit := self.get(key))}
+                raise
+            finally:
+                self._under_way = {}
+                self._next_commit = time.monotonic() + (self._interval or 0)
+            return True
+
+    def stop(self) -> None:
+        """Commit nothing by the clock any more."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _set_timer(self, commit: Commit) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._timer_loop is not loop:
+            self._timer_loop = loop
+            self._timer = loop.call_later(self._next_commit - time.monotonic(), self._on_time, commit)
+
+    def _on_time(self, commit: Commit) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._flush_in_time(commit))
+
+    async def _flush_in_time(self, commit: Commit) -> None:
+        try:
+            await self.flush(commit)
+        except VStateError as error:
+            _log.warning("not committed, and still gathered: %s; it is tried again", error)
+            self._set_timer(commit)

@@ -1,0 +1,152 @@
+"""KnowledgeStateManager: how far knowledge bases are indexed, and how fresh their sources are."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from vstate.errors import InvalidInput
+from vstate.managers.knowledge_records import (
+    IndexingProgress,
+    IndexingStatus,
+    KnowledgeBaseState,
+    SourceState,
+)
+from vstate.managers.manager import Manager
+from vstate.patterns.lifecycle import Lifecycle
+from vstate.patterns.records import Records
+from vstate.state.namespace import Namespace
+
+_ENDED = (IndexingStatus.COMPLETED, IndexingStatus.FAILED)
+
+_PAUSED = IndexingStatus.PAUSED
+
+_LIFE = Lifecycle(
+    {
+        **{(status, "pause"): _PAUSED for status in IndexingStatus if status not in (*_ENDED, _PAUSED)},
+        (_PAUSED, "resume"): IndexingStatus.IN_PROGRESS,
+    },
+    initial=IndexingStatus.IDLE,
+)
+
+
+class KnowledgeStateManager(Manager):
+    """Knowledge bases: the progress of their indexing, a record each, and their sources, a record each.
+
+    - The status is what the program says; none is concluded from counts, and zero documents are never complete.
+    - While a knowledge base is paused, its counts go on, and its status stays until `resume`, or its end.
+    - What reads gives None, or nothing, for a knowledge base that nothing is known about; `pause` and `resume` raise
+      KeyNotFound.
+    """
+
+    part = "knowledge"
+
+    async def update_indexing_progress(self, progress: IndexingProgress) -> IndexingProgress:
+        """Keep how far the indexing is, in place of what was known."""
+        id = progress.knowledge_base_id
+
+        def update(part: Namespace) -> IndexingProgress:
+            before, made = _progress(part).get(id), progress.model_copy(update={"updated_at": datetime.now()})
+            if before is not None and before.status is _PAUSED and made.status not in _ENDED:
+                made.status = _PAUSED
+            return _progress(part).put(made)
+
+        done = f"{progress.processed_documents} of {progress.total_documents} documents"
+        failed = f", {progress.failed_documents} failed" if progress.failed_documents else ""
+        return await self.change(update, f"knowledge base {id}: {progress.status}, {done}{failed}")
+
+    async def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
+        """How far the indexing is."""
+        return await self.read(lambda part: _progress(part).get(knowledge_base_id))
+
+    async def pause(self, knowledge_base_id: str) -> IndexingProgress:
+        """Hold the indexing; IllegalTransition if it is paused already, or has ended."""
+        return await self._move(knowledge_base_id, "pause")
+
+    async def resume(self, knowledge_base_id: str) -> IndexingProgress:
+        """Let the indexing go on; IllegalTransition unless it is paused."""
+        return await self._move(knowledge_base_id, "resume")
+
+    async def _move(self, knowledge_base_id: str, event: str) -> IndexingProgress:
+        def move(part: Namespace) -> IndexingProgress:
+            status = _LIFE.next(_progress(part)[knowledge_base_id].status, event)
+            return _progress(part).change(knowledge_base_id, status=status, updated_at=datetime.now())
+
+        return await self.change(move, f"knowledge base {knowledge_base_id}: {event}d")
+
+    # Sources
+
+    async def update_source_state(self, source: SourceState) -> SourceState:
+        """Keep how a source is, in place of what was known."""
+        made = source.model_copy(update={"updated_at": datetime.now()})
+        return await self.change(
+            lambda part: _sources(part).put(made),
+            f"knowledge base {source.knowledge_base_id}: source {source.source_id} {source.sync_status}",
+        )
+
+    async def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
+        """The sources, in the order of their ids."""
+        return await self.read(lambda part: list(_sources(part).values(knowledge_base_id)))
+
+    async def get_stale_sources(
+        self, knowledge_base_id: str, older_than: float | timedelta = 86400
+    ) -> list[SourceState]:
+        """The sources that are to be synced again: stale, failed, never synced, or not for `older_than` seconds.
+
+        One that is being synced counts until its `last_sync` says that it was: what died at it never says so.
+        """
+        limit = _age(older_than)
+        sources = await self.get_sources(knowledge_base_id)
+        return [source for source in sources if source.needs_resync(limit)]
+
+    async def needs_resync(self, knowledge_base_id: str, older_than: float | timedelta = 86400) -> bool:
+        """Whether `get_stale_sources` finds any."""
+        return bool(await self.get_stale_sources(knowledge_base_id, older_than))
+
+    # The whole
+
+    async def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
+        """The knowledge base as its progress and its sources say it is, at one moment."""
+
+        def derive(part: Namespace) -> KnowledgeBaseState | None:
+            progress = _progress(part).get(knowledge_base_id)
+            sources = list(_sources(part).values(knowledge_base_id))
+            return _derived(knowledge_base_id, progress, sources)
+
+        return await self.read(derive)
+
+
+def _progress(part: Namespace) -> Records[IndexingProgress]:
+    return Records(part.namespace("progress"), IndexingProgress, key="knowledge_base_id")
+
+
+def _sources(part: Namespace) -> Records[SourceState]:
+    return Records(part.namespace("sources"), SourceState, key=("knowledge_base_id", "source_id"))
+
+
+def _age(older_than: float | timedelta) -> timedelta:
+    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+    if age < timedelta():
+        raise InvalidInput(f"older_than is in seconds from 0 on, or a timedelta, not {older_than!r}")
+    return age
+
+
+def _derived(
+    id: str, progress: IndexingProgress | None, sources: list[SourceState]
+) -> KnowledgeBaseState | None:
+    parts: list[IndexingProgress | SourceState] = [*([] if progress is None else [progress]), *sources]
+    if not parts:
+        return None
+
+    def summed(name: str) -> Any:
+        return sum((part.model_extra or {}).get(name, 0) for part in parts)
+
+    documents = progress.total_documents if progress is not None else 0
+    return KnowledgeBaseState(
+        knowledge_base_id=id,
+        status=progress.status if progress is not None else IndexingStatus.IDLE,
+        total_documents=documents or sum(s.documents_synced + s.documents_pending for s in sources),
+        total_embeddings=summed("total_embeddings"),
+        last_updated=max((part.updated_at for part in parts if part.updated_at is not None), default=None),
+        storage_size_mb=summed("storage_size_mb"),
+    )

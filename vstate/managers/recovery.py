@@ -1,0 +1,185 @@
+"""AgentRecoveryManager: takes agents back to a checkpoint when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vstate.errors import InvalidInput, NotFound
+from vstate.managers.agent_records import AgentCheckpoint, Recovery
+from vstate.managers.agents import AgentStateStore, recoveries_of
+from vstate.managers.waiting import Wait
+from vstate.state.namespace import Namespace
+
+LATEST: Final = "latest"
+
+_log = logging.getLogger("vstate")
+
+
+@dataclass
+class Guard:
+    """What `AgentRecoveryManager.guard` gives.
+
+    After the block `error` is what it raised, and `checkpoint` what the agent was taken back to; both are None if
+    it ran to its end. `attempts` is how often recovering was tried since the agent last did well.
+    """
+
+    agent_id: str
+    error: Exception | None = None
+    checkpoint: AgentCheckpoint | None = None
+    attempts: int = 0
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the block failed, and the agent was recovered: what it was to do is not done."""
+        return self.checkpoint is not None
+
+
+class AgentRecoveryManager:
+    """Takes agents back to what they were at a checkpoint: `AgentRecoveryManager(agent_store=store)`.
+
+    An agent has an `id` (or `agent_id`), a method `restore_from_checkpoint(state)` or, as a StateModule has it,
+    `load_state_dict(state)`, and perhaps `resume()`, which is called then; sync or async, in the event loop. The
+    state that it gets is a copy. Nothing here waits between attempts, in the loop or elsewhere.
+
+    Attempts are counted in the store, so that an agent that takes its process down with it does not begin again at
+    none. After `max_recovery_attempts` of them no more is made until the agent has done well: a `guard` that
+    ended without an error, or `reset`.
+    """
+
+    def __init__(
+        self, agent_store: AgentStateStore, auto_recover: bool = True, max_recovery_attempts: int = 3
+    ) -> None:
+        if max_recovery_attempts < 0:
+            raise InvalidInput(f"max_recovery_attempts is 0 or more, not {max_recovery_attempts}")
+        self.agent_store = agent_store
+        self.auto_recover = auto_recover
+        self.max_recovery_attempts = max_recovery_attempts
+        self._agents: dict[str, Any] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def register(self, agent: Any, agent_id: str | None = None) -> Wait:
+        """Look after an agent, in place of the one that had its id; it may be awaited, and need not be."""
+        id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
+        if not isinstance(id, str):
+            raise InvalidInput("an agent is known by a text, its `id`: give it one, or agent_id=")
+        _restorer(agent)
+        self._agents[id] = agent
+        return Wait()
+
+    async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> AgentCheckpoint | None:
+        """Take an agent back to a checkpoint, by default the latest recoverable one, and let it go on; the checkpoint.
+
+        None if it has none, or if its attempts are used up; the log says which. Raises NotFound for an agent that is
+        not registered, or a checkpoint, given by its id, that it does not have; InvalidInput for one that
+        is not recoverable; StorageError; and whatever the agent raises.
+        """
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
+        async with self._turns.setdefault(agent_id, asyncio.Lock()):
+            checkpoint = await self._find(agent_id, from_checkpoint)
+            if checkpoint is None:
+                _log.warning("agent %s has no checkpoint to recover from", agent_id)
+                return None
+            if not await self._count(agent_id, checkpoint):
+                _log.warning("agent %s was recovered %d times already", agent_id, self.max_recovery_attempts)
+                return None
+            await _settled(_restorer(agent)(checkpoint.model_copy(deep=True).state))
+            resume = getattr(agent, "resume", None)
+            if callable(resume):
+                await _settled(resume())
+            return checkpoint
+
+    @asynccontextmanager
+    async def guard(self, agent_id: str) -> AsyncIterator[Guard]:
+        """Recover the agent if the `async with` block raises, and go on behind it.
+
+        while True:
+            async with recovery.guard("researcher") as guard:
+                await agent.run(task)
+            if not guard.recovered:
+                break
+
+        The block's own exception goes on if the agent cannot be recovered: its attempts are used up, it has no
+        recoverable checkpoint, recovering failed (a note says how), or `auto_recover` is False. A cancellation
+        always does. A block without an error sets the attempts back to none.
+        """
+        guard = Guard(agent_id)
+        try:
+            yield guard
+        except Exception as error:
+            guard.error = error
+            try:
+                guard.checkpoint = await self.recover(agent_id) if self.auto_recover else None
+                guard.attempts = await self.attempts(agent_id)
+            except Exception as failure:
+                error.add_note(f"vstate, while it recovered agent {agent_id!r}: {failure}")
+                guard.checkpoint = None
+            if guard.checkpoint is None:
+                raise
+            _log.warning("agent %s failed, and is back at step %d", agent_id, guard.checkpoint.step)
+        else:
+            await self.reset(agent_id)
+
+    async def attempts(self, agent_id: str) -> int:
+        """How often it was tried to recover the agent since it last did well."""
+        found = await self.agent_store.read(lambda part: recoveries_of(part).get(agent_id))
+        return 0 if found is None else found.attempts
+
+    async def reset(self, agent_id: str) -> None:
+        """Begin to count attempts anew."""
+
+        def reset(part: Namespace) -> None:
+            recoveries_of(part).discard(agent_id)
+
+        if await self.attempts(agent_id):
+            await self.agent_store.change(reset, f"agent {agent_id} does well")
+
+    async def _find(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
+        if from_checkpoint == LATEST:
+            return await self.agent_store.latest_checkpoint(agent_id, recoverable=True)
+        checkpoint = await self.agent_store.get_checkpoint(agent_id, from_checkpoint)
+        if checkpoint is None:
+            raise NotFound(f"agent {agent_id!r} has no checkpoint {from_checkpoint!r}", name=from_checkpoint)
+        if not checkpoint.recoverable:
+            raise InvalidInput(f"checkpoint {from_checkpoint!r} of agent {agent_id!r} is not recoverable")
+        return checkpoint
+
+    async def _count(self, agent_id: str, checkpoint: AgentCheckpoint) -> bool:
+        """Count one more attempt; False if there were as many as there may be."""
+
+        def count(part: Namespace) -> bool:
+            found = recoveries_of(part)
+            recovery = found.get(agent_id) or Recovery(agent_id=agent_id)
+            if recovery.attempts >= self.max_recovery_attempts:
+                return False
+            recovery.attempts += 1
+            recovery.last_checkpoint = checkpoint.checkpoint_id
+            found.put(recovery)
+            return True
+
+        return await self.agent_store.change(
+            count, f"recover agent {agent_id} from {checkpoint.checkpoint_id}"
+        )
+
+
+def _restorer(agent: Any) -> Any:
+    for name in ("restore_from_checkpoint", "load_state_dict"):
+        method = getattr(agent, name, None)
+        if callable(method):
+            return method
+    raise InvalidInput(
+        f"a {type(agent).__name__} cannot be recovered: it needs a method restore_from_checkpoint(state), or "
+        "load_state_dict(state)"
+    )
+
+
+async def _settled(returned: Any) -> None:
+    if inspect.isawaitable(returned):
+        await returned

@@ -1,0 +1,202 @@
+"""StateManager: values by key, saved, merged, watched and rolled back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any, Final, TypeVar
+from weakref import finalize
+
+from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
+from vstate.managers.edits import Edit, require_dict
+from vstate.managers.frozen import Frozen, copied
+from vstate.managers.gathered import Gathered
+from vstate.managers.manager import Manager
+from vstate.managers.persistence import Persistence
+from vstate.managers.rolling_back import roll_back
+from vstate.managers.state_config import StateConfig
+from vstate.managers.subscriptions import Subscriber, Subscriptions
+from vstate.managers.waiting import Wait
+from vstate.objects.commit import Commit
+from vstate.repo.repository import Revision
+from vstate.state.namespace import Namespace
+from vstate.state.versioned import Versioned
+
+_T = TypeVar("_T")
+
+_ABSENT: Final = object()
+_NAMED: Final = 3  # keys in the message of a commit
+
+
+class StateManager(Manager):
+    """Values by key, any that pickle can hold: `StateManager(config=StateConfig(backend="file"))`.
+
+    What is saved is what the value was when the method was called, and what `get` gives is a copy: neither follows
+    the other. Every change is one commit, on the newest state, durable when the method returns.
+
+    Unless the config says otherwise. With `save_interval` a change is committed at once if the last commit is that
+    long ago; others are gathered, are what this manager reads, and are committed when the interval is over, by the
+    event loop or the next change; a crash loses what was gathered since the last commit, `save_interval`
+    seconds of changes at the most while the loop runs. With `auto_save=False` it loses all since the last `flush`.
+    `close` commits what is gathered, so a program should close its manager before its loop ends.
+    """
+
+    part = "state"
+
+    def __init__(
+        self,
+        persistence: Persistence | StateConfig | None = None,
+        *,
+        config: StateConfig | None = None,
+        redis_url: str | None = None,
+    ) -> None:
+        if isinstance(persistence, StateConfig):
+            if config is not None:
+                raise InvalidInput("two configs were given: leave one of them out")
+            persistence, config = None, persistence
+        self.config = config = config or StateConfig()
+        if persistence is not None and config.backend != "memory":
+            raise InvalidInput(
+                f"both persistence and the config's backend {config.backend!r} were given: choose one"
+            )
+        chosen = config.open() if persistence is None else persistence
+        super().__init__(chosen, redis_url=redis_url)
+        if isinstance(chosen, KVStore) and chosen is not persistence and chosen is not config.backend:
+            self._own_store = chosen
+        self._gathered = Gathered(config.save_interval or None if config.auto_save else None)
+        self._subscriptions = Subscriptions(self._state, self.part)
+        finalize(self, self._subscriptions.end_all).atexit = False
+
+    # Values
+
+    async def save(self, key: str, value: Any) -> None:
+        """Set the value of a key. Raises Unpicklable, which says where in the value the trouble is."""
+        await self._edit(f"save {key}", key, Edit(replaces=True, value=Frozen(value, key)))
+
+    async def update(self, key: str, changes: Mapping[Any, Any]) -> None:
+        """Set these top-level keys of the dict that is the key's value; one that is absent counts as empty.
+
+        Others may update other top-level keys at the same time. Raises InvalidInput for a value that is no dict.
+        """
+        merged = {name: Frozen(value, key) for name, value in dict(changes).items()}
+        if self._gathers:
+            require_dict(key, await self.get(key, {}))
+        await self._edit(f"update {key}", key, Edit(merged=merged))
+
+    async def delete(self, key: str) -> bool:
+        """Delete a key; False if there is none."""
+        if not self._gathers:
+            return await self.change(lambda part: part.pop(key, _ABSENT) is not _ABSENT, f"delete {key}")
+        found = await self.get(key, _ABSENT) is not _ABSENT
+        if found:
+            await self._edit(f"delete {key}", key, Edit(replaces=True))
+        return found
+
+    async def get(self, key: str, default: Any = None, *, rev: Revision | None = None) -> Any:
+        """The value of a key, `default` if there is none; with `rev`, what it was at that commit."""
+        edit = self._gathered.get(key)
+
+        def read(part: Namespace) -> Any:
+            if rev is not None:
+                state = part.root
+                assert isinstance(state, Versioned)
+                return state.checkout(rev).get(part.prefix + key, default)
+            here: dict[str, Any] = {}
+            if (edit is None or not edit.replaces) and key in part:
+                here[key] = copied(part[key], key)
+            if edit is not None:
+                edit.carry_out(here, key)
+            return here.get(key, default)
+
+        return await self.read(read)
+
+    async def list_keys(self, pattern: str = "*") -> list[str]:
+        """The keys like `agent:*`, sorted. "*" stands for any text, "?" for a character, "[ab]" for one of these."""
+        begin = re.split(r"[*?[]", pattern, maxsplit=1)[0]
+        keys = set(await self.read(lambda part: list(part.scan_keys(begin))))
+        for key in self._gathered:
+            edit = self._gathered.get(key)
+            if edit is not None:
+                (keys.discard if edit.deletes else keys.add)(key)
+        return sorted(key for key in keys if fnmatchcase(key, pattern))
+
+    # Committing
+
+    async def flush(self) -> Commit | None:
+        """Commit what was gathered; None if nothing was. If it fails, all of it stays gathered."""
+        self._require_open()
+        return self._state.head if await self._gathered.flush(self._carry_out) else None
+
+    @property
+    def _gathers(self) -> bool:
+        return not self.config.auto_save or bool(self.config.save_interval)
+
+    async def _edit(self, message: str, key: str, edit: Edit) -> None:
+        if not self._gathers:
+            await self._carry_out({key: edit}, message)
+            return
+        self._require_open()
+        await self._gathered.add(key, edit, self._carry_out)
+
+    async def _carry_out(self, edits: Mapping[str, Edit], message: str = "") -> None:
+        def carry_out(part: Namespace) -> None:
+            for key, edit in edits.items():
+                edit.carry_out(part, key)
+                if self.config.ttl is not None and not edit.deletes:
+                    part.expire(key, self.config.ttl)
+
+        named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
+        await self.change(carry_out, message or f"save {named}")
+
+    # Subscribers
+
+    def subscribe(self, pattern: str, function: Subscriber) -> Wait:
+        """Have `function(key, old, new)`, sync or async, called for each commit that changes keys like `agent:*`.
+
+        Whoever made it, of other processes too; in the event loop, one call at a time, in order; None stands for a
+        value that was not there, or is not any more. What it raises is logged, to the logger "vstate". It hears
+        of all that is committed after this call, which may be awaited to be sure that the store could be reached,
+        and need not be. A call before there is a loop counts from the first call of the manager in one.
+        """
+        self._require_open()
+        return self._subscriptions.add(pattern, function)
+
+    def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
+        """Call the function no more; who awaits this waits for a call under way. Nothing if it is not subscribed."""
+        return self._subscriptions.remove(pattern, function)
+
+    # History
+
+    async def rollback(self, key: str | None = None, *, steps: int = 1, rev: Revision | None = None) -> None:
+        """Give a key the value that it had before its last `steps` changes, or at `rev`, as a new commit on top.
+
+        Without a key, all keys of this manager. What is gathered is committed first; the keys of other managers stay
+        as they are. Raises InvalidInput if there were not so many changes.
+        """
+        await self.flush()
+        ttl = self.config.ttl
+        what = "all" if key is None else key
+        where = f"to {rev}" if rev is not None else f"by {steps}"
+        await self.change(lambda part: roll_back(part, key, steps, rev, ttl), f"roll {what} back {where}")
+
+    # Mechanism
+
+    async def change(self, function: Callable[[Namespace], _T], message: str, **info: Any) -> _T:
+        await self._subscriptions.begin()
+        return await super().change(function, message, **info)
+
+    async def read(self, function: Callable[[Namespace], _T]) -> _T:
+        await self._subscriptions.begin()
+        return await super().read(function)
+
+    async def close(self) -> None:
+        """Commit what was gathered, end the subscriptions, and close; StorageError, not closed, if that fails."""
+        if not self._closed:
+            if self._gathered:
+                await self.flush()
+            self._gathered.stop()
+            self._subscriptions.end_all()
+        await super().close()
