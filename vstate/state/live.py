@@ -40,9 +40,14 @@ class Live(RootState):
     def __setitem__(self, key: str, value: Any) -> None:
         key = check_key(key)
         with self._lock:
+            before, at = self._expiries.get(key), expiry.now()
+            anew = None if before is None or before.at <= at else before.begun_anew(at)
+            # Together: a call in between could be interrupted.
             self._values[key] = value
-            if (before := self._expiries.pop(key, None)) is not None and before.ttl:
-                self._expiries[key] = before.begun_anew(expiry.now())
+            if anew is not None and anew.ttl:
+                self._expiries[key] = anew
+            elif before is not None:
+                del self._expiries[key]
 
     def __delitem__(self, key: str) -> None:
         key = check_key(key)
@@ -50,7 +55,8 @@ class Live(RootState):
             if key not in self:
                 raise missing(key)
             del self._values[key]
-            self._expiries.pop(key, None)
+            if key in self._expiries:
+                del self._expiries[key]
 
     def __contains__(self, key: object) -> bool:
         if self._expiries:
@@ -73,9 +79,10 @@ class Live(RootState):
         with self._lock:
             if check_key(key) not in self:
                 raise missing(key)
-            self._expiries.pop(key, None)
             if wanted is not None:
                 self._expiries[key] = wanted
+            elif key in self._expiries:
+                del self._expiries[key]
 
     def expires(self, key: str) -> datetime | None:
         with self._lock:
@@ -93,7 +100,8 @@ class Live(RootState):
             at = expiry.now()
             for key in [key for key, found in self._expiries.items() if found.at <= at]:
                 del self._expiries[key]
-                self._values.pop(key, None)
+                if key in self._values:
+                    del self._values[key]
 
     def commit(self, message: str = "", **info: Any) -> None:
         """Do nothing: there is no history to commit to."""
@@ -166,7 +174,7 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "lease", "log", "merge", "policies", "redo", "refresh", "reset",
-    "revert", "rollback", "set_policy", "status", "switch", "tag", "tags", "undo",
+    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh", "reset",
+    "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))
