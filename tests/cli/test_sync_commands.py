@@ -1,5 +1,6 @@
 """`vstate clone`, `push`, `pull`, `fetch` and `remote`."""
 
+import io
 import json
 import os
 import subprocess
@@ -84,6 +85,25 @@ def test_no_password_is_kept_or_shown(vstate, tmp_path):
     assert "NO_SUCH_VARIABLE, which is not set" in vstate.fails("fetch", "o")
 
 
+def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatch):
+    """One that is not kept may have a password: where a clone is made, and what is pulled from."""
+    places = {"other://:hunter2@host/0": tmp_path / "copy", "other://:hunter2@host/1": store}
+
+    def open_store(place, *, create=True):
+        return Disk(places.get(str(place), place), create=create, durability="process")
+
+    monkeypatch.setattr("vstate.repo.clone.open_store", open_store)
+    text = vstate("clone", str(store), "other://:hunter2@host/0")
+    assert text.startswith("Cloned into other://….\n")
+    assert "hunter2" not in text
+    change(store, plan="theirs")
+    change(tmp_path / "copy", plan="ours")
+    monkeypatch.setattr("vstate.repo.remotes.open_store", open_store)
+    message = type(vstate)(tmp_path / "copy").fails("pull", "other://:hunter2@host/1")
+    assert ".pull(URL)" in message
+    assert "hunter2" not in message
+
+
 # push
 
 
@@ -133,7 +153,10 @@ def test_push_tags_branches_and_deletions(copy, store):
 def test_push_to_a_path(vstate, store, tmp_path):
     """A store that is not there is made only with --create."""
     place = tmp_path / "backup"
-    assert "did you mean" not in vstate.fails("push", str(place))
+    message = vstate.fails("push", str(place))
+    assert "did you mean" not in message
+    assert f"no store at {place}; push with create=True (--create) to make it" in message
+    assert "--create" not in vstate.fails("fetch", str(place))
     assert not place.exists()
     assert "created   heads/main" in vstate("push", str(place), "--create")
     assert refs(place) == {"heads/main": refs(store)["heads/main"]}
@@ -303,6 +326,27 @@ def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
         assert {"finding commits", "copying"} <= set(told), arguments
         if arguments[0] == "fetch":
             copy("pull")
+
+
+def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
+    """Nobody knows how much a push will be before it has looked."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for name in ("_SPINNER_AFTER", "_SPINNER_EVERY"):
+        monkeypatch.setattr(output, name, 0.0)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with output.Bar() as bar:
+        bar("writing", 1, 2)
+        bar._bar.refresh()
+        bar("copying", 3101)
+        (task,) = bar._bar.tasks
+        assert (task.total, task.completed) == (None, 3101)
+        bar._bar.refresh()
+    assert "50 %" in terminal.getvalue()
+    assert terminal.getvalue().count("%") == terminal.getvalue().count("50 %")
 
 
 def test_a_real_process(environment, store, tmp_path):

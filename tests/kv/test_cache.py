@@ -107,6 +107,23 @@ def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
     assert store.get(KEY) is None
 
 
+def test_what_was_given_is_no_alias() -> None:
+    """Bytes that their owner changes later are cached as they were, however they were written."""
+    writes: list[Callable[[Cache, bytes], object]] = [
+        lambda store, value: store.set(KEY, value),
+        lambda store, value: store.set_many({KEY: value}),
+        lambda store, value: store.transact({KEY: value}, {}),
+        lambda store, value: store.compare_and_swap(KEY, None, value),
+        lambda store, value: store.exclusively(lambda: {KEY: value}),
+    ]
+    for write in writes:
+        store, value = Cache(Memory()), bytearray(b"before")
+        write(store, value)  # type: ignore[arg-type]
+        value[:] = b"after!"
+        assert store.get(KEY) == b"before"
+        assert type(store.get(KEY)) is bytes
+
+
 def test_a_deletion_drops_the_copy(inner: Faulty, tier: Path) -> None:
     """A deleted object is gone from every tier, also if the store's answer to the deletion was lost."""
     with Cache(inner, directory=tier) as store:

@@ -641,5 +641,5 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
 
 def test_only_in_front_of_a_store() -> None:
     """A path is no store here: the message says what to write."""
-    with pytest.raises(InvalidInput, match="Encrypted\\(Disk"):
+    with pytest.raises(InvalidInput, match=r"Encrypted stands in front of a KVStore, .* open_store"):
         Encrypted("enc", bytes(32))  # type: ignore[arg-type]

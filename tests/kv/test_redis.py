@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import redis as driver
-from redis_server import Proxy, RedisServer
+from redis_server import Proxy, RedisServer, TlsProxy
 
-from vstate import Versioned
+from vstate import Versioned, open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
-from vstate.kv.redis import STAGED_FROM, Redis
+from vstate.kv.redis import Redis
+from vstate.kv.redis.store import MOST_ARGUMENTS, STAGED_FROM
 from vstate.testing import KVStoreTests
 
 OBJECT = "o/" + "0123456789abcdef" * 4
@@ -238,6 +239,37 @@ def test_a_large_transaction_that_loses_a_race(store: Redis, redis_url: str, red
         assert stages() == []
 
 
+def test_a_transaction_of_many_small_rows(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than a server takes words in one command go in pieces, as one transaction all the same."""
+    monkeypatch.setattr("vstate.kv.redis.store.STAGED_ROWS", 100)
+    rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(101)}
+    with Redis(proxy.url) as store:
+        store.set("r/heads/main", b"0")
+        proxy.cut("reply", 1, b":stage:")
+        assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is True
+        assert proxy.cuts == 1
+        assert set(store.keys()) == {*rows, "r/heads/main"}
+
+
+@pytest.mark.skipif("VSTATE_SOAK" not in os.environ, reason="takes long on a slow machine: set VSTATE_SOAK")
+def test_a_transaction_of_half_a_million_rows(store: Redis) -> None:
+    """The same with as many as there really must be."""
+    rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(530_000)}
+    assert store.transact(rows, {"n/1": None}) is True
+    assert len(list(store.keys())) == len(rows)
+
+
+def test_what_one_transaction_cannot_be_told_is_refused(store: Redis) -> None:
+    """More deletions and expectations than a server takes in one command are refused before any is sent."""
+    names = [f"n/{number}" for number in range(MOST_ARGUMENTS + 1)]
+    store.set("n/1", b"1")
+    with pytest.raises(InvalidInput, match="make several of it"):
+        store.transact(dict.fromkeys(names), {})
+    with pytest.raises(InvalidInput, match="make several of it"):
+        store.transact({"a": b"1"}, dict.fromkeys(names[: MOST_ARGUMENTS // 2 + 1], b""))
+    assert list(store.keys()) == ["n/1"]
+
+
 def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
     """What does not fit into one exchange goes in several."""
     rows = {f"n/{number}": os.urandom(3_000_000) for number in range(14)}
@@ -356,8 +388,12 @@ def test_pickling(store: Redis, redis_url: str) -> None:
     with pickle.loads(pickle.dumps(store)) as copy:
         assert copy.get("a") == b"1"
         assert repr(copy) == repr(store)
+        assert pickle.dumps(copy) == pickle.dumps(store)
+    assert b"vstate.kv.redis\x94\x8c\x05Redis" in pickle.dumps(store, protocol=4)
     with pytest.raises(TypeError, match="password"):
         pickle.dumps(Redis(f"redis://:{SECRET}@127.0.0.1:1"))
+    with pytest.raises(TypeError, match="password"):
+        pickle.dumps(Redis(f"rediss://127.0.0.1:1?ssl_keyfile=key&ssl_password={SECRET}"))
     with driver.Redis.from_url(redis_url) as client, pytest.raises(TypeError, match="client"):
         pickle.dumps(Redis(client=client))
 
@@ -429,6 +465,25 @@ def test_a_plan_longer_than_the_lock(store: Redis) -> None:
     thread.join()
     assert written[0] > end - 0.1
     assert store.get("a") == b"theirs"
+
+
+def test_what_takes_longer_to_write_than_the_lock_lasts(
+    store: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is renewed until all is written, not only until it is known what."""
+    monkeypatch.setattr("vstate.kv.redis.store.LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("vstate.kv.redis.store.BYTES_PER_COMMAND", 1_000_000)
+    proxy.delay = 0.02
+    plans = []
+
+    def plan() -> dict[str, bytes | None]:
+        plans.append(1)
+        return {f"o/{number:064x}": bytes(1_000_000) for number in range(40)}
+
+    with Redis(proxy.url) as slow:
+        assert slow.exclusively(plan)
+        assert len(plans) == 1
+        assert len(list(slow.keys("o/"))) == 40
 
 
 def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
@@ -654,6 +709,10 @@ def test_a_full_server(tmp_path: Path) -> None:
         f"redis://localhost/{SECRET}",
         f"redis://localhost?{SECRET}=1",
         f"redis://localhost?socket_timeout={SECRET}",
+        f"redis+cluster://localhost?{SECRET}=1",
+        "redis+cluster://localhost/3",
+        "redis://localhost?decode_responses=1",
+        "redis://localhost?encoding=latin-1",
         f"{SECRET}://localhost",
         7,
     ],
@@ -671,12 +730,13 @@ def test_wrong_options(redis_url: str) -> None:
     for prefix in ("", "a{b", "a}b", "nul\0"):
         with pytest.raises(InvalidInput):
             Redis(redis_url, prefix=prefix)
-    for ttl in (0, -1, float("nan"), float("inf"), 1e15):
+    wrong: Any
+    for wrong in (0, -1, float("nan"), float("inf"), 1e15, "1", True):
         with pytest.raises(InvalidInput):
-            Redis(redis_url, ttl=ttl)
-    for timeout in (0, -1, float("nan"), float("inf")):
+            Redis(redis_url, ttl=wrong)
+    for wrong in (0, -1, float("nan"), float("inf"), "1", True):
         with pytest.raises(InvalidInput):
-            Redis(redis_url, timeout=timeout)
+            Redis(redis_url, timeout=wrong)
     with pytest.raises(InvalidInput):
         Redis()
     with driver.Redis.from_url(redis_url) as client:
@@ -684,6 +744,9 @@ def test_wrong_options(redis_url: str) -> None:
             Redis(redis_url, client=client)
     with driver.Redis.from_url(redis_url, decode_responses=True) as client:
         with pytest.raises(InvalidInput, match="decode_responses"):
+            Redis(client=client)
+    with driver.Redis.from_url(redis_url, encoding="latin-1") as client:
+        with pytest.raises(InvalidInput, match="utf-8"):
             Redis(client=client)
     with pytest.raises(InvalidInput, match="not builtins"):
         Redis(client=object())  # type: ignore[arg-type]
@@ -766,6 +829,26 @@ def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
                 assert not caught.value.outcome_unknown
     finally:
         replica.stop()
+
+
+def test_tls(server: RedisServer, tmp_path: Path) -> None:
+    """A certificate has to be of one who is trusted, and for this host; who wants neither can say so."""
+    with TlsProxy(server.port, tmp_path) as proxy:
+        trusted = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={tmp_path}/certificate&timeout=5"
+        unnamed = trusted.replace("localhost", "127.0.0.1")
+        for url in (
+            trusted,
+            f"{unnamed}&ssl_check_hostname=false",
+            unnamed.split("?")[0] + "?ssl_cert_reqs=none",
+        ):
+            with open_store(url) as store:
+                store.set("a", b"1" * 100_000)
+                assert store.get("a") == b"1" * 100_000
+                with store.listening("a") as wait:
+                    assert 0.04 < _woken(wait, lambda store=store: store.set("a", b"2")) < 5  # type: ignore[misc]
+        for url in (unnamed, trusted.split("?")[0]):
+            with open_store(url) as store, pytest.raises(StoreUnavailable, match="certificate verify failed"):
+                store.get("a")
 
 
 def test_tls_to_a_server_without(server: RedisServer) -> None:

@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from request_proxy import RequestProxy
+from protocol_proxies import RequestProxy
 from seaweed_server import READER_KEY, SECRET_KEY, S3Place, SeaweedServer
 
 from vstate import Versioned
@@ -25,6 +26,7 @@ from vstate.repo.repository import Repository
 from vstate.testing import KVStoreTests
 from vstate.testing.kvstore import OBJECT
 
+TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
 LATENCY = 0.1  # seconds; more than threads may be late for one another on a busy machine
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -290,6 +292,18 @@ def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: R
     assert proxy.seen() == ["GET", "PUT"]
 
 
+def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place) -> None:
+    """Swaps of one process queue for a key, which is a courtesy."""
+    with s3_place.open(timeout=4) as store:
+        assert store.compare_and_swap("key", None, b"1")
+        with ExitStack() as hanging:
+            for queue in store._queues:
+                hanging.enter_context(queue)
+            begin = time.monotonic()
+            assert store.compare_and_swap("key", b"1", b"2")
+            assert 1.9 < time.monotonic() - begin < 3.9
+
+
 def test_the_same_value_written_anew_is_still_expected(s3_place: S3Place, far: S3) -> None:
     """A swap is about the value: that somebody wrote the same one again does not make it fail."""
     assert far.compare_and_swap("key", None, b"1")
@@ -324,6 +338,47 @@ def test_a_server_that_ignores_conditions_is_refused(
         proxy.left_out = b""
         assert store.compare_and_swap("key", None, b"value")
         assert store.check_conditions() == []
+
+
+@pytest.mark.parametrize("trouble", ["drop", "swallow", "answer"])
+def test_no_swap_before_conditions_are_known_to_be_heeded(
+    s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch, trouble: Any
+) -> None:
+    """The answer to the probe is lost: it is asked again, and a server that ignores conditions is still refused."""
+    monkeypatch.setattr(s3_module, "_heeding", set())
+    proxy.left_out = b"if-"
+    with s3_place.open() as other:
+        other.set("key", b"theirs")
+    with s3_place.open(endpoint=proxy.endpoint, skip_signature=True, timeout=10) as store:
+        rule = proxy.lose("/%3Dprobe", trouble, times=2, answer=TOO_MANY)
+        with pytest.raises(InvalidInput, match="conditions"):
+            store.compare_and_swap("key", None, b"value")
+        assert rule.left == 0
+        assert store.get("key") == b"theirs"
+    with s3_place.open(endpoint=proxy.endpoint, skip_signature=True, timeout=1) as store:
+        proxy.lose("/%3Dprobe", trouble, times=1000, answer=TOO_MANY)
+        with pytest.raises(StoreUnavailable) as caught:
+            store.compare_and_swap("key", None, b"value")
+        assert not caught.value.outcome_unknown
+        assert store.get("key") == b"theirs"
+
+
+def test_each_server_is_probed(
+    s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket of the same name is another one elsewhere, by whatever option it is reached."""
+    monkeypatch.setattr(s3_module, "_heeding", set())
+    proxy.left_out = b"if-"
+    endpoint = s3_place.options["endpoint"]
+    options = {name: value for name, value in s3_place.options.items() if name != "endpoint"}
+    for name in ("endpoint_url", "AWS_ENDPOINT_URL"):
+        with S3(s3_place.url, options={**options, name: endpoint}) as sound:
+            assert sound.compare_and_swap(name, None, b"value")
+        with (
+            S3(s3_place.url, options={**options, name: proxy.endpoint, "skip_signature": True}) as store,
+            pytest.raises(InvalidInput, match="conditions"),
+        ):
+            store.compare_and_swap(name, None, b"other")
 
 
 # Round trips
@@ -380,8 +435,8 @@ def test_many_are_read_at_a_time(proxy: RequestProxy, far: S3) -> None:
     assert proxy.seen() == ["POST"]
 
 
-def test_a_lost_race_leaves_no_line(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
-    """What was written beside a swap that failed is deleted again, and what was there before is as it was."""
+def test_a_lost_race_changes_nothing_that_was_there(s3_place: S3Place, far: S3) -> None:
+    """Beside a swap that failed only what was absent may be there; what was there before is as it was."""
     assert far.transact({"ref": b"1", "policy": b"old"}, {"ref": None})
     with s3_place.open() as other:
         other.set("ref", b"2")
@@ -389,9 +444,25 @@ def test_a_lost_race_leaves_no_line(s3_place: S3Place, proxy: RequestProxy, far:
     assert far.transact(writes, {"ref": b"1"}) is False
     with s3_place.open() as other:
         rest = {key: value for key, value in other.items() if not key.startswith("warm/")}
+    assert rest.pop("line", b"moved") == b"moved"
     assert rest == {OBJECT: b"object", "ref": b"2", "policy": b"old"}
     assert far.transact(writes, {"ref": b"2"}) is True
     assert far.get_many(["ref", "line", "policy"]) == {"ref": b"3", "line": b"moved", "policy": b"new"}
+
+
+def test_who_loses_takes_nothing_from_who_wins(store: S3, proxy: RequestProxy, far: S3) -> None:
+    """Two transactions set the same row: that of the one whose swap succeeded is there afterwards."""
+    far.set("ref", b"old")
+
+    def win() -> None:
+        give_up = time.monotonic() + 20
+        while "line" not in store and time.monotonic() < give_up:
+            time.sleep(0.01)
+        assert store.transact({"line": b"theirs", "ref": b"theirs"}, {"ref": b"old"})
+
+    proxy.lose("/ref%3D", "answer", answer=TOO_MANY, meanwhile=win)
+    assert far.transact({"line": b"ours", "ref": b"ours"}, {"ref": b"old"}) is False
+    assert store.get_many(["ref", "line"]) == {"ref": b"theirs", "line": b"theirs"}
 
 
 # Faults
@@ -421,6 +492,23 @@ def test_a_swap_that_failed_before_it_was_lost_is_false(store: S3, proxy: Reques
         far.compare_and_swap("key", b"old", b"ours")
     assert caught.value.outcome_unknown
     assert store.get("key") == b"theirs"
+
+
+@pytest.mark.parametrize(("code", "error"), [("NoSuchKey", None), ("NoSuchBucket", StoreUnavailable)])
+def test_a_swap_of_what_is_gone(
+    store: S3, proxy: RequestProxy, far: S3, code: str, error: type[Exception] | None
+) -> None:
+    """Some services say 404 for an object that was to be replaced and is gone: the swap is refused, and no more."""
+    far.set("key", b"old")
+    store.delete("key")
+    body = f"<Error><Code>{code}</Code></Error>".encode()
+    head = f"HTTP/1.1 404 Not Found\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+    proxy.lose("PUT", "answer", answer=head.encode() + body)
+    if error is None:
+        assert far.compare_and_swap("key", b"old", b"new") is False
+    else:
+        with pytest.raises(error, match="no bucket"):
+            far.compare_and_swap("key", b"old", b"new")
 
 
 def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
@@ -481,11 +569,14 @@ def test_a_transaction_survives_a_lost_line(store: S3, proxy: RequestProxy, far:
     assert store.get_many(["ref", "line", OBJECT]) == {"ref": b"new", "line": b"1", OBJECT: b"object"}
 
 
+@pytest.mark.parametrize("status", ["503 Slow Down", "507 Insufficient Storage", "501 Not Implemented"])
 def test_a_line_that_cannot_be_written_leaves_the_outcome_open(
-    store: S3, proxy: RequestProxy, far: S3
+    store: S3, proxy: RequestProxy, far: S3, status: str
 ) -> None:
     """The swap was done, and what belongs beside it was not: nobody is told that nothing happened."""
-    proxy.lose("/line%3D", "answer", times=100, answer=b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n")
+    proxy.lose(
+        "/line%3D", "answer", times=100, answer=f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
+    )
     far._bucket.timeout = 0.5
     with pytest.raises(StoreUnavailable) as caught:
         far.transact({"line": b"1", "ref": b"new"}, {"ref": None})
@@ -545,7 +636,7 @@ def test_no_room_is_store_full(proxy: RequestProxy, far: S3) -> None:
 
 def test_a_server_that_is_down_is_given_up(s3_place: S3Place, proxy: RequestProxy) -> None:
     """Every call raises StoreUnavailable within its time, and knows that nothing was sent."""
-    proxy.__exit__()
+    proxy.close()
     with s3_place.open(endpoint=proxy.endpoint, timeout=1) as store:
         calls: list[Callable[[], object]] = [
             lambda: store.get("key"),
@@ -570,7 +661,7 @@ def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
     server = SeaweedServer(tmp_path)
     try:
         with server.place().open(timeout=1.5) as store:
-            store.set("key", b"1")
+            assert store.compare_and_swap("key", None, b"1")
             server.pause()
             for call, unknown in (
                 (lambda: store.get("key"), False),
@@ -622,6 +713,8 @@ def test_a_bucket_that_is_not_there(s3_place: S3Place) -> None:
     """A missing bucket is not an empty store."""
     with S3("s3://no-such-bucket/path", options=s3_place.options) as store:
         calls: list[Callable[[], object]] = [
+            lambda: "key" in store,
+            lambda: store.present(["a", "b"]),
             lambda: store.get("key"),
             lambda: list(store.keys()),
             lambda: store.delete_many(["key"]),
@@ -672,6 +765,12 @@ def test_pickling_without_secrets(s3_place: S3Place, monkeypatch: pytest.MonkeyP
         ("s3://bucket", {"endpoint": "https://key:hunter2@host"}),
         ("s3://bucket", {"endpoint": "https://host:hunter2"}),
         ("s3://bucket", {"endpoint": "http://hunter2"}),
+        ("s3://bucket", {"endpoint_url": "https://key:hunter2@host"}),
+        ("s3://bucket", {"AWS_ENDPOINT_URL": "http://hunter2"}),
+        ("s3://bucket", {"client_options": "hunter2"}),
+        ("s3://bucket", {"client_options": {"timeout": "hunter2"}}),
+        ("s3://bucket", {7: "hunter2"}),
+        ("s3://bucket", "hunter2"),
         ("s3://bucket", {"timeout": "hunter2"}),
         ("s3://bucket", {"retry_config": {"max_retries": 3}}),
         ("az://container", {"access_key": "hunter2"}),
@@ -713,6 +812,32 @@ def test_a_closed_store_says_so(s3_place: S3Place) -> None:
     for call in (lambda: store.get("a"), lambda: store.get_many(["a", "b"]), lambda: list(store.keys())):
         with pytest.raises(InvalidInput, match="is closed"):
             call()
+
+
+def test_what_is_saved_at_exit_is_saved(s3_url: str, run_python: Callable[..., str]) -> None:
+    """A program that commits as the interpreter ends, which has no threads any more, has committed."""
+    program = """if True:
+        import atexit, sys
+        from vstate import Versioned
+        state = Versioned(sys.argv[1])
+        def save():
+            state.update({f"list/{number}": list(range(number)) for number in range(100)})
+            print(state.commit("at exit") is not None)
+        atexit.register(save)
+        """
+    assert run_python(program, s3_url).split() == ["True"]
+    with Versioned(s3_url) as state:
+        assert state["list/99"] == list(range(99))
+        assert [commit.message for commit in state.log()] == ["at exit"]
+
+
+def test_little_is_remembered(store: S3) -> None:
+    """Of many values, and of large ones, a handle keeps no copies."""
+    store.set_many({f"n/{number}": bytes(1000) for number in range(1100)})
+    store.set_many({f"large/{number}": bytes(10_000) for number in range(10)})
+    known = store._known._keys
+    assert len(known) == 1024
+    assert sum(len(value or b"") for value, _ in known.values()) == 1024 * 1000
 
 
 # Forks

@@ -205,10 +205,18 @@ def test_malformed_compositions_are_refused(
         "encrypted:postgresql://user:hunter2@host:port/db?key_file=absent",
         "nosuch://user:hunter2@host",
         "readonly:nosuch://user:hunter2@host",
+        " redis://user:hunter2@host/0",
+        "re dis://user:hunter2@host/0",
+        "3s://user:hunter2@host",
+        "cache: redis://user:hunter2@host/0?max_bytes=5",
+        "state at redis://user:hunter2@host/0",
     ],
 )
-def test_a_malformed_address_shows_no_password(text: str) -> None:
-    """It raises InvalidInput before a driver sees it, with nothing of it in the error or behind it."""
+def test_a_malformed_address_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """It raises InvalidInput before a driver sees it, with nothing of it in the error or behind it, nor on the disk."""
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput) as caught:
         open_store(text)
     shown = "".join(traceback.format_exception(caught.value)) + repr(vars(caught.value))
@@ -216,6 +224,7 @@ def test_a_malformed_address_shows_no_password(text: str) -> None:
         assert part not in shown
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+    assert list(tmp_path.iterdir()) == []
 
 
 # Schemes of other packages
@@ -429,6 +438,6 @@ def test_a_scheme_that_is_nearly_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_directory_whose_name_has_a_colon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one, if nothing like a scheme stands before the colon, or it is written as a path."""
     monkeypatch.chdir(tmp_path)
-    for text in ("agent:state", "./encryped:x"):
+    for text in ("agent:state", "./encryped:x", "./a://b", str(tmp_path / "a:/") + "/c"):
         open_store(text).close()
         assert (tmp_path / text).is_dir()

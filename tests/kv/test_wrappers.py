@@ -1,19 +1,186 @@
 """Stores in front of stores pass on everything that the contract knows, also what it comes to know later."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import pytest
 
-from vstate.kv import Cache, KVStore, Prefixed, ReadOnly, Tiered
+from vstate import errors
+from vstate.kv import Cache, Encrypted, KVStore, Memory, Prefixed, ReadOnly, Tiered
+from vstate.testing import Faulty
 
-CONTRACT = {name for name in vars(KVStore) if not name.startswith("_")} | {"__contains__"}
+KEY = "o/" + "ab" * 32
+REF = "r/heads/main"
+ROWS = {KEY: b"object", REF: b"1"}
+
+CALLS: dict[str, Callable[[KVStore], object]] = {
+    "get": lambda store: store.get(REF),
+    "get_many": lambda store: store.get_many([REF, "absent"]),
+    "__contains__": lambda store: KEY in store,
+    "present": lambda store: store.present([KEY, REF, "absent"]),
+    "keys": lambda store: sorted(store.keys("r/")),
+    "items": lambda store: dict(store.items("o/")),
+    "set": lambda store: store.set(REF, b"2"),
+    "set_many": lambda store: store.set_many({REF: b"2", KEY: b"object"}),
+    "delete": lambda store: store.delete(KEY),
+    "delete_many": lambda store: store.delete_many([KEY, REF]),
+    "compare_and_swap": lambda store: store.compare_and_swap(REF, b"1", b"2"),
+    "transact": lambda store: store.transact({REF: b"2", KEY: None}, {REF: b"1"}),
+    "exclusively": lambda store: store.exclusively(lambda: {REF: b"2", KEY: None}),
+    "transactional": lambda store: store.transactional,
+    "turn": lambda store: store.turn("update main").__enter__(),
+    "listening": lambda store: store.listening(REF).__enter__(),
+    "forget": lambda store: store.forget(KEY),
+    "uncached": lambda store: type(store.uncached()).__name__,
+    "check": lambda store: list(store.check()),
+    "location": lambda store: store.location.partition(" (")[0],
+    "close": lambda store: store.close(),
+}
+"""A call for each thing that a KVStore can do."""
+
+WRITES = {"set", "set_many", "delete", "delete_many", "compare_and_swap", "transact", "exclusively"}
+
+WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
+    "Cache": Cache,
+    "Encrypted": lambda store: Encrypted(store, bytes(32)),
+    "Faulty": Faulty,
+    "Prefixed": lambda store: Prefixed(store, "a", owns=True),
+    "ReadOnly": ReadOnly,
+    "Tiered": lambda store: Tiered(Memory(), store),
+}
 
 OWN = {
     # Who writes nothing has nobody to wait for.
-    ReadOnly: {"turn"},
+    "ReadOnly": {"turn"},
+    # What is behind it would not fail.
+    "Faulty": {"uncached"},
 }
 
+BESIDE = {"forget", "transactional"}
+"""What a call may ask for beside what it is about."""
 
-@pytest.mark.parametrize("wrapper", [Cache, Prefixed, ReadOnly, Tiered])
-def test_nothing_is_left_to_a_default(wrapper: type[KVStore]) -> None:
-    """A default of KVStore would do with the store behind what that store does better, or otherwise."""
-    assert len(CONTRACT) > 18
-    assert CONTRACT - vars(wrapper).keys() == OWN.get(wrapper, set())
+
+class Behind(Memory):
+    """A Memory that answers as no default of KVStore does."""
+
+    def turn(self, name: str) -> AbstractContextManager[Any]:
+        return nullcontext("its turn")
+
+    def listening(self, key: str) -> AbstractContextManager[Any]:
+        return nullcontext("it hears")
+
+    def check(self) -> Iterator[str]:
+        return iter(["a find"])
+
+    def uncached(self) -> KVStore:
+        return Memory()
+
+    @property
+    def location(self) -> str:
+        return "behind"
+
+
+class Noting:
+    """A store that notes what is asked of it, by name, and the names that it is given."""
+
+    def __init__(self, store: KVStore) -> None:
+        self.store = store
+        self.calls: list[str] = []
+        self.names: set[str] = set()
+
+    def note(self, call: str, arguments: Iterable[object]) -> list[object]:
+        self.calls.append(call)
+        return [self._seen(argument) for argument in arguments]
+
+    def _seen(self, argument: object) -> object:
+        if callable(argument):
+            return lambda: self._seen(argument())
+        if isinstance(argument, str):
+            self.names.add(argument)
+        elif isinstance(argument, Iterable) and not isinstance(argument, bytes):
+            argument = dict(argument) if isinstance(argument, Mapping) else list(argument)
+            self.names.update(argument)
+        return argument
+
+
+def noted(method: str) -> Any:
+    if method in ("transactional", "location"):
+        return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
+    return lambda self, *arguments: getattr(self.notes.store, method)(*self.notes.note(method, arguments))
+
+
+def noting(store: KVStore) -> tuple[KVStore, Noting]:
+    """The store, in a KVStore that notes all calls."""
+    notes = Noting(store)
+    methods = {method: noted(method) for method in CALLS}
+    return type("Noted", (KVStore,), {**methods, "notes": notes})(), notes
+
+
+def test_every_capability_is_called() -> None:
+    """What comes to the contract has to come to CALLS, and so to the tests below."""
+    assert {name for name in vars(KVStore) if not name.startswith("_")} | {"__contains__"} == CALLS.keys()
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_everything_is_passed_on(wrapper: str, method: str) -> None:
+    """The store behind is asked the same, and answers: a default of KVStore would do what it does better, or
+    otherwise. Where names are other ones there, all are; where nothing is written, nothing is.
+    """
+    behind = Behind()
+    # What only reads and forgets puts no row into its store.
+    writer = behind if wrapper == "ReadOnly" else WRAPPERS[wrapper](behind)
+    writer.set_many(ROWS)
+    before = dict(behind.items())
+    noted, notes = noting(behind)
+    store = WRAPPERS[wrapper](noted)
+    notes.calls.clear()
+    notes.names.clear()
+    if wrapper == "ReadOnly" and method in WRITES:
+        with pytest.raises(errors.ReadOnly):
+            CALLS[method](store)
+        assert dict(behind.items()) == before
+        assert notes.calls == ["location"]
+        return
+    model = Behind()
+    model.set_many(ROWS)
+    answer, expected = CALLS[method](store), CALLS[method](model)
+    if method in OWN.get(wrapper, ()):
+        assert notes.calls == []
+        return
+    assert set(notes.calls) - (BESIDE - {method}) == {method}
+    if method != "uncached":  # which may be in front of it
+        assert answer == expected
+    if wrapper == "Prefixed":
+        assert all(name.startswith("a/") for name in notes.names)
+    elif wrapper == "Encrypted":
+        assert not any(name in {*ROWS, "absent", "update main"} for name in notes.names)
+    if method in WRITES:
+        assert dict(WRAPPERS[wrapper](behind).items()) == dict(model.items())
+    else:
+        assert dict(behind.items()) == before
+
+
+@pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name != "Faulty"])
+def test_only_stores_are_behind(wrapper: str) -> None:
+    """A path is no store: the message says so, and what to do."""
+    with pytest.raises(
+        errors.InvalidInput, match=f"{wrapper} stands in front of a KVStore, not of a str: open"
+    ):
+        WRAPPERS[wrapper]("path")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrapper", ["Encrypted", "ReadOnly"])
+def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
+    """It shows the store as it is, and is what it was in front of the cache."""
+    memory = Memory()
+    WRAPPERS["Cache" if wrapper == "ReadOnly" else wrapper](memory).set_many(ROWS)
+    cached = WRAPPERS[wrapper](Cache(memory))
+    assert cached.get(KEY) == b"object"
+    memory.delete_many(list(memory.keys("o/")))
+    assert cached.get(KEY) == b"object"
+    behind = cached.uncached()
+    assert type(behind) is type(cached)
+    assert (behind.get(KEY), behind.get(REF)) == (None, b"1")
+    assert behind.uncached() is behind

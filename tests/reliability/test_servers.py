@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from proxy import Proxy
 from soak import LONGEST, run_script, sized
 from soundness import check_sound
-from tcp_proxy import Proxy
 
 from vstate import StoreUnavailable, Versioned, open_store
 
@@ -47,15 +47,8 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
 
 @pytest.fixture
 def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
-    found = re.search(r"127\.0\.0\.1(?::|%3A)(\d+)", server_url)
-    assert found is not None, "the server is on another machine"
-    with Proxy("127.0.0.1", int(found[1])) as proxy:
-        yield (
-            proxy,
-            server_url.replace(found[1], str(proxy.port))
-            .replace("timeout=20", "timeout=3")
-            .replace("timeout=60", "timeout=3"),
-        )
+    with Proxy.before(server_url) as proxy:
+        yield proxy, re.sub("timeout=[0-9]+", "timeout=3", proxy.through(server_url))
 
 
 def kind(url: str) -> str:

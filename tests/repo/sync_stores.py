@@ -68,10 +68,10 @@ class Counted(Faulty):
 
 
 class Torn(Faulty):
-    """A store without transactions, of whose `set_many` that fails every second row is written all the same."""
+    """A store of whose `set_many` that fails every second row is written all the same; with transactions or not."""
 
-    def __init__(self, store: KVStore, fail_at: int, rest: int) -> None:
-        super().__init__(store, fail_at, atomic=False)
+    def __init__(self, store: KVStore, fail_at: int, rest: int, *, atomic: bool = False) -> None:
+        super().__init__(store, fail_at, atomic=atomic)
         self._rest = rest
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
@@ -81,7 +81,7 @@ class Torn(Faulty):
 
 
 class Hooked(Faulty):
-    """Calls `before(key)` before each key of the ones that are written, or asked for by `present`."""
+    """Calls `before(key)` before rows are written, or asked for by `present`, with the key of one of them."""
 
     def __init__(self, store: KVStore, before: Callable[[str], object], *, atomic: bool = True) -> None:
         super().__init__(store, atomic=atomic)
@@ -98,6 +98,10 @@ class Hooked(Faulty):
         for key in list(items)[:1]:
             self._before(key)
         super().set_many(items)
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        self._before(key)
+        return super().compare_and_swap(key, expected, new)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         for key in expected:

@@ -351,6 +351,17 @@ def test_rows_that_make_no_sense(
     assert Repository(store).gc().removed == 0
 
 
+@pytest.mark.parametrize("stamp", [b"ref: heads/main", b"", b"\xff", b"9" * 5000])
+def test_a_format_that_is_no_number(filled: Mapping[str, bytes], stamp: bytes) -> None:
+    """A store that was opened before its format was damaged says so, and gets it back."""
+    store = copy(filled)
+    repo = Repository(store)
+    store.set("format", stamp)
+    assert [(damage.id, damage.kind) for damage in repo.fsck().damage] == [("format", "format")]
+    assert repo.fsck(repair=True).ok
+    check_clean(store)
+
+
 def test_a_ref_of_a_bad_name_is_told(filled: Mapping[str, bytes]) -> None:
     """It can be read, so it is left."""
     store = copy(filled)

@@ -298,3 +298,21 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
         if number > len(store.calls) and not failed:
             break
     assert number >= 3
+
+
+def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> None:
+    """A handle that lets it slide gives it its own time with each move; one that does not leaves the end as it is."""
+    committed(session(store), k=1)
+    time.pass_(30)
+    committed(session(store), k=2)
+    assert Versioned(store, branch="session").head is not None
+    committed(Versioned(store, branch="session", ttl=20, sliding=True), k=3)
+    time.pass_(19)
+    committed(Versioned(store, branch="session", ttl=100, sliding=True), k=4)
+    time.pass_(99)
+    assert Versioned(store, branch="session")["k"] == 4
+    committed(session(store), k=5)  # which slides now, by what the last one said
+    time.pass_(99)
+    assert Versioned(store, branch="session")["k"] == 5
+    time.pass_(1)
+    assert Versioned(store, branch="session").head is None

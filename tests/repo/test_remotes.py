@@ -74,6 +74,10 @@ def test_names_of_remotes_are_checked(name: str) -> None:
         "redis://:${PASSWORD}hunter2@host/0",
         "s3://bucket/prefix?aws_secret_access_key=hunter2",
         "s3://bucket?region=eu&session_token=hunter2",
+        "redis://me@example.org:hunter2@host/0",
+        "az://container/prefix?access_key=hunter2",
+        "az://container?azure_storage_master_key=hunter2",
+        "az://container?sas=hunter2",
     ],
 )
 def test_a_password_is_not_kept(url: str) -> None:
@@ -96,6 +100,8 @@ def test_a_password_is_not_kept(url: str) -> None:
         "/a/path:with@signs",
         "disk:/a?durability=process",
         "encrypted:/a?key_file=/home/me/secrets/key",
+        "postgresql://user@host:5432,other:5432/db",
+        "s3://bucket?aws_access_key_id=hunter2",
     ],
 )
 def test_what_holds_no_secret_is_kept(url: str) -> None:
@@ -141,7 +147,15 @@ def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     assert absolute("x/../y") == f"{tmp_path}/y"
     assert absolute("disk:x?durability=process") == f"disk:{tmp_path}/x?durability=process"
-    assert absolute("encrypted:x?key_file=../k") == f"encrypted:{tmp_path}/x?key_file=../k"
+    keyed = f"key_file={tmp_path.parent}/k"
+    assert absolute("encrypted:x?key_file=../k") == f"encrypted:{tmp_path}/x?{keyed}"
+    assert absolute("encrypted:x?y?key_file=../k") == f"encrypted:{tmp_path}/x?y?{keyed}"
+    assert (
+        absolute("encrypted:redis://h/0?key_file=../k&prefix=p") == f"encrypted:redis://h/0?{keyed}&prefix=p"
+    )
+    assert absolute("encrypted:x?key_file=${KEY}") == f"encrypted:{tmp_path}/x?key_file=${{KEY}}"
+    assert absolute("cache:s3://b?directory=a%20b") == f"cache:s3://b?directory={tmp_path}/a%20b"
+    assert absolute("prefixed:x?name=n") == f"prefixed:{tmp_path}/x?name=n"
     assert absolute("readonly:disk://x") == f"readonly:disk:{tmp_path}/x"
     assert absolute("s3://bucket/x") == "s3://bucket/x"
 

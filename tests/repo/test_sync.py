@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bundle_files import chain, equal, large, refs_of, whole
-from sync_stores import cloned, push, statuses
+from sync_stores import Hooked, cloned, push, statuses
 
 from vstate import Disk, KVStore, Memory, SigningKey, Versioned
 from vstate.errors import (
@@ -353,6 +353,28 @@ def test_keys_that_expire_take_the_format_along() -> None:
     push(store, target)
     assert target.get("format") == store.get("format") == b"3"
     whole(target)
+
+
+def test_no_commit_is_there_before_its_format_is() -> None:
+    """An older program would misread it if its id were given."""
+    store = Memory()
+    state = Versioned(store, sign=SigningKey.generate())
+    state["a"] = 1
+    state.commit("signed")
+    chain(store, 2, "side")
+    Repository(store).gc(branch="side", keep_last=1, keep_reflog="0")
+    expiring = chain(store, 1, "expiring")
+    expiring.expire("small", 1000)
+    expiring.commit("expires")
+    for branch, needed in (("main", 2), ("side", 2), ("expiring", 3)):
+        target, seen = Memory(), list[tuple[bool, int]]()
+
+        def look(key: str, target: Memory = target, seen: list[tuple[bool, int]] = seen) -> None:
+            commits = any(row[:1] in b"cC" for _, row in target.items("o/"))
+            seen.append((commits, int(target.get("format") or 0)))
+
+        push(store, Hooked(target, look), branch)
+        assert {stamp for commits, stamp in seen if commits} == {needed}
 
 
 # Shallow histories

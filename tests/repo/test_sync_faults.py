@@ -134,14 +134,17 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bo
     assert fail_at > 20
 
 
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("rest", [0, 1])
-def test_a_commit_that_is_there_is_whole(rest: int) -> None:
-    """Also where any part of a batch may have been written when it failed."""
+def test_a_commit_that_is_there_is_whole(rest: int, atomic: bool) -> None:
+    """Also where any part of a batch may have been written when it failed: `set_many` promises no more to a store
+    with transactions.
+    """
     store = Memory()
     chain(store, 4)
     for fail_at in range(1, 1000):
         target = Memory()
-        torn = Torn(target, fail_at, rest)
+        torn = Torn(target, fail_at, rest, atomic=atomic)
         try:
             push(store, torn)
         except StoreUnavailable:
@@ -279,6 +282,26 @@ def test_of_two_pushers_one_wins_and_the_other_is_told() -> None:
     assert Versioned(target)["mine"] == 1
     Repository(target).gc(keep_reflog="0")
     whole(target)
+
+
+def test_what_moved_before_a_push_ended_early_is_noted() -> None:
+    """The first branch is there; of the second, others have moved it meanwhile."""
+    store = Memory()
+    chain(store, 2)
+    chain(store, 2, "side")
+    target = cloned(store)
+    chain(store, 1, start=10)
+    chain(store, 1, "side", start=20)
+
+    def overtake(key: str) -> None:
+        if key == "r/heads/main":
+            chain(target, 1, "side", start=30)
+
+    with pytest.raises(Diverged):
+        Repository(store).push(Hooked(target, overtake), ["main", "side"], remote="there")
+    assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
+    assert refs_of(store)["remotes/there/main"] == refs_of(store)["heads/main"]
+    assert "remotes/there/side" not in refs_of(store)
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])

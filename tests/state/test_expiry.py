@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clock import Time, standing_still
+from test_expiry_machine import LosesAnswers
 
 from vstate import (
     Disk,
@@ -18,6 +19,7 @@ from vstate import (
     Live,
     Memory,
     MergeConflict,
+    StoreUnavailable,
     UnsupportedFormat,
     Versioned,
     open_store,
@@ -406,6 +408,36 @@ def test_merging(time: Time) -> None:
     assert state.repo.fsck().ok
 
 
+@pytest.mark.parametrize("how", ["race", "merge", "merge the other way"])
+def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, time: Time, how: str) -> None:
+    """Who sets a key that another has let expire meanwhile has set it: the commit does not return with the value gone."""
+    state = Versioned(store)
+    state["set"], state["edited"], state["before"] = 1, [1], [1]
+    state.commit()
+    other = Versioned(store) if how == "race" else state.fork("other")
+    other["edited"], other["before"]
+    for key in state:
+        state.expire(key, 10)
+    state.commit()
+    other["before"].append(2)
+    if how != "race":
+        other.commit()
+    time.pass_(20)
+    other["set"] = 2
+    other["edited"].append(2)
+    other.commit()
+    if how == "merge":
+        state.merge("other")
+    elif how == "merge the other way":
+        other.merge("main")
+        state = other
+    else:
+        state.refresh()
+    expected = {"set": 2, "edited": [1, 2]} | ({"before": [1, 2]} if how == "race" else {})
+    assert dict(state) == expected
+    assert [state.expires(key) for key in state] == [None] * len(expected)
+
+
 def test_two_that_slide_at_the_same_time(store: KVStore, time: Time) -> None:
     """Two processes that renew one key without changing it are not in conflict."""
     state, other = Versioned(store), Versioned(store)
@@ -479,6 +511,138 @@ def test_discard_and_update(store: KVStore, time: Time) -> None:
         state.update(lambda now: now.expire("k", 1))
 
 
+def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
+    """See that the key expires then, on the handle and in what it commits."""
+    time.pass_(seconds)
+    gone(state, "k")
+    state["beside"] = 1
+    state.commit()
+    gone(state, "k")
+    gone(Versioned(state.store), "k")
+
+
+@pytest.mark.parametrize("value", [1, [1]])
+@pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
+def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
+    """What was set like that is no change, yet it is there until a commit decides; taken back, it expires as it was
+    going to.
+    """
+    state = Versioned(store)
+    state["k"] = value
+    state.expire("k", 10, sliding=True)
+    state.commit()
+
+    def set_and_fail(now: Versioned) -> None:
+        now["k"] = value
+        raise RuntimeError
+
+    if undo.startswith("discard"):
+        state["k"] = value
+        assert not state.has_uncommitted()
+        state.discard(*(["k"] if undo == "discard the key" else []))
+    elif undo == "update":
+        with pytest.raises(RuntimeError):
+            state.update(set_and_fail)
+    else:
+        with pytest.raises(RuntimeError), state.transaction():
+            set_and_fail(state)
+    assert state.expires("k") == time.after(10)
+    is_gone_after(state, time, 10)
+
+
+def test_what_was_set_alike_before_a_failed_transaction_stays_set(store: KVStore, time: Time) -> None:
+    """The transaction takes back what it did, and not that the key was set before it."""
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state["k"] = [1]
+    with pytest.raises(RuntimeError), state.transaction():
+        state["k"].append(2)
+        raise RuntimeError
+    time.pass_(11)
+    assert state["k"] == [1]
+    state.commit()
+    assert Versioned(store).expires("k") == time.after(10)
+
+
+@pytest.mark.parametrize("value", [2, [2]])
+def test_an_interrupted_commit_that_landed_is_forgotten_in_time(time: Time, value: Any) -> None:
+    """What slides and was set again is no more handed out than anything else, once it is over."""
+    store = LosesAnswers()
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state["k"] = value
+    store.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        state.commit()
+    assert state["k"] == value
+    assert state.expires("k") == time.after(10)
+    is_gone_after(state, time, 10)
+
+
+@pytest.mark.parametrize("since", ["set", "for ever", "for longer"])
+def test_what_was_asked_for_after_an_interrupted_commit_counts(time: Time, since: str) -> None:
+    """Though it turns out only later, since the store failed in between, that the commit had landed."""
+
+    class Failing(LosesAnswers):
+        down = False
+
+        def get(self, key: str) -> bytes | None:
+            if self.down:
+                raise StoreUnavailable("no answer")
+            return super().get(key)
+
+        def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+            if self.down:
+                raise StoreUnavailable("no answer")
+            return super().get_many(keys)
+
+    store = Failing()
+    state = Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state["k"] = [2]
+    state.expire("k", 10, sliding=True)
+    store.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        state.commit()
+    store.down = True
+    time.pass_(1)
+    if since == "set":
+        state["k"] = [3]
+    else:
+        state.expire("k", None if since == "for ever" else 100)
+    store.down = False
+    assert state["k"] == [3 if since == "set" else 2]
+    time.pass_(11)
+    assert len(state) == 1
+    state.commit()
+    expected = {"set": time.after(10), "for ever": None, "for longer": time.after(89)}[since]
+    assert dict(Versioned(store)) == dict(state) == {"k": [3 if since == "set" else 2]}
+    assert Versioned(store).expires("k") == state.expires("k") == expected
+
+
+@pytest.mark.parametrize("value", [2, [2]])
+def test_two_that_set_it_alike_in_one_instant(time: Time, value: Any) -> None:
+    """A handle that learns that another committed just the same lets it expire all the same."""
+    store = Memory()
+    state, other = Versioned(store), Versioned(store)
+    state["k"] = [1]
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    other.refresh()
+    state["k"] = other["k"] = value
+    other.commit()
+    held = state["k"]
+    state.refresh()
+    assert state["k"] is held
+    is_gone_after(state, time, 10)
+
+
 def test_values_stay_the_same_object(store: KVStore, time: Time) -> None:
     """Also those of keys that expire: over commits, with and without a change, and when one is read again."""
     state = Versioned(store)
@@ -542,6 +706,10 @@ def test_live_has_it_too(time: Time) -> None:
     time.pass_(5)
     live.purge()
     assert dict(live) == {"k": 1}
+    live.expire("k", 10, sliding=True)
+    time.pass_(10)
+    live["k"] = 2  # another key of that name, which does not expire
+    assert live.expires("k") is None
 
 
 def test_on_servers(server_url: str) -> None:

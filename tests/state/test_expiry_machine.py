@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
 from clock import Time, standing_still
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
-from vstate import KeyNotFound, Memory, Versioned
+from vstate import KeyNotFound, KVStore, Memory, Versioned, open_store
+from vstate.kv import Prefixed
 
 KEYS = st.sampled_from(["a", "ns/b"])
 VALUES = st.integers(0, 1) | st.lists(st.integers(0, 1), max_size=1)
 TIMES = st.integers(2, 6)
 PASSING = st.sampled_from([0, 1, 3])
+SERVER_EXAMPLES = 60 if os.environ.get("VSTATE_SOAK") else 6
 
 
 class Failed(Exception):
     pass
+
+
+class LosesAnswers(Memory):
+    """A Memory that commits, and is then interrupted before it can say so, if `interrupts`."""
+
+    interrupts = False
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        done = super().transact(writes, expected)
+        if self.interrupts and "r/heads/main" in writes:
+            self.interrupts = False
+            raise KeyboardInterrupt
+        return done
 
 
 @dataclass
@@ -46,11 +70,14 @@ class ExpiryMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = standing_still()
         self.time: Time = self.clock.__enter__()
-        self.store = Memory()
+        self.store = self.make_store()
         self.state = Versioned(self.store)
         self.now: dict[str, Kept] = {}
         self.committed: dict[str, Kept] = {}
         self.history: list[tuple[str, dict[str, Kept]]] = []
+
+    def make_store(self) -> KVStore:
+        return LosesAnswers()
 
     def teardown(self) -> None:
         self.clock.__exit__(None, None, None)
@@ -129,8 +156,8 @@ class ExpiryMachine(RuleBasedStateMachine):
         if commit:
             self.commit(0)
 
-    @rule(seconds=PASSING)
-    def commit(self, seconds: int) -> None:
+    @rule(seconds=PASSING, interrupted=st.booleans())
+    def commit(self, seconds: int, interrupted: bool = False) -> None:
         self.time.pass_(seconds)
         after = {}
         for key, kept in self.now.items():
@@ -155,7 +182,13 @@ class ExpiryMachine(RuleBasedStateMachine):
             kept = self.now.get(key)
             if key not in after and kept is not None and not (kept.asked or kept.set_):
                 after[key] = before
-        self.state.commit()
+        if isinstance(self.store, LosesAnswers):
+            self.store.interrupts = interrupted
+            with suppress(KeyboardInterrupt):
+                self.state.commit()
+            self.store.interrupts = False
+        else:
+            self.state.commit()
         self.committed = {key: kept.copy() for key, kept in after.items()}
         self.now = {key: kept.copy() for key, kept in after.items()}
 
@@ -169,15 +202,21 @@ class ExpiryMachine(RuleBasedStateMachine):
             if not self.is_there(self.now.get(key)):
                 self.now.pop(key, None)
 
-    @rule(key=KEYS, value=VALUES, ttl=TIMES)
-    def failed_transaction(self, key: str, value: Any, ttl: int) -> None:
+    @rule(key=KEYS, value=VALUES, ttl=st.none() | TIMES)
+    def failed_transaction(self, key: str, value: Any, ttl: int | None) -> None:
         with pytest.raises(Failed):
             with self.state.transaction():
                 self.state[key] = value
-                self.state.expire(key, ttl)
-                for other in list(self.state):
-                    self.state.expire(other, None)
+                if ttl is not None:
+                    self.state.expire(key, ttl)
+                    for other in list(self.state):
+                        self.state.expire(other, None)
                 raise Failed
+
+    @rule(key=KEYS, seconds=PASSING)
+    def set_to_what_it_is(self, key: str, seconds: int) -> None:
+        if self.is_there(self.now.get(key)):
+            self.set(key, self.now[key].value, seconds, commit=False)
 
     @rule()
     def discard(self) -> None:
@@ -214,3 +253,17 @@ TestExpiry = ExpiryMachine.TestCase
 TestExpiry.settings = settings(
     max_examples=600 if os.environ.get("VSTATE_SOAK") else 100, stateful_step_count=50
 )
+
+
+def test_on_servers(server_url: str) -> None:
+    """Redis, PostgreSQL and S3 hold what the model says, too."""
+    with open_store(server_url) as store:
+        numbers = count()
+
+        class OnServer(ExpiryMachine):
+            def make_store(self) -> KVStore:
+                return Prefixed(store, f"run-{next(numbers)}")
+
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            OnServer, settings=settings(max_examples=SERVER_EXAMPLES, stateful_step_count=20)
+        )

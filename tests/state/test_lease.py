@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from test_interrupts import interrupted
 
 from vstate import (
     Conflict,
@@ -63,7 +64,7 @@ def time_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], N
     passed = [0.0]
     with monkeypatch.context() as patched:
         real = leases.clock
-        for module in ("vstate.repo.leases.clock", "vstate.state.lease.clock"):
+        for module in ("vstate.state.lease.clock", "vstate.repo.leases.clock"):  # imported in this order
             patched.setattr(module, lambda: real() + passed[0])
         yield lambda seconds: passed.__setitem__(0, passed[0] + seconds)
 
@@ -559,3 +560,97 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
         time.sleep(1.5)
         lease.check()
         assert lease.commit() is not None
+
+
+# Interruptions
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
+    """Wherever Ctrl-C comes, while it is taken or given back: once the exception is gone, the next one gets it."""
+
+    def work() -> None:
+        with state.lease("job", 0.3):
+            pass
+
+    moment, came = 0, True
+    while came:
+        moment += 1
+        state = Versioned(Memory())
+        came = False
+        try:
+            _, interruption = interrupted(work, moment)
+            came = interruption is not None
+            del interruption
+        except RuntimeError as error:  # a lock of `threading` that was interrupted
+            came = "lock" in str(error)
+        with state.lease("job", 5, wait=5):
+            pass
+    assert moment > 50
+
+
+def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
+    """Nobody waits for a holder that was told that it has not got the lease."""
+
+    class Deaf(Faulty):
+        deaf = True
+
+        def compare_and_swap(self, key, expected, new):
+            done = super().compare_and_swap(key, expected, new)
+            if self.deaf and key.startswith("lease/"):
+                self.deaf = False
+                raise StoreUnavailable("the answer was lost", outcome_unknown=True)
+            return done
+
+    state = Versioned(Deaf(opened()))
+    lease = state.lease("job", 60)
+    with pytest.raises(StoreUnavailable):
+        lease.__enter__()
+    assert not lease.held
+    with pytest.raises(InvalidInput, match="ask for a new one"):
+        lease.__enter__()
+    with state.lease("job", 60, wait=0) as lease:
+        assert lease.fence == 2
+
+
+def test_a_lease_that_nobody_left_is_given_back(opened: Open) -> None:
+    """Without a with block: as soon as the program has let go of it, and not before."""
+    store = opened()
+    state = Versioned(store)
+    lease = state.lease("job", 0.3)
+    lease.__enter__()
+    time.sleep(0.5)
+    assert lease.held
+    del lease
+    with state.lease("job", wait=5) as lease:
+        assert lease.fence == 2
+
+
+class Quiet(Memory):
+    """A Memory that tells of changes, so that who waits need not look; there are none."""
+
+    @contextmanager
+    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+        yield time.sleep
+
+
+def test_whoever_waits_may_be_told_to_stop() -> None:
+    """Soon, however long the holder has, and though no row changes."""
+    store = Quiet()
+    state, other = Versioned(store), Versioned(store)
+    waiting = other.lease("job")
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            waiting.__enter__()
+        except LeaseHeld as error:
+            raised.append(error)
+
+    with state.lease("job", 60):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.1)
+        waiting.stop_waiting()
+        thread.join(5)
+        assert len(raised) == 1

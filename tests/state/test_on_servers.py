@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from tcp_proxy import Proxy
+from proxy import Proxy
 from test_machine import VersionedMachine
 
 from vstate import KVStore, Versioned, open_store
@@ -28,10 +27,8 @@ def server_store(server_url: str) -> Iterator[KVStore]:
 @pytest.fixture
 def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
     """A proxy in front of the server, and the URL that goes through it."""
-    found = re.search(r"127\.0\.0\.1(?::|%3A)(\d+)", server_url)
-    assert found is not None, "the server is on another machine"
-    with Proxy("127.0.0.1", int(found[1])) as proxy:
-        yield proxy, server_url.replace(found[1], str(proxy.port))
+    with Proxy.before(server_url) as proxy:
+        yield proxy, proxy.through(server_url)
 
 
 def test_the_model_holds(server_store: KVStore) -> None:
@@ -62,16 +59,16 @@ def test_round_trips(
         proxy.heal()
         state = Versioned(store, branch="main")
         assert state["key-7"] == 7
-        opening = proxy.round_trips()
+        opening = proxy.rounds()
         state["key-7"] = 8
         state.status()  # what is read of the tree is read
         proxy.heal()
         assert state.commit() is not None
-        commit = proxy.round_trips()
+        commit = proxy.rounds()
         proxy.heal()
         state["key-7"] = 9
         assert state.commit() is not None
-        again = proxy.round_trips()
+        again = proxy.rounds()
     assert opening <= 6
     assert commit <= 2
     assert again <= 2

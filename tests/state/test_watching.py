@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 
 import pytest
+from clock import standing_still
+from test_interrupts import in_a_thread, interrupted
 
-from vstate import Change, Commit, DetachedHead, Disk, KVStore, Memory, NotFound, StoreUnavailable, Versioned
+from vstate import (
+    Change,
+    Commit,
+    CorruptObject,
+    DetachedHead,
+    Disk,
+    KVStore,
+    Live,
+    Memory,
+    NotFound,
+    NotVersioned,
+    StoreUnavailable,
+    Versioned,
+    open_store,
+)
 from vstate.state.watching import Watch
 from vstate.testing import Faulty
 
@@ -114,6 +134,265 @@ def test_a_reset_comes_as_what_differs() -> None:
         changes = [next(watch) for _ in range(2)]
         assert [(key, change.kind) for key, change, _ in changes] == [("a", "modified"), ("b", "removed")]
         assert {commit.id for _, _, commit in changes} == {first.id}
+
+
+def test_commits_after_a_jump_come_one_by_one() -> None:
+    """However late the watch looks: the branch went where its reflog says, and each commit there is told."""
+    store = Memory()
+    first = put(store, n=0)
+    put(store, n=1)
+    assert first is not None
+    with Versioned(store, branch="main").watch() as watch:
+        Versioned(store, branch="main").reset(first)
+        put(store, n=5)
+        put(store, n=6)
+        other = Versioned(store, branch="main").fork("other", first.id)
+        other["n"] = 7
+        other.commit()
+        Versioned(store, branch="main").reset("other")
+        put(store, n=8)
+        assert take(watch, 5) == [("n", "modified", new) for new in (0, 5, 6, 7, 8)]
+
+
+def test_an_undo_and_a_redo_are_told() -> None:
+    """As moves of the branch; one that is back where it was when the watch looks has not changed."""
+    store = Memory()
+    put(store, n=1)
+    put(store, n=2)
+    state = Versioned(store, branch="main")
+    with state.watch() as watch:
+        state.undo()
+        assert take(watch, 1) == [("n", "modified", 1)]
+        state.redo()
+        put(store, m=1)
+        assert take(watch, 2) == [("n", "modified", 2), ("m", "added", 1)]
+        state.refresh()
+        state.undo()
+        state.redo()
+        put(store, m=2)
+        assert take(watch, 1)[0][0] == "m"
+
+
+def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
+    """What differs comes as changes of the commit that the branch is at, where nobody knows the way."""
+    store = Memory()
+    first = put(store, n=0)
+    put(store, n=1)
+    assert first is not None
+    with Versioned(store, branch="main").watch() as watch:
+        Versioned(store, branch="main").reset(first)
+        put(store, n=5)
+        put(store, n=6)
+        store.delete_many(list(store.keys("reflog/")))
+        assert take(watch, 1) == [("n", "modified", 6)]
+        Versioned(store, branch="main").reset(first)
+        (line,) = store.keys("reflog/")
+        store.set(line, b"damaged")
+        assert take(watch, 1) == [("n", "modified", 0)]
+
+
+def test_a_branch_that_expired_and_began_anew() -> None:
+    """The new branch's commits come against what the old one held; that the old one expired is no commit."""
+    with standing_still() as now:
+        store = Memory()
+        state = Versioned(store, branch="guest", ttl=10)
+        state["a"] = 1
+        state.commit()
+        with state.watch() as watch:
+            now.pass_(11)
+            anew = Versioned(store, branch="guest")
+            anew["b"] = 1
+            anew.commit()
+            anew["c"] = 1
+            anew.commit()
+            assert [(key, kind) for key, kind, _ in take(watch, 3)] == [
+                ("a", "removed"),
+                ("b", "added"),
+                ("c", "added"),
+            ]
+
+
+def test_an_expired_key_is_told_when_it_is_purged() -> None:
+    """Nothing is committed when a key expires; its removal is."""
+    with standing_still() as now:
+        state = Versioned(Memory(), branch="main")
+        state["k"] = 1
+        state.expire("k", 10)
+        state.commit()
+        with state.watch() as watch:
+            now.pass_(11)
+            put(state.store, other=1)
+            assert take(watch, 1) == [("other", "added", 1)]
+            state.refresh()
+            assert state.purge() is not None
+            assert [(key, kind) for key, kind, _ in take(watch, 1)] == [("k", "removed")]
+
+
+def test_a_commit_that_is_gone_before_it_was_looked_at() -> None:
+    """The branch left it, and gc removed it: what came instead is told."""
+    store = Memory()
+    put(store, a=1)
+    state = Versioned(store, branch="main")
+    watch = state.watch()
+    middle = put(store, b=1)
+    put(store, c=1)
+    assert middle is not None
+    assert take(watch, 1) == [("b", "added", 1)]
+    Versioned(store, branch="main").reset(middle)
+    Versioned(store).repo.gc(keep_reflog="0")
+    put(store, d=1)
+    assert take(watch, 1) == [("d", "added", 1)]
+
+
+def test_the_commit_seen_last_is_gone() -> None:
+    """Nobody knows any more what changed since: it says so, and what to do."""
+    store = Memory()
+    put(store, a=1)
+    watch = Versioned(store, branch="main").watch()
+    for number in range(5):
+        put(store, n=number)
+    Versioned(store).repo.gc(keep_reflog="0", branch="main", keep_last=1)
+    watch = Watch(Versioned(store).repo, "main", "*", watch.seen)  # which has nothing of it in memory
+    for _ in range(2):
+        with pytest.raises(NotFound, match="watch it anew"):
+            next(watch)
+    raw = dict(store.items("o/"))
+    watch = Versioned(store, branch="main").watch()
+    put(store, z=1)
+    for key in set(dict(store.items("o/"))) - set(raw):
+        store.delete(key)
+    with pytest.raises(CorruptObject):  # a commit of the branch that is missing is damage
+        next(Watch(Versioned(store, branch="other").repo, "main", "*", watch.seen))
+
+
+def test_an_interruption_at_any_moment_loses_nothing() -> None:
+    """Whoever goes on after Ctrl-C gets each change once, in order."""
+    wanted = [("a", 0), ("b", 0), ("a", 1), ("c", 2)]
+    moment, came = 0, True
+    while came:
+        moment += 1
+        store = Memory()
+        watch = Versioned(store, branch="main").watch()
+        put(store, a=0, b=0)
+        put(store, a=1)
+        put(store, c=2)
+        found: list[tuple[str, Change, Commit]] = []
+
+        def follow(watch: Watch = watch, found: list[tuple[str, Change, Commit]] = found) -> None:
+            for seen in watch:
+                found.append(seen)
+                if len(found) == 4:
+                    return
+
+        _, interruption = interrupted(follow, moment)
+        came = interruption is not None
+        if len(found) < 4:
+            in_a_thread(follow)
+        assert [(key, change.new) for key, change, _ in found] == wanted, moment
+    assert moment > 100
+
+
+class Still(Memory):
+    """A Memory that tells of nothing, and takes its time to say so."""
+
+    @contextmanager
+    def listening(self, key: str) -> Iterator[Callable[[float], None]]:
+        yield lambda timeout: time.sleep(0.5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_while_a_thread_waits() -> None:
+    """The child can close the state, and its watch has ended there; one that nobody is in goes on in both."""
+    store = Still()
+    state = Versioned(store, branch="main")
+    busy, free = state.watch(), state.watch()
+    thread = threading.Thread(target=lambda: next(busy, None))
+    thread.start()
+    while not busy._lock.locked():
+        time.sleep(0.001)
+    child = os.fork()
+    if child == 0:
+        answer = 1
+        try:
+            signal.alarm(20)  # rather than wait for ever
+            put(store, a=1)
+            if next(free)[0] == "a" and busy.closed and next(busy, None) is None:
+                state.close()
+                answer = 7
+        finally:
+            os._exit(answer)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert not busy.closed
+    put(store, b=1)
+    assert take(free, 1) == [("b", "added", 1)]
+    thread.join(5)
+    assert not thread.is_alive()
+    state.close()
+
+
+def test_many_are_closed_as_fast_as_one() -> None:
+    """Each waits for its look under way; all of them do so at the same time."""
+    state = Versioned(Still(), branch="main")
+    subscriptions = [state.subscribe("*", print) for _ in range(20)]
+    time.sleep(0.1)
+    began = time.monotonic()
+    state.close()
+    assert time.monotonic() - began < 2
+    for subscription in subscriptions:
+        subscription.close()
+        assert not subscription.active
+
+
+def test_the_watch_of_a_namespace() -> None:
+    """Its keys, by their names in it, whatever characters its own name has; nothing else."""
+    store = Memory()
+    state = Versioned(store, branch="main")
+    for space in (state.namespace("a*"), state.namespace("a").namespace("[b]")):
+        with space.watch("k?") as watch, space.watch() as all_of_it:
+            put(store, **{"ab/k1": 0, "a*/k22": 0, "a/b/k1": 0, "k1": 0})
+            put(store, **{f"{space.prefix}k1": 1})
+            assert take(watch, 1) == [("k1", "added", 1)]
+            assert [key for key, _, _ in take(all_of_it, 1)] == ["k22" if space.prefix == "a*/" else "k1"]
+            assert space.prefix in repr(watch)
+        state.refresh()
+    calls: Queue[str] = Queue()
+    first = state.log(limit=1)
+    space = state.namespace("x")
+    with space.subscribe("*", lambda key, change, commit: calls.put(key)):
+        put(store, **{"x/y": 1})
+        assert calls.get(timeout=5) == "y"
+    assert next(space.watch(since=next(iter(first)).id))[0] == "y"
+    for name in ("watch", "subscribe"):
+        with pytest.raises(NotVersioned):
+            getattr(Live(), name)("*", print)
+    with pytest.raises(NotVersioned):
+        Live().namespace("a").watch()
+    with pytest.raises(NotVersioned):
+        Live().namespace("a").subscribe("*", print)
+
+
+def test_on_servers(server_url: str) -> None:
+    """Redis, PostgreSQL and S3: what another connection commits is told, in order, also after a jump."""
+    with open_store(server_url) as one, open_store(server_url) as two:
+        first = put(two, n=0)
+        assert first is not None
+        with Versioned(one, branch="main").watch() as watch:
+            told: Queue[object] = Queue()
+
+            def follow() -> None:
+                for _, change, _ in watch:
+                    told.put(change.new)
+
+            thread = threading.Thread(target=follow)
+            thread.start()
+            for number in range(1, 6):
+                put(two, n=number)
+            assert [told.get(timeout=20) for _ in range(5)] == [1, 2, 3, 4, 5]
+            Versioned(two, branch="main").reset(first)
+            put(two, n=7)
+            assert [told.get(timeout=20) for _ in range(2)] == [0, 7]
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_merge_comes_as_one_commit() -> None:
@@ -279,3 +558,22 @@ def test_a_watch_in_an_event_loop() -> None:
         return found
 
     assert asyncio.run(main()) == ["a", "b"]
+
+
+def test_closing_in_an_event_loop() -> None:
+    """aclose does not hold up the loop, and whoever waits is let go."""
+
+    async def main() -> None:
+        watch = Versioned(Still(), branch="main").watch()
+        waiting = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.1)
+        closing = asyncio.ensure_future(watch.aclose())
+        turns = 0
+        while not closing.done():
+            await asyncio.sleep(0.005)
+            turns += 1
+        assert turns > 5
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+
+    asyncio.run(main())

@@ -52,6 +52,7 @@ _PUBLIC_OPTIONS = frozenset(
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Body)\b")
+_ENDPOINT = re.compile(r"(aws_)?endpoint(_url)?(_s3)?", re.IGNORECASE)
 _METADATA = re.compile(r"//169\.254\.|//\[fd00:ec2|//metadata\b")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _FULL = ("QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientStorage")
@@ -131,12 +132,13 @@ class Bucket(ForkAware):
 
     def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float) -> None:
         self.url = _check_url(url)
-        self.options = dict(options or {})
+        self.options = _as_options(options or {}, "options")
         self.timeout = _check_timeout(self.options.pop("timeout", timeout))
         self._arguments = self._check_options()
         # Directory buckets of S3 Express list in no order.
         directory_bucket = urlsplit(self.url).netloc.endswith("--x-s3")
         self.ordered = not (directory_bucket or self.options.get("s3_express"))
+        self._is_there = False  # the bucket, as far as this handle has seen
         self._closed = False
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -164,7 +166,12 @@ class Bucket(ForkAware):
     def size(self, name: str) -> int | None:
         """How many bytes the object has, None if there is none."""
         path = self.check_name(name)
-        return self._insist(lambda: int(self._open().head(path)["size"]))
+        size = self._insist(lambda: int(self._open().head(path)["size"]))
+        if size is None and not self._is_there:
+            # The answer to a HEAD has no words: only that to a GET tells a missing bucket from a missing object.
+            self.read(name)
+            self._is_there = True
+        return size
 
     def write(self, name: str, data: bytes) -> Mark:
         """Make the object, or put another in its place."""
@@ -187,6 +194,17 @@ class Bucket(ForkAware):
         if not failure.passing:
             self._raise(failure, sent=failure.sent)
         return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
+
+    def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
+        """Do so until it is known whether the service did it: done twice, it is not told from done once."""
+        patience = _Patience(self.timeout)
+        while True:
+            attempt = self.write_if(name, data, mark)
+            if attempt.outcome in ("done", "refused"):
+                return attempt.outcome == "done"
+            failure = _Failure("passing", attempt.reason)
+            if not patience.waits(failure):
+                self._raise(failure)
 
     def remove(self, names: Sequence[str]) -> None:
         """See to it that there are no such objects."""
@@ -245,11 +263,21 @@ class Bucket(ForkAware):
             if pool is None:
                 pool = self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="vstate-bucket")
         # Not under the lock: a fork takes those of concurrent.futures before it asks for this one.
+        return [self._submitted(pool, call) for call in calls]
+
+    def _submitted(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
         try:
-            return [pool.submit(call) for call in calls]
-        except RuntimeError:  # closed meanwhile
-            self._require_open()
-            raise
+            return pool.submit(call)
+        except RuntimeError:
+            pass
+        self._require_open()
+        # The interpreter is ending, and has threads no more: what a program saves at its exit is saved in this one.
+        future: Future[T] = Future()
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def finish(self, begun: Sequence[Future[T]]) -> list[T]:
         """What the calls return, once they are done; raises as `together` does."""
@@ -271,9 +299,12 @@ class Bucket(ForkAware):
         patience, sent = _Patience(self.timeout), False
         while True:
             try:
-                return request()
+                answer = request()
             except BaseException as error:
                 failure = self._understand(error)
+            else:
+                self._is_there = True
+                return answer
             sent = sent or (writing and failure.sent)
             if failure.kind == "missing" and not failure.no_bucket:
                 return None
@@ -388,12 +419,12 @@ class Bucket(ForkAware):
         """The options as obstore takes them; InvalidInput without the values of any."""
         arguments = {name: value for name, value in self.options.items() if name not in _CLIENT_OPTIONS}
         client = {name: value for name, value in self.options.items() if name in _CLIENT_OPTIONS}
-        client |= arguments.pop("client_options", None) or {}
+        client |= self._client_options()
+        arguments.pop("client_options", None)
         if "retry_config" in arguments or "timeout" in client:
             # Tried again by obstore, a conditional write that had been done would look refused.
             raise InvalidInput("how long to try, and to try again, is the `timeout` of the store")
-        endpoint = arguments.get("endpoint", arguments.get("aws_endpoint"))
-        if endpoint is not None:
+        for endpoint in self._endpoints():
             parts = _split(endpoint, "endpoint")
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
                 raise InvalidInput("endpoint is a URL such as https://host:9000, without a password in it")
@@ -408,10 +439,21 @@ class Bucket(ForkAware):
         retries = {"max_retries": 0, "retry_timeout": half}
         return {**arguments, "client_options": {**limits, **client}, "retry_config": retries}
 
+    def _client_options(self) -> dict[str, Any]:
+        return _as_options(self.options.get("client_options") or {}, "client_options")
+
+    def _endpoints(self) -> list[Any]:
+        return [value for name, value in self.options.items() if _ENDPOINT.fullmatch(name)]
+
+    @property
+    def endpoint(self) -> str:
+        """Where the service is, if an option says so."""
+        return " ".join(map(str, self._endpoints()))
+
     @property
     def public(self) -> bool:
         """Whether the options surely hold no secret."""
-        names = [*self.options, *(self.options.get("client_options") or {})]
+        names = [*self.options, *self._client_options()]
         return all(name in _PUBLIC_OPTIONS or name == "client_options" for name in names)
 
     def check_name(self, name: str) -> str:
@@ -457,6 +499,12 @@ def _split(url: object, what: str) -> SplitResult:
         return parts
     except ValueError:
         raise InvalidInput(f"{what} is no URL") from None
+
+
+def _as_options(options: object, what: str) -> dict[str, Any]:
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidInput(f"the {what} of a bucket are a dict of their values by their names, which are str")
+    return dict(options)
 
 
 def _check_timeout(timeout: object) -> float:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
 from vstate.kv.forks import ForkAware, survive_forks
+from vstate.kv.front import Front
 
 ENTRY_BYTES = 250  # about what CPython takes for an entry beside its value: key, two headers, links
 TIER_TIMEOUT = 0.1  # seconds; asking the store is better than waiting for a cache
 
 
-class Cache(KVStore, ForkAware):
+class Cache(Front, ForkAware):
     """`store`, with the objects read from it and written to it kept at hand.
 
     Only keys under "o/" are cached: they never change. A cached ref would be a stale head as soon as a
     second process commits. What is written goes to the store first, a transaction as one transaction.
+    Whether a key is there is asked of the store, and so is a listing: a writer that leaves out an object
+    because it "is there" must not be told so by the copy of one that has been collected as garbage.
 
     - `max_bytes` bounds what is kept in memory; the least recently used goes first.
     - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most;
@@ -38,7 +40,7 @@ class Cache(KVStore, ForkAware):
     ) -> None:
         if max_bytes < 0 or directory_bytes < 0:
             raise InvalidInput("max_bytes and directory_bytes are numbers of bytes, 0 or more")
-        self._store = store
+        super().__init__(store)
         self._max_bytes = max_bytes
         self._directory = None if directory is None else os.path.abspath(directory)
         self._directory_bytes = directory_bytes
@@ -97,32 +99,18 @@ class Cache(KVStore, ForkAware):
             for key in keys:
                 self.forget(key)
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        return self._store.keys(prefix)
-
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """As the store gives them; a scan does not push everything else out of the cache."""
         return self._store.items(prefix)
 
-    def __contains__(self, key: str) -> bool:
-        # The store is asked: a writer that leaves out an object because it "is there" must not be told
-        # so by the copy of one that has since been collected as garbage.
-        return key in self._store
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        return self._store.present(keys)
-
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        new = None if new is None else check_value(new)
         return self._written({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it."""
         writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
         return self._written(writes, lambda: self._store.transact(writes, expected))
-
-    @property
-    def transactional(self) -> bool:
-        return self._store.transactional
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
@@ -135,12 +123,6 @@ class Cache(KVStore, ForkAware):
 
         return self._written(writes, lambda: self._store.exclusively(noted))
 
-    def turn(self, name: str) -> AbstractContextManager[None]:
-        return self._store.turn(name)
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._store.listening(key)
-
     def forget(self, key: str) -> None:
         if _cacheable(key):
             with self._lock:
@@ -151,16 +133,6 @@ class Cache(KVStore, ForkAware):
 
     def uncached(self) -> KVStore:
         return self._store.uncached()
-
-    def check(self) -> Iterator[str]:
-        return self._store.check()
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def __repr__(self) -> str:
-        return f"Cache({self._store!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._store, self._max_bytes, self._directory, self._directory_bytes)

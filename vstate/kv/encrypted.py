@@ -37,6 +37,7 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput, UnsupportedFormat
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.front import Front
 from vstate.kv.keyfile import Path, read_secret, write_secret
 
 MARK: Final = "encryption"
@@ -90,7 +91,7 @@ def fingerprint(key: bytes) -> str:
     return _subkey(_checked(key), "check").hex()[:16]
 
 
-class Encrypted(KVStore):
+class Encrypted(Front):
     """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
     a file that holds them.
 
@@ -108,12 +109,7 @@ class Encrypted(KVStore):
     """
 
     def __init__(self, store: KVStore, key: bytes | Path) -> None:
-        if not isinstance(store, KVStore):
-            raise InvalidInput(
-                f"Encrypted stands in front of a KVStore, not of a {type(store).__name__}: Encrypted(Disk(path), key), "
-                "or open_store('encrypted:PATH?key_file=FILE')"
-            )
-        self._store = store
+        super().__init__(store)
         self._cipher = _Cipher(load_key(key) if isinstance(key, str | os.PathLike) else _checked(key))
         self._marked = False
         self._is_marked()
@@ -194,10 +190,6 @@ class Encrypted(KVStore):
             return all(value is None for value in expected.values())
         return self._store.transact(rows, old)
 
-    @property
-    def transactional(self) -> bool:
-        return self._store.transactional
-
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it."""
 
@@ -210,38 +202,20 @@ class Encrypted(KVStore):
 
         return self._store.exclusively(encrypted)
 
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        return self._store.turn(self._cipher.name(name))
+
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
         return self._store.listening(self._cipher.name(key))
 
     def forget(self, key: str) -> None:
         self._store.forget(self._cipher.name(key))
 
-    def uncached(self) -> KVStore:
-        behind = self._store.uncached()
-        if behind is self._store:
-            return self
-        other = object.__new__(type(self))
-        other._store, other._cipher, other._marked = behind, self._cipher, self._marked
-        return other
-
-    def check(self) -> Iterator[str]:
-        return self._store.check()
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def __repr__(self) -> str:
-        return f"Encrypted({self._store!r})"
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an Encrypted store is not pickled, since its key would be in the pickle: open it again where it "
             "is needed, Encrypted(store, key)"
         )
-
-    def close(self) -> None:
-        self._store.close()
 
     # Rows
 

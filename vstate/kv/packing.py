@@ -14,7 +14,9 @@ _OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
 
 def pack(key: str) -> bytes:
     """A key as it is stored: "o/" and 64 hex digits as the mark and 32 bytes, any other as UTF-8."""
-    if type(key) is str and len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
+    if type(key) is not str:
+        key = str.__str__(check_key(key))  # a member of an enum, say, is stored as the text that it is
+    if len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
         digits = key[2:]
         try:
             packed = bytes.fromhex(digits)

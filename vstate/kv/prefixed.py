@@ -9,15 +9,18 @@ from typing import Final
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore, check_key
+from vstate.kv.front import Front
 
 LONGEST_NAME: Final = 200
 """Bytes of UTF-8: some stores take keys of 1,024 bytes at the most, and a branch's name needs room too."""
 
-RESERVED: Final = frozenset(["damaged", "lease", "o", "policy", "r", "reflog", "remote", "shallow", "trash"])
+RESERVED: Final = frozenset(
+    ["damaged", "expiry", "lease", "o", "policy", "r", "reflog", "remote", "shallow", "trash"]
+)
 """What the keys of a repository begin with: there may be one in the store itself, beside its tenants."""
 
 
-class Prefixed(KVStore):
+class Prefixed(Front):
     """The part of `store` that is called `name`: a key here is the store's key `name/key`.
 
     Parts of different names never see each other: no key of one is a key of the other, nothing that is done
@@ -36,7 +39,7 @@ class Prefixed(KVStore):
     """
 
     def __init__(self, store: KVStore, name: str, *, owns: bool = False) -> None:
-        self._store = store
+        super().__init__(store)
         self._name = check_name(name)
         self._prefix = f"{name}/"
         self._owns = owns
@@ -84,12 +87,8 @@ class Prefixed(KVStore):
         """As the store does it, if it has transactions; otherwise step by step, as promised by KVStore."""
         if not self._store.transactional:
             # The store could not tell which of the writes are objects, and those have to come first.
-            return super().transact(writes, expected)
+            return KVStore.transact(self, writes, expected)
         return self._store.transact(self._renamed(writes), self._renamed(expected))
-
-    @property
-    def transactional(self) -> bool:
-        return self._store.transactional
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the store does it; writers of the other parts wait too."""
@@ -104,13 +103,9 @@ class Prefixed(KVStore):
     def forget(self, key: str) -> None:
         self._store.forget(self._outer(key))
 
-    def uncached(self) -> KVStore:
-        behind = self._store.uncached()
-        return self if behind is self._store else type(self)(behind, self._name, owns=self._owns)
-
     def check(self) -> Iterator[str]:
         """As the store does it, all of it: what is damaged in its files may belong to any part."""
-        return self._store.check()
+        return super().check()
 
     @property
     def location(self) -> str:

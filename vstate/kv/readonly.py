@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 from vstate import errors
-from vstate.kv.base import KVStore
+from vstate.kv.front import Front
 
 
-class ReadOnly(KVStore):
+class ReadOnly(Front):
     """`store`, in which every write raises `vstate.errors.ReadOnly`; what others write to it is seen.
 
     It guards against mistakes of the program that holds it, which may reach the store behind all the same.
     A Versioned over it reads, and what is set in it is staged: a commit raises, and leaves it staged.
     """
-
-    def __init__(self, store: KVStore) -> None:
-        self._store = store
-
-    def get(self, key: str) -> bytes | None:
-        return self._store.get(key)
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        return self._store.get_many(keys)
 
     def set(self, key: str, value: bytes) -> None:
         self._refuse()
@@ -38,18 +29,6 @@ class ReadOnly(KVStore):
     def delete_many(self, keys: Iterable[str]) -> None:
         self._refuse()
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        return self._store.keys(prefix)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        return self._store.items(prefix)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._store
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        return self._store.present(keys)
-
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         self._refuse()
 
@@ -59,41 +38,13 @@ class ReadOnly(KVStore):
             self._refuse()
         return self._store.transact({}, expected)
 
-    @property
-    def transactional(self) -> bool:
-        return self._store.transactional
-
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """Raises ReadOnly, whatever the plan: it is for writing."""
         self._refuse()
 
-    # `turn` stays the one of KVStore: who does not write has nobody to wait for, and a turn may take files.
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._store.listening(key)
-
-    def forget(self, key: str) -> None:
-        self._store.forget(key)
-
-    def uncached(self) -> KVStore:
-        behind = self._store.uncached()
-        return self if behind is self._store else type(self)(behind)
-
-    def check(self) -> Iterator[str]:
-        return self._store.check()
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def __repr__(self) -> str:
-        return f"ReadOnly({self._store!r})"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._store,)
-
-    def close(self) -> None:
-        self._store.close()
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        """Waits for nobody: who does not write need not, and a turn may take files."""
+        return nullcontext()
 
     def _refuse(self) -> NoReturn:
         raise errors.ReadOnly(

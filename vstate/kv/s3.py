@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
+from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
 from vstate.kv.base import KVStore, check_key, check_value
 from vstate.kv.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
 from vstate.kv.forks import ForkAware, survive_forks
@@ -52,7 +52,8 @@ class S3(KVStore, ForkAware):
     August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its first swap in
     a bucket, a process makes one write whose condition is wrong, and InvalidInput says so if the service does it
     all the same; `check_conditions` tries more. A key that a swap deletes leaves an object of 8 bytes, which
-    counts as absent.
+    counts as absent. A request that the network delivers late finds its condition gone; a plain `set` that was
+    tried twice has none, and could undo a later one: what several write is to be swapped.
 
     **Requests.** A commit takes one PUT for each new object, side by side (32 at a time), and then one for the
     ref, with the reflog's line beside it; no read, if this handle has read or written the ref before and nobody
@@ -174,7 +175,7 @@ class S3(KVStore, ForkAware):
             vouch()
         queue = self._queues[hash(name) % _QUEUES]
         # A courtesy to the service, which is slow to tell contenders that they lost: a second, on SeaweedFS.
-        queued = queue.acquire(timeout=self._bucket.timeout)
+        queued = queue.acquire(timeout=self._bucket.timeout / 2)
         try:
             return self._swap(key, expected, new)
         finally:
@@ -235,15 +236,14 @@ class S3(KVStore, ForkAware):
 
     def _vouch(self) -> None:
         """Raise InvalidInput if the service does a write whose condition does not hold."""
-        attempt = self._bucket.write_if(_PROBE, b"probe", _WRONG)
-        if attempt.outcome == "done":
+        # Until it is known: a swap by a service that pays no heed could overwrite anything.
+        if self._bucket.write_until_known(_PROBE, b"probe", _WRONG):
             self._bucket.remove([_PROBE])
             raise InvalidInput(
                 f"the service of {self.location} pays no heed to the conditions of a write, so two writers would "
                 "overwrite each other's commits: use one with conditional writes, or a newer release of it"
             )
-        if attempt.outcome == "refused":
-            _heeding.add(self._identity)
+        _heeding.add(self._identity)
 
     def check_conditions(self) -> list[str]:
         """Whether the service heeds the conditions of writes, tried on objects that are deleted again: a sentence
@@ -274,8 +274,9 @@ class S3(KVStore, ForkAware):
         1. Objects are set, all side by side; beside them, the expected keys that are not written are read, and
            the one that is, unless this handle remembers it with the expected value.
         2. What else is to be set is set beside the swap, not before it: interrupted, either may be there without
-           the other. Of that, what was absent is deleted again if the swap fails, and what was there is overwritten
-           only once it has succeeded, which takes a third round trip.
+           the other. Of that, what was absent may be there although the swap failed (deleted again, it could be
+           what another writer had set meanwhile), and what was there is overwritten only once the swap has
+           succeeded, which takes a third round trip.
         3. What is to be deleted is deleted last.
 
         If the swap has happened and a write beside or behind it fails, StoreUnavailable says that the outcome is
@@ -333,14 +334,7 @@ class S3(KVStore, ForkAware):
         if swapped:
             late = [row for row, outcome in zip(names, outcomes, strict=True) if outcome != "done"]
             self._after_swap(True, lambda: self._write_all({row: rows[row] for row in late}))
-            return True
-        made = [row for row, outcome in zip(names, outcomes, strict=True) if outcome == "done"]
-        if made:
-            try:
-                self.delete_many(made)
-            except StoreUnavailable:
-                pass  # the promise leaves open whether they are there
-        return False
+        return swapped
 
     def _create(self, key: str, value: bytes) -> Attempt:
         return self._bucket.write_if(self._name(key), frame(key, value), None)
@@ -348,9 +342,10 @@ class S3(KVStore, ForkAware):
     def _after_swap(self, swapped: bool, action: Callable[[], None]) -> None:
         try:
             action()
-        except StoreUnavailable as error:
+        except VStateError as error:
             if not swapped:
                 raise
+            # Whatever it was, a full store above all: as it is, it would say that nothing has happened.
             raise StoreUnavailable(
                 f"{error}; what this was to go with has been swapped already", outcome_unknown=True
             ) from None
@@ -392,8 +387,7 @@ class S3(KVStore, ForkAware):
 
     @property
     def _identity(self) -> str:
-        options = self._bucket.options
-        return f"{options.get('endpoint') or options.get('aws_endpoint')} {self._bucket.url}"
+        return f"{self._bucket.endpoint} {self._bucket.url}"
 
     def __repr__(self) -> str:
         return f"S3({self._bucket.url!r})"

@@ -22,7 +22,7 @@ NONCE_BYTES = 8
 _VALUE = b"v"
 _MARKED = b"s"
 _KEYS = 1024
-_VALUE_BYTES = 65536
+_VALUE_BYTES = 4096
 
 
 def frame(key: str, value: bytes) -> bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from vstate.errors import InvalidInput, StoreFull, VStateError
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
+from vstate.kv.front import Front, check_store
 
 REST = 10.0
 """How often as long as it took to fail a hot store is left alone: so it costs a tenth of the time at most."""
@@ -22,13 +23,14 @@ MOST_STALE = 10_000
 T = TypeVar("T")
 
 
-class Tiered(KVStore):
+class Tiered(Front):
     """Two stores or more, from the hottest to the coldest, `Tiered(Memory(), Disk("near"), S3("s3://far"))`.
 
     The coldest is the store; the hotter ones hold copies of objects (keys under "o/", which never change).
     An object is read from the first that has it, and copied into those before. A write goes to the coldest
     first, and to the others once it is done there: what the coldest does not hold is not stored. Everything
-    else, refs above all, is in the coldest only, and every promise of the whole is the coldest's own.
+    else, refs above all, is in the coldest only, and every promise of the whole is the coldest's own. It
+    also says what is there, and lists it, for the reason that it does so behind a Cache.
 
     A hot store is only ever a help: one that fails is as if it were not there, and is left alone for ten
     times as long as it took to fail. What it could not delete meanwhile is not read from it by this handle
@@ -41,24 +43,19 @@ class Tiered(KVStore):
     def __init__(self, *stores: KVStore) -> None:
         if len(stores) < 2:
             raise InvalidInput("a Tiered store takes two stores or more, the hottest first")
-        for store in stores:
-            if not isinstance(store, KVStore):
-                raise InvalidInput(
-                    f"a Tiered store takes stores, not {type(store).__name__}: open_store(...) it"
-                )
-        self._stores = stores
-        self._cold = stores[-1]
+        self._stores = tuple(check_store(store, Tiered) for store in stores)
+        super().__init__(stores[-1])
         self._hot = [_Hot(store) for store in stores[:-1]]
 
     def get(self, key: str) -> bytes | None:
         if not _is_object(key):
-            return self._cold.get(key)
+            return self._store.get(key)
         for position, hot in enumerate(self._hot):
             value = hot.get(key)
             if value is not None:
                 _copy({key: value}, self._hot[:position])
                 return value
-        value = self._cold.get(key)
+        value = self._store.get(key)
         if value is not None:
             _copy({key: value}, self._hot)
         return value
@@ -75,60 +72,42 @@ class Tiered(KVStore):
                 missing = [key for key in missing if key not in found]
         rest = [key for key in keys if key not in found]
         if rest:
-            fetched = self._cold.get_many(rest)
+            fetched = self._store.get_many(rest)
             _copy(_objects(fetched), self._hot)
             found.update(fetched)
         return found
 
     def set(self, key: str, value: bytes) -> None:
         value = check_value(value)
-        self._cold.set(key, value)
+        self._store.set(key, value)
         _copy(_objects({key: value}), self._hot)
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
         items = {key: check_value(value) for key, value in items.items()}
-        self._cold.set_many(items)
+        self._store.set_many(items)
         _copy(_objects(items), self._hot)
 
     def delete(self, key: str) -> None:
         try:
-            self._cold.delete(key)
+            self._store.delete(key)
         finally:
             self._drop([key])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         keys = list(keys)
         try:
-            self._cold.delete_many(keys)
+            self._store.delete_many(keys)
         finally:
             self._drop(keys)
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
-        return self._cold.keys(prefix)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """As the coldest gives them; a scan fills nothing."""
-        return self._cold.items(prefix)
-
-    def __contains__(self, key: str) -> bool:
-        # As in a Cache: a copy of what gc has removed must not keep a writer from writing it again.
-        return key in self._cold
-
-    def present(self, keys: Iterable[str]) -> Set[str]:
-        return self._cold.present(keys)
-
     def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         new = None if new is None else check_value(new)
-        return self._written({key: new}, lambda: self._cold.compare_and_swap(key, expected, new))
+        return self._written({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the coldest does it; then the objects are copied."""
         writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
-        return self._written(writes, lambda: self._cold.transact(writes, expected))
-
-    @property
-    def transactional(self) -> bool:
-        return self._cold.transactional
+        return self._written(writes, lambda: self._store.transact(writes, expected))
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As the coldest does it; then the objects are copied."""
@@ -140,31 +119,21 @@ class Tiered(KVStore):
             writes.update(planned)
             return planned
 
-        return self._written(writes, lambda: self._cold.exclusively(noted))
-
-    def turn(self, name: str) -> AbstractContextManager[None]:
-        return self._cold.turn(name)
-
-    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        return self._cold.listening(key)
+        return self._written(writes, lambda: self._store.exclusively(noted))
 
     def forget(self, key: str) -> None:
         """Delete the hot stores' copies of `key`; the coldest drops what it has cached, and keeps its own."""
         self._drop([key])
-        self._cold.forget(key)
+        self._store.forget(key)
 
     def uncached(self) -> KVStore:
-        return self._cold.uncached()
+        return self._store.uncached()
 
     def check(self) -> Iterator[str]:
         """What is wrong with any of the stores; that a hot one cannot be looked at is a find as well."""
-        yield from self._cold.check()
+        yield from self._store.check()
         for hot in self._hot:
             yield from hot.check()
-
-    @property
-    def location(self) -> str:
-        return self._cold.location
 
     def __repr__(self) -> str:
         return f"Tiered({', '.join(map(repr, self._stores))})"
@@ -175,7 +144,7 @@ class Tiered(KVStore):
     def close(self) -> None:
         for hot in self._hot:
             hot.close()
-        self._cold.close()
+        self._store.close()
 
     def _written(self, writes: Mapping[str, bytes | None], write: Callable[[], bool]) -> bool:
         done = False

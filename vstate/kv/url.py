@@ -99,14 +99,21 @@ class _Scheme:
 def _scheme_of(text: str) -> str | None:
     """The scheme of a URL, None for what is a path."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", text)
-    if match is None:
-        return None
-    if match[2]:
-        return match[1].lower()
-    # "C:" is a drive, and a file may be called "a:b"; "encryped:a" is rather a slip, and would be a store in the clear.
-    known = match[1] in _SCHEMES or (len(match[1]) > 1 and _plugins(match[1]))
-    slip = not known and _resembled(match[1]) and not os.path.exists(text)
-    return match[1] if known or slip else None
+    if match is not None:
+        if match[2]:
+            return match[1].lower()
+        # "C:" is a drive, and a file may be called "a:b"; "encryped:a" is rather a slip, and would be a store in the
+        # clear.
+        known = match[1] in _SCHEMES or (len(match[1]) > 1 and _plugins(match[1]))
+        if known or (_resembled(match[1]) and not os.path.exists(text)):
+            return match[1]
+    if "://" in text and not text.startswith(("/", ".", "~")):
+        # A server's URL with a slip in its scheme, or a space before it, would be a directory named after its password.
+        raise InvalidInput(
+            "this is no URL, which begins with its scheme and no space, as in redis://; a path that holds :// is "
+            "written with ./ before it"
+        )
+    return None
 
 
 def _resembled(scheme: str) -> list[str]:

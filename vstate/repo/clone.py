@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING
 from vstate.errors import AlreadyExists
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS
+from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
 from vstate.repo.remotes import ORIGIN, absolute, check_url, expanded
 from vstate.repo.repository import Repository
-from vstate.repo.sync import Sync, SyncReport, Wanted, policy_rows, tracking_ref
+from vstate.repo.sync import (
+    Sync,
+    SyncReport,
+    Wanted,
+    checked_refs,
+    is_ref_name,
+    policy_rows,
+    tracking_ref,
+)
 
 if TYPE_CHECKING:
     from vstate.repo.bundle import Progress
+
+
+ACTION = "clone"
 
 
 def clone(
@@ -43,12 +54,12 @@ def clone(
             _check_unused(copy, original, remote, url)
             if url is not None and copy.remotes.url(remote) is None:
                 copy.remotes.add(remote, url)
-            work = Sync(original, copy, near=copy, action="clone", progress=progress)
+            work = Sync(original, copy, near=copy, action=ACTION, progress=progress)
             work.run(lambda: list(_wanted(original, None if url is None else remote)))
             copy.require_format(1)
             branch = _branch_of_head(original)
             # Last: a store that has it was cloned to the end.
-            copy.refs.set_head(branch=branch, action=f"clone: on {branch}")
+            copy.refs.set_head(branch=branch, action=f"{ACTION}: on {branch}")
     return work.report(began)
 
 
@@ -63,33 +74,46 @@ def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[R
 
 
 def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
-    for name, oid in original.refs.list(HEADS).items():
+    for name, oid in checked_refs(original, HEADS).items():
         rows = policy_rows(original, name)
         yield Wanted(HEADS + name, oid, force=True, rows=rows, branch=HEADS + name)
         if remote is not None:
             yield Wanted(tracking_ref(remote, name), oid, force=True)
-    for name, oid in original.refs.list(TAGS).items():
+    for name, oid in checked_refs(original, TAGS).items():
         yield Wanted(TAGS + name, oid, force=True)
 
 
 def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:
     """AlreadyExists if there is something in the store that no interrupted clone has left."""
-    heads = copy.refs.list(HEADS)
-    if url is not None:
-        begun = copy.remotes.url(remote) == url
-    else:
+    refs = copy.refs
+    heads = refs.list(HEADS)
+    names = [HEADS + name for name in heads] + [TAGS + name for name in refs.list(TAGS)]
+    if url is None:
         begun = heads.items() <= original.refs.list(HEADS).items()
-    if copy.store.get(PREFIX + HEAD) is not None or (heads and not begun):
+    else:
+        begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
+    # A remote of that URL may have been added to a store that has commits of its own: whoever made its refs tells.
+    if (
+        copy.store.get(PREFIX + HEAD) is not None
+        or not begun
+        or not all(_is_cloned(refs, ref) for ref in names)
+    ):
         raise AlreadyExists(
             f"{copy.store.location} is in use already: clone into an empty place, or fetch into this one",
             name=copy.store.location,
         )
 
 
+def _is_cloned(refs: Refs, ref: str) -> bool:
+    """Whether nobody but a clone has ever moved the ref."""
+    actions = [line.action for line in refs.reflog(ref)]
+    return bool(actions) and set(actions) == {ACTION}
+
+
 def _branch_of_head(repo: Repository) -> str:
-    """The branch that HEAD is on; one that stands for it if it is detached."""
+    """The branch that HEAD is on; one that stands for it if it is detached, or makes no sense."""
     branch = repo.refs.head().branch
-    if branch is None:
-        branches = list(repo.refs.list(HEADS))
+    if branch is None or not is_ref_name(branch):
+        branches = list(checked_refs(repo, HEADS))
         branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches or not branches else branches[0]
     return branch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, count
 from typing import NamedTuple, TypeVar
@@ -164,7 +164,7 @@ class Difference:
             old[node.height].append((child, node))
         waiting: list[_Child] = []
         waiting_beside: list[_Child] = []
-        streams: list[tuple[str, ObjectId]] = []
+        streams: list[tuple[str, Link]] = []
         streams_beside: dict[str, list[ObjectId]] = defaultdict(list)
         for height in range(max([*new, *old]), -1, -1):
             below_beside: list[_Child] = []
@@ -189,11 +189,11 @@ class Difference:
                     if is_single(link):
                         yield Found(BLOB, link.id, link.length)
                     else:
-                        streams.append((key, link.id))
+                        streams.append((key, link))
             lower_roots = [child for child, _ in new.get(height - 1, ())]
             waiting, waiting_beside = below, _overlapping(below_beside, [*below, *lower_roots])
         yield from self._streams(
-            [oid for _, oid in streams],
+            {link.id: link.length for _, link in streams},
             [oid for key in dict.fromkeys(key for key, _ in streams) for oid in streams_beside[key]],
         )
         yield from nodes.lowest_first()
@@ -203,14 +203,15 @@ class Difference:
     ) -> Iterator[tuple[_Child, Node]]:
         for start in range(0, len(children), BATCH):
             batch = children[start : start + BATCH]
-            bodies = self._objects.read_many(TREE, [child.oid for child in batch])
-            for child in batch:
-                body = bodies[child.oid]
+            bodies = self._objects.read_each(TREE, [child.oid for child in batch])
+            for child, (_, body) in zip(batch, bodies, strict=True):
                 node = _decoded(Node.decode, child.oid, body)
                 if height is not None and node.height != height:
                     raise CorruptObject(
                         str(child.oid), f"a node of height {node.height} in place of {height}"
                     )
+                if height is not None and not _is_within(node, child):
+                    raise CorruptObject(str(child.oid), "its keys are not those that the node above it says")
                 kept.add(node.height, child.oid, body)
                 self.expiring = self.expiring or node.expiries is not None
                 yield child, node
@@ -244,7 +245,7 @@ class Difference:
 
     # Streams
 
-    def _streams(self, roots: Sequence[ObjectId], beside: Sequence[ObjectId]) -> Iterator[Found]:
+    def _streams(self, roots: Mapping[ObjectId, int], beside: Sequence[ObjectId]) -> Iterator[Found]:
         if not roots:
             return
         met = self._met
@@ -255,7 +256,7 @@ class Difference:
             new[height].append(items)
         for height, items in self._near_indexes(beside):
             old[height].append(items)
-        waiting: list[ObjectId] = []
+        waiting: Mapping[ObjectId, int] = {}
         waiting_beside: list[ObjectId] = []
         for height in range(max([*new, *old]), 0, -1):
             below_beside: list[ObjectId] = []
@@ -266,7 +267,7 @@ class Difference:
             for oid in below_beside:
                 met.add(oid)
             unchanged: set[ObjectId] = set()
-            below: list[ObjectId] = []
+            below: dict[ObjectId, int] = {}
             for items in chain(
                 new[height], (items for _, items in self._read_indexes(waiting, indexes, height))
             ):
@@ -276,19 +277,25 @@ class Difference:
                     elif height == 1:
                         yield Found(BLOB, oid, length)
                     else:
-                        below.append(oid)
+                        below[oid] = length
             waiting = below
             waiting_beside = [oid for oid in dict.fromkeys(below_beside) if below and oid not in unchanged]
         yield from indexes.lowest_first()
 
     def _read_indexes(
-        self, ids: Sequence[ObjectId], kept: _Kept, height: int | None = None
+        self, lengths: Mapping[ObjectId, int], kept: _Kept, height: int | None = None
     ) -> Iterator[tuple[int, list[tuple[ObjectId, int]]]]:
+        ids = list(lengths)
         for start in range(0, len(ids), BATCH):
             for oid, body in self._objects.read_many(INDEX, ids[start : start + BATCH]).items():
                 at, items = _decoded(read_index, oid, body)
                 if height is not None and at != height:
                     raise CorruptObject(str(oid), f"an index of height {at} in place of {height}")
+                length = sum(length for _, length in items)
+                if length != lengths[oid]:
+                    raise CorruptObject(
+                        str(oid), f"an index of {length} bytes, which is said to have {lengths[oid]}"
+                    )
                 kept.add(at, oid, body)
                 yield at, items
 
@@ -323,6 +330,11 @@ def read_bodies(objects: Objects, wanted: Sequence[Found]) -> list[bytes]:
 def _children(above: _Child, node: Node) -> list[_Child]:
     ends = [*node.keys[1:], above.before]
     return [_Child(oid, key, end) for oid, key, end in zip(node.children(), node.keys, ends, strict=True)]
+
+
+def _is_within(node: Node, child: _Child) -> bool:
+    keys = node.keys
+    return bool(keys) and keys[0] == child.first and (child.before is None or keys[-1] < child.before)
 
 
 def _overlapping(known: Sequence[_Child], new: Sequence[_Child]) -> list[_Child]:

@@ -8,6 +8,7 @@ wants a lease watches the row, and takes it when it has not changed for as long 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from blake3 import blake3
@@ -22,6 +23,9 @@ PREFIX = "lease/"
 
 MARGIN = 0.1
 """By which part of its time a lease is waited for longer than that: two clocks may run so differently."""
+
+LONGEST_WAIT = 1.0
+"""Seconds after which whoever waits for a lease looks at its row, and whether he still is to wait."""
 
 _CHECK_BYTES = 4
 
@@ -98,11 +102,19 @@ class Leases:
             raise CorruptStore(self._store.location, reason) from error
 
     def take(
-        self, name: str, *, owner: str, holder: str, ttl: float, wait: float | None
+        self,
+        name: str,
+        *,
+        owner: str,
+        holder: str,
+        ttl: float,
+        wait: float | None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> tuple[LeaseRow, float]:
         """Become the holder; the new row, and a time by `clock` before it was there.
 
-        Waits so many seconds, None for ever, and raises LeaseHeld then.
+        Waits so many seconds, None for ever, or until `given_up` says true, and raises LeaseHeld then. Whatever else it
+        raises, this owner may have the lease: `give_back` sees to that.
         """
         key = lease_key(name)
         limit = None if wait is None else clock() + wait
@@ -118,10 +130,19 @@ class Leases:
                     if self._store.compare_and_swap(key, raw, mine.encode()):
                         self._watched.pop(name, None)
                         return mine, now
-                elif limit is not None and now >= limit:
+                elif given_up() or (limit is not None and now >= limit):
                     raise LeaseHeld(name, holder=before.holder, fence=before.fence)
                 else:
-                    listen(free_at - now if limit is None else min(free_at, limit) - now)
+                    until = free_at if limit is None else min(free_at, limit)
+                    listen(min(until - now, LONGEST_WAIT))
+
+    def give_back(self, name: str, owner: str) -> None:
+        """Let the next one have the lease, if it is this owner's."""
+        key = lease_key(name)
+        while (raw := self._store.get(key)) is not None:
+            row = self.parse(name, raw)
+            if row.owner != owner or self._store.compare_and_swap(key, raw, row.released().encode()):
+                return
 
     def _free_at(self, name: str, raw: bytes | None, row: LeaseRow | None, now: float) -> float:
         """When the lease may be taken, if its row does not change before."""

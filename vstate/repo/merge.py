@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vstate.errors import StorageError, VStateError
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.expiry import moment_of, with_expiry
+from vstate.objects.expiry import is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.expiring import any_expires, merged_entry, merged_expiry
@@ -270,6 +270,12 @@ def _settled_by_expiry(
             base = None
     if ours is None or theirs is None or ours == theirs:
         return False, base
+    at = resolver.changed_at(key)
+    for one, other, side in ((ours, theirs, THEIRS), (theirs, ours, OURS)):
+        # What one side lets expire was gone when the other wrote this: the time was not meant for it.
+        if is_expired(one, at[side][0]):
+            merged.resolved[key], merged.by[key] = other, _BY_EXPIRY
+            return True, base
     entry = merged_entry(base, ours, theirs, adds_up=resolver.adds_up(key))
     if entry is not None:
         merged.resolved[key], merged.by[key] = entry, _BY_EXPIRY

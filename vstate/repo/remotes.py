@@ -26,9 +26,12 @@ ORIGIN = "origin"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # one letter is a drive
-_OVER_PATHS = ("disk", "cache", "encrypted", "readonly")
-_PASSWORD = re.compile(r"://[^/:@?#]*:[^@]+@")
-_SECRET = re.compile("passw|secret|token|credential|account_key|api_key|sas_key", re.IGNORECASE)
+_OVER_PATHS = ("disk", "cache", "encrypted", "prefixed", "readonly")
+_WITH_PATHS = ("key_file", "directory")  # the options that are paths
+_PASSWORD = re.compile(r"://[^/:@?#]*:[^@]+@|://[^/?#]*:[^/?#@]+@")
+_SECRET = re.compile(
+    "passw|secret|token|credential|(account|access|master|api|sas)_key(?!_id)|^sas$|^sig$", re.IGNORECASE
+)
 
 
 class Remotes:
@@ -104,12 +107,13 @@ def connected(
     repo: Repository,
     place: Repository | KVStore | str | PathLike[str] | None,
     *,
-    create: bool = False,
+    create: bool | None = None,
 ) -> Iterator[tuple[Repository, str | None]]:
     """The repository of another store, and its name here if it has one.
 
     `place` is that repository, its store, the name of a remote, a path or URL, or None for the default
-    remote. What is opened here is closed again; NotFound if there is no store and none is to be made.
+    remote. What is opened here is closed again; NotFound if there is no store and none is to be made, which
+    `create` says, unless there is no choice.
     """
     from vstate.repo.repository import Repository  # it imports this module
 
@@ -123,13 +127,17 @@ def connected(
     name = remotes.default() if place is None else os.fspath(place)
     url = remotes.url(name)
     try:
-        store = open_store(expanded(name if url is None else url), create=create)
+        store = open_store(expanded(name if url is None else url), create=bool(create))
     except NotFound as error:
         if url is None and _is_name(name):
             message = f"{name!r} is no remote and no store"
             if repo.refs.read(HEADS + name) is not None:
                 message += f"; a branch is named behind the remote, as in `vstate push {ORIGIN} {name}`"
             raise NotFound(message, name=name, candidates=list(remotes.list())[:10]) from error
+        if create is False:
+            raise NotFound(
+                f"{error}; push with create=True (--create) to make it", name=error.name
+            ) from error
         raise
     with store:
         yield Repository(store), None if url is None else name
@@ -166,12 +174,23 @@ def check_url(url: str | PathLike[str]) -> str:
 
 def absolute(url: str) -> str:
     """The URL with a path that does not depend on the current directory."""
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme in _OVER_PATHS:
+    scheme, _, rest = url.partition(":")
+    if scheme == "disk" and ":" in url:
         place, question, options = rest.partition("?")
-        place = _absolute_path(place.removeprefix("//")) if scheme == "disk" else absolute(place)
-        return f"{scheme}:{place}{question}{options}"
+        return f"disk:{_absolute_path(place.removeprefix('//'))}{question}{options}"
+    if scheme in _OVER_PATHS and ":" in url:
+        # A path behind it may hold a "?", and a store its own options.
+        place, question, query = rest.rpartition("?") if "?" in rest else (rest, "", "")
+        options = "&".join(_absolute_option(option) for option in query.split("&"))
+        return f"{scheme}:{absolute(place)}{question}{options}"
     return url if _SCHEME.match(url) else _absolute_path(url)
+
+
+def _absolute_option(option: str) -> str:
+    name, equals, value = option.partition("=")
+    if name not in _WITH_PATHS or not value or value.startswith("${"):
+        return option
+    return f"{name}{equals}{quote(_absolute_path(unquote(value)))}"
 
 
 def _absolute_path(path: str) -> str:

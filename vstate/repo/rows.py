@@ -296,7 +296,8 @@ class Rows:
             needed = max(needed, SIGNED_COMMITS)
         if expiring or self.expiring:
             needed = max(needed, EXPIRY_FORMAT)
-        found = int(self.stamp or b"0")
+        stamp = self.stamp or b""
+        found = int(stamp) if stamp.isdigit() and len(stamp) < 10 else 0
         if found < needed or found > FORMAT or (self.stamp is not None and not found):
             self.needed_format = needed or 1
             says = f"says that it has format {found}" if self.stamp else "does not say which format it has"

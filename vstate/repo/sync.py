@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
-from vstate.errors import CorruptObject, Diverged, InvalidInput, NotFound, StoreUnavailable
-from vstate.kv.base import KVStore
+from vstate.errors import CorruptObject, CorruptStore, Diverged, InvalidInput, NotFound, StoreUnavailable
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
 from vstate.repo.merge import MergeResult
 from vstate.repo.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
@@ -98,25 +98,31 @@ def push(
     names = _names(branches)
     with connected(repo, place, create=create) as (other, name):
         remote = remote or name
-        wanted = [
-            Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=policy_rows(repo, name))
-            for name in names
-        ]
-        if tags:
-            wanted += [Wanted(TAGS + name, tag.oid, force=force) for name, tag in repo.tags().items()]
         work = Sync(repo, other, near=repo, action="push", progress=progress)
+
+        def wanted() -> list[Wanted]:
+            found = [
+                Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=policy_rows(repo, name))
+                for name in names
+            ]
+            if tags:
+                found += [Wanted(TAGS + name, tag.oid, force=force) for name, tag in repo.tags().items()]
+            return found
+
+        first = wanted()
         # Before anything is sent; each is looked at again when it is moved.
-        for item, old in zip(wanted, other.refs.read_many([item.ref for item in wanted]), strict=True):
+        for item, old in zip(first, other.refs.read_many([item.ref for item in first]), strict=True):
             work.status(item, old)
-        work.run(lambda: wanted)
-        for name in gone:
-            work.done[HEADS + name] = SyncRef(HEADS + name, "deleted", other.delete_branch(name).id, None)
-        if remote is not None:
-            for item in wanted:
-                if item.ref.startswith(HEADS):
-                    _track(repo, remote, item.ref.removeprefix(HEADS), item.oid, "push")
+        try:
+            work.run(wanted, first)
             for name in gone:
-                _track(repo, remote, name, None, "push")
+                work.done[HEADS + name] = SyncRef(HEADS + name, "deleted", other.delete_branch(name).id, None)
+        finally:
+            # Also if it ended early: of several branches some may have moved.
+            if remote is not None:
+                for ref in work.done.values():
+                    if ref.name.startswith(HEADS):
+                        _track(repo, remote, ref.name.removeprefix(HEADS), _oid(ref.new), "push")
     return work.report(began)
 
 
@@ -154,7 +160,9 @@ def _fetched(
             else:
                 found.append(Wanted(HEADS + name, oid, moves=False, branch=HEADS + name))
         if tags:
-            found += [Wanted(TAGS + n, oid, unless_there=True) for n, oid in other.refs.list(TAGS).items()]
+            found += [
+                Wanted(TAGS + n, oid, unless_there=True) for n, oid in checked_refs(other, TAGS).items()
+            ]
         return found
 
     action = "fetch" if remote is None else f"fetch: from {remote}"
@@ -214,14 +222,19 @@ class Sync:
         self._progress = progress or (lambda what, count, total: None)
         self._written: dict[str, tuple[int, int]] = {}
         self.done: dict[str, SyncRef] = {}
+        # A handle that has been open for long does not know where another process has cut histories off.
+        source.history.reload()
 
-    def run(self, wanted: Callable[[], Sequence[Wanted]]) -> None:
-        """Do what is wanted, which is asked for again when that turns out to have changed meanwhile."""
+    def run(self, wanted: Callable[[], Sequence[Wanted]], first: Sequence[Wanted] | None = None) -> None:
+        """Do what is wanted, which is asked for again when that turns out to have changed meanwhile.
+
+        `first` is what it has just said.
+        """
         while True:
             before = self._source.refs.sweep()
             transfer = Transfer(self._source, self._target, self._near, self._progress)
             try:
-                if all(self._land(item, transfer) for item in wanted()):
+                if all(self._land(item, transfer) for item in (wanted() if first is None else first)):
                     return  # otherwise gc has swept the target, and perhaps what was on its way
             except CorruptObject:
                 if self._source.refs.sweep() == before and self._target.refs.sweep() == transfer.sweep:
@@ -229,6 +242,7 @@ class Sync:
                 self._source.history.reload()
             finally:
                 self._target.history.reload()
+            first = None
 
     def report(self, began: float) -> SyncReport:
         """What was done, to be said to the caller."""
@@ -277,20 +291,28 @@ class Sync:
                 new = old if status == "left" else wanted.oid
                 self.done[wanted.ref] = SyncRef(wanted.ref, status, _text(old), _text(new), objects, size)
                 return True
-            if refs.sweep() != transfer.sweep:
+            # If neither has moved, a commit has come at which the history was about to be cut off.
+            if refs.sweep() != transfer.sweep or not wanted.moves or refs.read(wanted.ref) == old:
                 return False
 
     def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
-        """Move the ref; False if it, or gc, moved meanwhile."""
+        """Move the ref; False if it, or gc, moved meanwhile, or a commit came that was to be cut off."""
         target = self._target
+        absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.absent}
         if copied.objects or wanted.moves:
             target.require_format(copied.format)
         if not wanted.moves:
-            return target.store.transact(copied.rows, {SWEEP: transfer.sweep.mark})
+            return target.store.transact(copied.rows, {SWEEP: transfer.sweep.mark, **absent})
         rows = {**copied.rows, **(wanted.rows if old is None else {})}
         try:
             return target.refs.publish(
-                wanted.ref, rows, expected=old, new=wanted.oid, action=self._action, sweep=transfer.sweep
+                wanted.ref,
+                rows,
+                expected=old,
+                new=wanted.oid,
+                action=self._action,
+                sweep=transfer.sweep,
+                expecting=absent,
             )
         except StoreUnavailable as error:
             if not error.outcome_unknown or target.refs.read(wanted.ref) != wanted.oid:
@@ -323,13 +345,35 @@ def policy_rows(repo: Repository, branch: str) -> Mapping[str, bytes | None]:
 
 
 def _heads(repo: Repository, names: Sequence[str] | None) -> dict[str, ObjectId]:
-    heads = repo.refs.list(HEADS)
+    heads = repo.refs.list(HEADS) if names is not None else checked_refs(repo, HEADS)
     for name in names or ():
         if name not in heads:
             raise NotFound(
                 f"{repo.store.location} has no branch {name!r}", name=name, candidates=list(heads)[:10]
             )
     return heads if names is None else {name: heads[name] for name in names}
+
+
+def checked_refs(repo: Repository, prefix: str) -> dict[str, ObjectId]:
+    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may have."""
+    found = repo.refs.list(prefix)
+    for name in found:
+        if not is_ref_name(name):
+            raise CorruptStore(
+                repo.store.location,
+                f"{prefix}{name!r} is no name of a ref: `vstate fsck --repair` there moves it aside, and branches "
+                "that are named can be fetched as they are",
+            )
+    return found
+
+
+def is_ref_name(name: str) -> bool:
+    """Whether a branch, or a tag, may have this name."""
+    try:
+        check_ref_name(name)
+    except InvalidInput:
+        return False
+    return True
 
 
 def _names(names: str | Iterable[str]) -> list[str]:
@@ -341,6 +385,10 @@ def _current(repo: Repository) -> str:
     if branch is None:
         raise InvalidInput("HEAD is on no branch; name the branches to push")
     return branch
+
+
+def _oid(text: str | None) -> ObjectId | None:
+    return None if text is None else ObjectId.parse(text)
 
 
 def _text(oid: ObjectId | None) -> str | None:

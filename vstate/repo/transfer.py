@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
-from vstate.objects.ids import COMMIT, NewObjects, Object, ObjectId
+from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.commits import EXPIRY_FORMAT, SIGNED_COMMITS
 from vstate.repo.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
@@ -41,10 +41,12 @@ AHEAD = 256
 @dataclass(slots=True)
 class Copied:
     """What was copied: how many objects, and bytes of their stored form; the rows that say where histories
-    end, to be written with the ref, and the format that a store needs for all of it.
+    end, to be written with the ref if the commits that they cut off are `absent` still; and the format that a
+    store needs for all of it.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)
+    absent: set[ObjectId] = field(default_factory=set)
     format: int = 1
     objects: int = 0
     bytes: int = 0
@@ -93,29 +95,44 @@ class Transfer:
             sender = _Sender(self._source.objects, self._target.store, self._objects.stored, threads, copied)
             for start in range(0, len(ids), GROUP):
                 commits = self._source.objects.commits(ids[start : start + GROUP])
+                noted = False
                 for found in self._difference.needs(commits, self._beside(commits)):
+                    if found.kind is COMMIT and not noted:
+                        # All that the commits hold has been seen, and none of them is there yet.
+                        self._note(commits, copied)
+                        noted = True
                     sender.add(found)
                     self._seen += 1
                     self._progress("copying", self._seen, None)
                 # What comes next may have to be compared with what is on its way.
                 sender.finish()
-                for commit in commits:
-                    self._note(commit, copied)
-        if self._difference.expiring:
-            copied.format = max(copied.format, EXPIRY_FORMAT)
         self._known.append(tip)
         return copied
 
-    def _note(self, commit: Commit, copied: Copied) -> None:
-        """See to it that the commit's history ends in the target as it does in the source, or goes on."""
-        key, row = shallow_row(commit.oid, self._source.history.parents(commit))
-        if self._source.history.is_shallow(commit):
+    def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
+        """See to it that these commits' histories end in the target as they do in the source, or go on, and that
+        older programs refuse the target if they would misread the commits.
+        """
+        for commit in commits:
+            self._note_end(commit, copied)
+            if commit.signature is not None:
+                copied.format = max(copied.format, SIGNED_COMMITS)
+        if self._difference.expiring:
+            copied.format = max(copied.format, EXPIRY_FORMAT)
+        self._target.require_format(copied.format)
+
+    def _note_end(self, commit: Commit, copied: Copied) -> None:
+        left = self._source.history.parents(commit)
+        cut = [oid for oid in commit.parents if oid not in left]
+        # The target may have more of the history, to which nothing but a reflog leads: that is not to be cut off.
+        there = _present(self._target.store, cut)
+        key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in there])
+        if len(there) < len(cut):
             copied.rows[key] = row
+            copied.absent.update(oid for oid in cut if oid not in there)
             copied.format = max(copied.format, SHALLOW_FORMAT)
         elif self._history.is_shallow(commit):
             copied.rows[key] = None
-        if commit.signature is not None:
-            copied.format = max(copied.format, SIGNED_COMMITS)
 
     # Commits
 
@@ -154,11 +171,18 @@ class Transfer:
         return [found.get(oid) for oid in ids]
 
     def _beside(self, commits: Sequence[Commit]) -> list[ObjectId]:
-        """The trees of the commits before these."""
-        own = {commit.oid for commit in commits}
-        parents = {oid: None for commit in commits for oid in self._source.history.parents(commit)}
-        before = self._read([oid for oid in parents if oid not in own])
-        return [commit.tree for commit in before if commit is not None and commit.tree is not None]
+        """The trees of the commits before these. CorruptObject if a commit is not dated after one before it: it
+        would not have been met, and would not be written, in its order.
+        """
+        parents = {commit.oid: self._source.history.parents(commit) for commit in commits}
+        others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
+        before = [commit for commit in self._read(list(others)) if commit is not None]
+        times = {commit.oid: commit.time for commit in [*before, *commits]}
+        for commit in commits:
+            for oid in parents[commit.oid]:
+                if oid in times and times[oid] >= commit.time:
+                    raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
+        return [commit.tree for commit in before if commit.tree is not None]
 
 
 class _Ahead:
@@ -250,16 +274,17 @@ class _Sender:
             objects[found.oid] = Object(found.kind, body)
         rows = self._pack(objects)
         self._wait()
-        one_by_one = missing[0].kind is COMMIT and not self._target.transactional
-        self._writing = self._threads.submit(self._write, rows, one_by_one)
+        self._writing = self._threads.submit(self._write, rows, missing[0].kind)
 
-    def _write(self, rows: Mapping[str, bytes], one_by_one: bool) -> None:
-        if one_by_one:
-            # Of a set_many that is interrupted any part may be there, a commit without the one before it too.
+    def _write(self, rows: Mapping[str, bytes], kind: Kind) -> None:
+        # Of a set_many that is interrupted any part may be there, a commit without the one before it too.
+        if kind is not COMMIT:
+            self._target.set_many(rows)
+        elif self._target.transactional:
+            self._target.transact(rows, {})
+        else:
             for key, value in rows.items():
                 self._target.set(key, value)
-        else:
-            self._target.set_many(rows)
         self._copied.objects += len(rows)
         self._copied.bytes += sum(map(len, rows.values()))
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from vstate.errors import InvalidInput, LeaseLost, VStateError
@@ -16,56 +16,45 @@ from vstate.objects.commit import Commit
 from vstate.repo.leases import LeaseRow, clock, lease_key
 
 if TYPE_CHECKING:
+    from vstate.repo.repository import Repository
     from vstate.state.worktree import Worktree
 
 _RENEWALS = 3  # in the time that a lease runs
 _RETRIES = 20  # so many more, when the store fails
 
 
-class Lease(ForkAware):
+class Lease:
     """What `Versioned.lease` returns; to be entered by `with`, once. It is for the process that took it, not its forks.
 
     A thread renews it while the with block runs. `held` turns false once, when that has not worked for `ttl`
-    seconds or somebody else has it, and never true again.
+    seconds or somebody else has it, and never true again. An interruption that keeps the end of the with block
+    from giving it back leaves that to the thread, which does so once the exception is let go of.
     """
-
-    fork_order = (
-        1  # a state holds its lock while it commits under a lease, a lease its own while it asks the store
-    )
 
     def __init__(self, state: Worktree, name: str, *, ttl: float, wait: float | None) -> None:
         self.name = name
         self.ttl = ttl
         self._state = state
-        self._store = state.store
-        self._key = lease_key(name)
         self._wait = wait
-        self._lock = threading.RLock()  # around the row, while it is changed and while it is relied upon
-        self._row: LeaseRow | None = None
-        self._until = 0.0
-        self._lost = "it has not been taken"
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._tenure = Tenure(state.repo, name, ttl)
 
     @property
     def fence(self) -> int:
         """How many holders this lease has had, this one included. What is told this number, and refuses a lower one
         than it was told before, is safe from a holder that does not know yet that it has lost the lease.
         """
-        if self._row is None:
-            raise InvalidInput(f"lease {self.name!r} has not been taken: enter it by `with`")
-        return self._row.fence
+        return self._tenure.fence
 
     @property
     def held(self) -> bool:
         """Whether nobody else can have the lease yet, by the clock of this process alone; asks no store."""
-        return not self._lost and clock() < self._until
+        return self._tenure.held
 
     def check(self) -> None:
         """Raise LeaseLost unless the lease is held, and the store says so."""
-        with self._lock:
-            self._require_held()
-            self._look()
+        with self._tenure.lock:
+            self._tenure.require_held()
+            self._tenure.look()
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the state, as its own `commit` does, unless the lease is lost: LeaseLost then, with nothing committed.
@@ -75,8 +64,8 @@ class Lease(ForkAware):
         """
         if "lease" in info:
             raise InvalidInput("a lease's commit has its own info called 'lease': choose another name")
-        with self._lock:
-            self._require_held()
+        with self._tenure.lock:
+            self._tenure.require_held()
         return self._state.commit_guarded(
             self, message, {**info, "lease": {"name": self.name, "fence": self.fence}}
         )
@@ -84,70 +73,127 @@ class Lease(ForkAware):
     @contextmanager
     def rows(self) -> Iterator[Mapping[str, bytes | None]]:
         """As a Guard promises: the lease's own row, which is not renewed meanwhile."""
-        with self._lock:
-            yield {self._key: self._require_held().encode()}
+        with self._tenure.lock:
+            yield {lease_key(self.name): self._tenure.require_held().encode()}
+
+    def stop_waiting(self) -> None:
+        """Have whoever waits to enter it, in another thread, get LeaseHeld within a second or so."""
+        self._tenure.left = True
 
     def __enter__(self) -> Self:
-        if self._row is not None:
-            raise InvalidInput(f"lease {self.name!r} has been used: ask for a new one")
-        holder = f"process {os.getpid()} on {socket.gethostname()}"
-        self._row, began = self._state.repo.leases.take(
-            self.name, owner=secrets.token_hex(16), holder=holder, ttl=self.ttl, wait=self._wait
-        )
-        try:
-            self._until, self._lost = began + self.ttl, ""
-            survive_forks(self)
-            name = f"vstate lease {self.name}"
-            self._thread = threading.Thread(target=self._keep_renewing, name=name, daemon=True)
-            self._thread.start()
-        except BaseException:  # an interruption: nobody would ever end the thread
-            self.__exit__()
-            raise
+        self._tenure.begin(self._wait)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._over.set()
-        with self._lock:
-            if self._row is not None and not self._lost:
-                self._lost = "it was released"
-                try:
-                    self._store.compare_and_swap(self._key, self._row.encode(), self._row.released().encode())
-                except VStateError:
-                    pass  # then it runs out by itself
+        self._tenure.end()
+
+    def __del__(self) -> None:
+        # No lock here, which the collector may have interrupted somebody in.
+        if "_tenure" in self.__dict__:
+            self._tenure.left = True
+
+
+class Tenure(ForkAware):
+    """What one holder has of a lease, and the thread that renews it: it outlives a `Lease` that nobody left."""
+
+    # A state holds its lock while it commits under a lease, a lease its own while it asks the store.
+    fork_order = 1
+
+    def __init__(self, repo: Repository, name: str, ttl: float) -> None:
+        self._repo = repo
+        self._name = name
+        self._ttl = ttl
+        self._key = lease_key(name)
+        self._owner = secrets.token_hex(16)
+        self.lock = threading.RLock()  # around the row, while it is changed and while it is relied upon
+        self._row: LeaseRow | None = None
+        self._until = 0.0
+        self._lost = "it has not been taken"
+        self._used = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.left = False
+        """Whether it is to be given back."""
+
+    @property
+    def fence(self) -> int:
+        if self._row is None:
+            raise InvalidInput(f"lease {self._name!r} has not been taken: enter it by `with`")
+        return self._row.fence
+
+    @property
+    def held(self) -> bool:
+        return not self._lost and clock() < self._until
+
+    def begin(self, wait: float | None) -> None:
+        """Take the lease, and keep it."""
+        if self._used:
+            raise InvalidInput(f"lease {self._name!r} has been used: ask for a new one")
+        self._used = True
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        try:
+            row, began = self._repo.leases.take(
+                self._name,
+                owner=self._owner,
+                holder=holder,
+                ttl=self._ttl,
+                wait=wait,
+                given_up=lambda: self.left,
+            )
+            self._row, self._until, self._lost = row, began + self._ttl, ""
+            survive_forks(self)
+            self._thread = threading.Thread(
+                target=self._keep_renewing, name=f"vstate lease {self._name}", daemon=True
+            )
+            self._thread.start()
+        except BaseException:  # interrupted, or an answer was lost: nobody knows yet that it is taken
+            self.left = True
+            with suppress(VStateError):
+                self._repo.leases.give_back(self._name, self._owner)
+            self._lost = self._lost or "it was given back at once"
+            raise
+
+    def end(self) -> None:
+        """Have the thread, which nothing interrupts, give the lease back, and wait for that."""
+        self.left = True
+        self._wake.set()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
 
     # Renewing
 
     def _keep_renewing(self) -> None:
-        pause = self.ttl / _RENEWALS
-        while not self._over.wait(pause):
-            pause = self.ttl / _RENEWALS
-            with self._lock:
+        pause = self._ttl / _RENEWALS
+        # Both: an interruption may have kept `end` from waking this thread.
+        while not self._wake.wait(pause) and not self.left:
+            pause = self._ttl / _RENEWALS
+            with self.lock:
                 try:
-                    if self._over.is_set():
-                        return
-                    if not self._renew(self._require_held()):
+                    if not self._renew(self.require_held()):
                         pause = 0.0
                 except LeaseLost:
                     return
                 except Exception:  # whatever a store raises: it may work again before the time is over
-                    pause = self.ttl / _RENEWALS / _RETRIES
+                    pause = self._ttl / _RENEWALS / _RETRIES
+        with self.lock:
+            if not self._lost:
+                self._lost = "it was released"
+                with suppress(Exception):  # then it runs out by itself
+                    self._repo.leases.give_back(self._name, self._owner)
 
     def _renew(self, row: LeaseRow) -> bool:
         """Renew the lease; False if it has to be tried again, with the row that turned out to be there."""
         began = clock()
-        if not self._store.compare_and_swap(self._key, row.encode(), row.renewed().encode()):
-            self._look()
+        if not self._repo.store.compare_and_swap(self._key, row.encode(), row.renewed().encode()):
+            self.look()
             return False
-        self._row, self._until = row.renewed(), began + self.ttl
+        self._row, self._until = row.renewed(), began + self._ttl
         return True
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Read the row; LeaseLost if it is not this holder's."""
-        mine = self._require_held()
-        raw = self._store.get(self._key)
-        row = None if raw is None else self._state.repo.leases.parse(self.name, raw)
+        mine = self.require_held()
+        row = self._repo.leases.read(self._name)
         if row is not None and (row.owner, row.fence) == (mine.owner, mine.fence):
             # Perhaps with a renewal whose answer was lost. It may be older than it looks: the time is not begun anew.
             self._row = row
@@ -158,28 +204,29 @@ class Lease(ForkAware):
             self._lost = f"{row.holder} has it now (fence {row.fence})"
         else:
             self._lost = f"another had it meanwhile (fence {row.fence})"
-        self._require_held()
+        self.require_held()
 
-    def _require_held(self) -> LeaseRow:
+    def require_held(self) -> LeaseRow:
+        """The row that the store has if the lease is this holder's; LeaseLost if that is certain not to be."""
         if not self._lost and clock() >= self._until:
-            self._lost = f"it was not renewed for {self.ttl:g} s"
+            self._lost = f"it was not renewed for {self._ttl:g} s"
         if self._row is None or self._lost:
             fence = 0 if self._row is None else self._row.fence
-            raise LeaseLost(self.name, fence=fence, reason=self._lost)
+            raise LeaseLost(self._name, fence=fence, reason=self._lost)
         return self._row
 
     # Forks
 
     def before_fork(self) -> None:
         """Wait until no renewal is under way."""
-        self._lock.acquire()
+        self.lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:
         """Go on in the parent; the child has no lease, and releases none."""
         if not child:
-            self._lock.release()
+            self.lock.release()
             return
-        self._lock = threading.RLock()
-        self._over = threading.Event()
+        self.lock = threading.RLock()
+        self._wake = threading.Event()
         self._thread = None
         self._lost = self._lost or f"process {os.getppid()} has it, of which this is a fork"

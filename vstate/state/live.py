@@ -43,11 +43,16 @@ class Live(RootState):
     def __setitem__(self, key: str, value: Any) -> None:
         key = check_key(key)
         with self._lock:
+            before, at = self._expiries.get(key), expiry.now()
+            anew = None if before is None or before.at <= at else before.begun_anew(at)
+            # Together: a call in between could be interrupted.
             if key not in self._values:
                 self._sorted = None
             self._values[key] = value
-            if (before := self._expiries.pop(key, None)) is not None and before.ttl:
-                self._expiries[key] = before.begun_anew(expiry.now())
+            if anew is not None and anew.ttl:
+                self._expiries[key] = anew
+            elif before is not None:
+                del self._expiries[key]
 
     def __delitem__(self, key: str) -> None:
         key = check_key(key)
@@ -56,7 +61,8 @@ class Live(RootState):
                 raise missing(key)
             self._sorted = None
             del self._values[key]
-            self._expiries.pop(key, None)
+            if key in self._expiries:
+                del self._expiries[key]
 
     def __contains__(self, key: object) -> bool:
         if self._expiries:
@@ -90,9 +96,10 @@ class Live(RootState):
         with self._lock:
             if check_key(key) not in self:
                 raise missing(key)
-            self._expiries.pop(key, None)
             if wanted is not None:
                 self._expiries[key] = wanted
+            elif key in self._expiries:
+                del self._expiries[key]
 
     def expires(self, key: str) -> datetime | None:
         with self._lock:
@@ -111,7 +118,8 @@ class Live(RootState):
             for key in [key for key, found in self._expiries.items() if found.at <= at]:
                 self._sorted = None
                 del self._expiries[key]
-                self._values.pop(key, None)
+                if key in self._values:
+                    del self._values[key]
 
     def commit(self, message: str = "", **info: Any) -> None:
         """Call what was registered by `before_commit`, and nothing else: there is no history to commit to."""
@@ -193,7 +201,7 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "lease", "log", "merge", "policies", "redo", "refresh", "reset",
-    "revert", "rollback", "set_policy", "status", "switch", "tag", "tags", "undo",
+    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh", "reset",
+    "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

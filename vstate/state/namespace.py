@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, NotVersioned
 from vstate.objects.commit import Commit, Event
 from vstate.state.base import State, check_key, missing
+
+if TYPE_CHECKING:
+    from vstate.repo.diff import Change
+    from vstate.repo.repository import Revision
+    from vstate.state.watching import Subscription, Watch
 
 
 class Namespace(State):
@@ -60,6 +65,23 @@ class Namespace(State):
 
     def expires(self, key: str) -> datetime | None:
         return self._root.expires(self.prefix + check_key(key))
+
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
+        """The changes of keys of this namespace as they are committed, by their names here: see `Versioned.watch`.
+
+        NotVersioned in one of a Live.
+        """
+        from vstate.state.versioned import Versioned  # late, since it stands on what this is a part of
+
+        if not isinstance(self._root, Versioned):
+            raise NotVersioned("watch")
+        return self._root.watch_within(self.prefix, pattern, since)
+
+    def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
+        """Have `function(key, change, commit)` called for each change that `watch` would give: see `Versioned.subscribe`."""
+        from vstate.state.watching import Subscription  # late, for a quick `import vstate`
+
+        return Subscription(self.watch(pattern), function)
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the whole state, as its own `commit` does."""

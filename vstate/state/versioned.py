@@ -24,8 +24,9 @@ from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
 from vstate.repo.repository import Landing, Revision
 from vstate.state.base import check_key
+from vstate.state.mapping import alone
 from vstate.state.snapshot import Snapshot
-from vstate.state.worktree import Worktree, alone
+from vstate.state.worktree import Worktree
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -71,10 +72,14 @@ class Versioned(Worktree):
         `since`, a commit of this branch, or after the commit that this state is at. This state itself does not
         move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead, NotFound.
         """
+        return self.watch_within("", pattern, since)
+
+    def watch_within(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
+        """As `watch`, of keys that begin with `prefix`, told without it."""
         from vstate.state.watching import Watch  # late, for a quick `import vstate`
 
         seen = self._head if since is None else self._trusted(self._resolve(since))
-        watch = Watch(self._repo, self._own_branch(), pattern, seen)
+        watch = Watch(self._repo, self._own_branch(), pattern, seen, prefix=prefix)
         self._watches.add(watch)
         return watch
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from vstate.errors import CorruptObject, InvalidInput, Unpicklable
 from vstate.objects import tree
-from vstate.objects.expiry import EXPIRING, Expiry, split_expiry, with_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, moment_of, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks
 from vstate.repo.overlay import Overlay
@@ -279,14 +279,18 @@ class WorkingValues:
         else:
             self.deleted -= {key}
 
-    def agree(self, keys: Iterable[str]) -> None:
-        """Take what is held for the keys as what another writer committed, since that is the same."""
-        for key in keys:
+    def agree(self, entries: Mapping[str, bytes | None]) -> None:
+        """Take what is held for these keys as what another writer committed, since that is the same."""
+        for key, entry in entries.items():
             self.staged.discard(key)
             self.deleted.discard(key)
             self.timed.wanted.pop(key, None)
             self.timed.set_at.pop(key, None)
             self._baselines.pop(key, None)
+            due = None if entry is None else moment_of(entry)
+            if due is not None:
+                self.timed.due[key] = due
+        self._set_apart(entries)
 
     def landed(self, asked: Asked, keys: Iterable[str]) -> None:
         """Compare what is held for the keys with the tree itself the next time, since a commit has changed them there.
@@ -299,6 +303,14 @@ class WorkingValues:
             if self.timed.set_at.get(key) == at:
                 self.staged.discard(key)
         self.timed.settle(asked)
+        self._set_apart(asked.expiries)
+
+    def _set_apart(self, keys: Iterable[str]) -> None:
+        """See to it that none of the keys that expire is in `values`, which are handed out whatever the time is."""
+        for key in keys:
+            if key in self.timed.due and key in self.values:
+                self.timed.values[key] = self.values[key]
+                del self.values[key]
 
     def clear(self) -> None:
         """Drop everything."""
@@ -392,6 +404,8 @@ class WorkingValues:
                 staged.changes[key] = encoded.entry
                 staged.encoded[key] = encoded
                 staged.objects.update(encoded.objects)
+            elif expiry is not None and key in self.staged:
+                staged.set_alike[key] = encoded._replace(entry=with_expiry(encoded.entry, expiry))
             if unshared:
                 staged.unshared.append(key)
         for key in self.deleted:
@@ -518,7 +532,8 @@ class Noticed:
 class Staged:
     """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds.
 
-    `asked` is what was asked for about expiry; `only_expiry` are keys whose values were not looked at for it.
+    `asked` is what was asked for about expiry; `only_expiry` are keys whose values were not looked at for it, and
+    `set_alike` those that expire and were set to what they are: no change, but they are there until the next commit.
     """
 
     def __init__(self, repo: Repository, held: dict[str, Any], asked: Asked) -> None:
@@ -531,6 +546,7 @@ class Staged:
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}
         self.only_expiry: set[str] = set()
+        self.set_alike: dict[str, Encoded | None] = {}
 
     def reader(self) -> Reader:
         """A reader that finds these objects besides the stored ones."""

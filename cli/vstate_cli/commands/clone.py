@@ -34,5 +34,7 @@ def clone(session: Session, url: str, directory: str) -> None:
     if session.json:
         documents.write(session.out, moved_refs.document(report))
         return
-    session.out.line(f"Cloned into {safe(directory)}.")
+    # Of a URL no more than that: there may be a password in it.
+    scheme, is_url, _ = directory.partition("://")
+    session.out.line(f"Cloned into {safe(f'{scheme}://…' if is_url else directory)}.")
     moved_refs.write(session.out, report, "wrote")

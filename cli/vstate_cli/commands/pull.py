@@ -73,7 +73,8 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
 def _refuse(branch: str, remote: str | None, error: MergeConflict) -> NoReturn:
     shown = ", ".join(repr(key) for key in error.keys[:10])
     more = f" and {len(error.keys) - 10} more" if len(error.keys) > 10 else ""
-    given = "" if remote is None else repr(remote)
+    # There may be a password in a URL.
+    given = "" if remote is None else "URL" if "://" in remote else repr(remote)
     raise Conflict(
         f"both sides of {branch} changed {shown}{more}, and the command cannot merge values, since it unpickles "
         f"nothing: what was fetched is kept, branch {branch} is as it was; pull in Python, with "

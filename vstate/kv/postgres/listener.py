@@ -12,10 +12,10 @@ from psycopg import sql
 
 from vstate.errors import VStateError
 from vstate.kv.base import POLL_SECONDS
-from vstate.kv.postgres_connections import CannotConnect, Connection, close_quietly
-from vstate.kv.postgres_session import Session
-from vstate.kv.postgres_statements import lock_number
-from vstate.kv.postgres_transactions import MANY
+from vstate.kv.postgres.connections import CannotConnect, Connection, close_quietly
+from vstate.kv.postgres.session import Session
+from vstate.kv.postgres.statements import lock_number
+from vstate.kv.postgres.transactions import MANY
 
 LONGEST_WAIT: Final = 2.0
 """Seconds after which to look again anyway: a writer may die between its commit and telling of it."""

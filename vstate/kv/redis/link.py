@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
 from vstate.kv.forks import ForkAware, survive_forks
-from vstate.kv.redis_scripts import ALL, Command
+from vstate.kv.redis.scripts import ALL, Command
 
 if TYPE_CHECKING:
     import redis
@@ -29,6 +29,8 @@ MOST_CONNECTIONS = 2**31
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence before the first probe, between probes, and how many unanswered ones end a connection."""
+
+_SECRETS = ("username", "password", "ssl_password")
 
 # What a server says that will soon say otherwise: it is loading its data, moving them, choosing another primary.
 _PASSING = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "BUSY")
@@ -54,6 +56,12 @@ class Patience:
         time.sleep(min(self._next * uniform(0.5, 1.5), left))
         self._next = min(self._next * 2, self._longest)
         return True
+
+
+class Doubt:
+    """Whether the server may do, or have done, what was sent to it in vain so far."""
+
+    unsure = False
 
 
 class Link(ForkAware):
@@ -94,16 +102,17 @@ class Link(ForkAware):
         commands: Sequence[Command],
         *,
         again: Callable[[], Sequence[Command]] | None = None,
+        doubt: Doubt | None = None,
         patient: bool = True,
     ) -> list[Any]:
         """Send the commands, all at once, and return the replies. If a connection breaks, or the server is not
         ready, they are sent anew, all of them: each must bear to be carried out twice.
 
-        Where they write, `again` gives what to send then. Not `patient`, it tries once. What the server refuses is
-        raised as an error of vstate.
+        Where they write, `again` gives what to send then, and `doubt` goes from one call to the next. Not `patient`,
+        it tries once. What the server refuses is raised as an error of vstate.
         """
         patience = Patience(self._timeout if patient else 0)
-        unsure = False
+        doubt = doubt or Doubt()
         while True:
             try:
                 pool, connection = self._take()
@@ -114,9 +123,9 @@ class Link(ForkAware):
                     return self._replies(pool, connection, commands)
                 except self.troubles() as error:
                     trouble, may_pass = error, self._may_pass(error, reached=True)
-                    unsure = unsure or (again is not None and self._is_unsure(error))
+                    doubt.unsure = doubt.unsure or (again is not None and self._is_unsure(error))
             if not may_pass or not patience.pause():
-                raise self.translated(trouble, unsure) from None
+                raise self.translated(trouble, doubt.unsure) from None
             if self._clustered:
                 self._find_primary()
             if again is not None:
@@ -232,7 +241,7 @@ class Link(ForkAware):
             raise InvalidInput(
                 "behind the host, the URL of a Redis store has the number of a database, as in /0"
             )
-        self._secrets = [str(value) for name in ("username", "password") if (value := options.get(name))]
+        self._secrets = [str(value) for name in _SECRETS if (value := options.get(name))]
         driver: dict[str, Any] = {
             "socket_timeout": self._timeout,
             "socket_connect_timeout": min(self._timeout, CONNECT_SECONDS),
@@ -252,19 +261,22 @@ class Link(ForkAware):
             }
         if base == "rediss":
             driver["ssl_check_hostname"] = True  # not the default of all versions
+        driver["max_connections"] = MOST_CONNECTIONS
+        driver["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+        try:
+            # Options that the driver does not know would come to light with the first command only.
+            pool = redis.ConnectionPool.from_url(f"{base}://{rest}", **driver)
+            pool.connection_class(**pool.connection_kwargs)
+        except (TypeError, ValueError, AttributeError, redis.RedisError):
+            raise InvalidInput(
+                "the URL of the Redis store has options, behind its ?, that redis-py does not know or not like this"
+            ) from None
+        _check_encoder(pool.get_encoder())
         if cluster:
+            if options.get("db"):
+                raise InvalidInput("a Redis Cluster has no databases but 0: leave the number out of the URL")
+            del driver["max_connections"], driver["retry"]
             driver["require_full_coverage"] = False
-        else:
-            driver["max_connections"] = MOST_CONNECTIONS
-            driver["retry"] = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-            try:
-                # Options that the driver does not know would come to light with the first command only.
-                pool = redis.ConnectionPool.from_url(f"{base}://{rest}", **driver)
-                pool.connection_class(**pool.connection_kwargs)
-            except (TypeError, ValueError, AttributeError, redis.RedisError):
-                raise InvalidInput(
-                    "the URL of the Redis store has options, behind its ?, that redis-py does not know or not like this"
-                ) from None
         driver["url"] = f"{base}://{rest}"
         return bool(cluster), driver, place
 
@@ -273,15 +285,12 @@ class Link(ForkAware):
             raise InvalidInput(
                 f"client= is a redis.Redis or a redis.RedisCluster, not {type(client).__module__}.{type(client).__name__}"
             )
-        if client.get_encoder().decode_responses:
-            raise InvalidInput(
-                "client= decodes what it reads, and a store holds bytes: use decode_responses=False"
-            )
+        _check_encoder(client.get_encoder())
         if isinstance(client, redis.RedisCluster):
             nodes = sorted(node.name for node in client.get_primaries())  # type: ignore[no-untyped-call]
             return True, {}, f"redis+cluster://{','.join(nodes)}"
         known = client.connection_pool.connection_kwargs
-        self._secrets = [str(value) for name in ("username", "password") if (value := known.get(name))]
+        self._secrets = [str(value) for name in _SECRETS if (value := known.get(name))]
         database = known.get("db") or 0
         if known.get("path"):
             return False, {}, f"unix://{known['path']} database {database}"
@@ -298,8 +307,8 @@ class Link(ForkAware):
 
     @staticmethod
     def troubles() -> tuple[type[Exception], ...]:
-        # The last is not a RedisError, though it comes of the driver too.
-        return redis.RedisError, OSError, redis.exceptions.RedisClusterException
+        # The last two are no RedisErrors, though they come of the driver too; UnicodeError of a host's name.
+        return redis.RedisError, OSError, redis.exceptions.RedisClusterException, UnicodeError
 
     def _may_pass(self, error: Exception, *, reached: bool) -> bool:
         """Whether it makes sense to try again; for a server that was never there only if it was busy."""
@@ -362,6 +371,16 @@ class Link(ForkAware):
         if unsure:
             reason += "; what was being written may or may not have happened: read it again before you retry"
         return StoreUnavailable(f"{place} {reason}", outcome_unknown=unsure)
+
+
+def _check_encoder(encoder: Any) -> None:
+    if encoder.decode_responses:
+        raise InvalidInput(
+            "this client or URL decodes what is read, and a store holds bytes: use decode_responses=False"
+        )
+    # Whoever encodes the prefix otherwise is in another store.
+    if encoder.encoding.lower().replace("-", "") != "utf8":
+        raise InvalidInput(f"this client or URL has encoding={encoder.encoding!r}, and a store needs utf-8")
 
 
 def _send(connection: Any, commands: Sequence[Command]) -> list[Any]:

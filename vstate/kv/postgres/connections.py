@@ -41,7 +41,7 @@ _OPTIONS: Final = {
 }
 """The options of libpq that get another default here, and where the user may have set them."""
 
-_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
+_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
 
 class CannotConnect(Exception):

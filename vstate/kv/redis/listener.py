@@ -9,7 +9,7 @@ from typing import Any
 
 from vstate.errors import StoreUnavailable
 from vstate.kv.base import POLL_SECONDS
-from vstate.kv.redis_link import Link
+from vstate.kv.redis.link import Link
 
 
 class Listener:

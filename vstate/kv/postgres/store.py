@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -38,8 +39,8 @@ class Postgres(KVStore, ForkAware):
     - `connections` is how many of them there are at most, 2 or more. `listening` takes another one each.
 
     If a connection breaks while a transaction is being committed, the store looks whether it was: each one marks what
-    it writes. Only if others have overwritten all those marks meanwhile, or nothing but deletions and objects was
-    written under an expectation that does not hold any more, StoreUnavailable with `outcome_unknown` is raised.
+    it writes, and when. Only if others have written all those rows meanwhile, or there are none any more and what was
+    expected does not hold, StoreUnavailable with `outcome_unknown` is raised.
 
     StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many connections; a
     full disk there is StoreFull. Messages name the host, the database and the table, and never a password. A store is
@@ -58,9 +59,9 @@ class Postgres(KVStore, ForkAware):
         if not _has_driver():
             raise InvalidInput("the store on PostgreSQL needs psycopg; type: pip install 'vstate[postgres]'")
         # Late, as is every driver: these modules import it.
-        from vstate.kv.postgres_connections import Address
-        from vstate.kv.postgres_session import Session
-        from vstate.kv.postgres_transactions import Transactions
+        from vstate.kv.postgres.connections import Address
+        from vstate.kv.postgres.session import Session
+        from vstate.kv.postgres.transactions import Transactions
 
         if not _is_number(timeout) or not 0 < timeout < math.inf:
             raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
@@ -68,7 +69,7 @@ class Postgres(KVStore, ForkAware):
             raise InvalidInput(f"connections is a whole number from 2, not {connections!r}")
         self._address = Address(dsn)
         self._table = table
-        self._options = {"create": create, "timeout": timeout, "connections": connections}
+        self._options: dict[str, Any] = {"create": create, "timeout": timeout, "connections": connections}
         self._session = Session(self._address, table, create=create, timeout=float(timeout), size=connections)
         self._transactions = Transactions(self._session)
         survive_forks(self)
@@ -182,7 +183,7 @@ class Postgres(KVStore, ForkAware):
         """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection; behind a pooler, where
         that does not work, it looks again every tenth of a second.
         """
-        from vstate.kv.postgres_listener import Listener
+        from vstate.kv.postgres.listener import Listener
 
         listener = Listener(self._session, pack(key))
         try:
@@ -220,11 +221,7 @@ class Postgres(KVStore, ForkAware):
                 "this Postgres store is not pickled, since its password would be in the pickle: leave that to "
                 "PGPASSWORD or a passfile, or open the store again where it is needed"
             )
-        return _reopen, (self._address.dsn, self._table, self._options)
-
-
-def _reopen(dsn: str, table: str, options: dict[str, Any]) -> Postgres:
-    return Postgres(dsn, table=table, **options)
+        return partial(Postgres, table=self._table, **self._options), (self._address.dsn,)
 
 
 def _is_number(value: object) -> bool:

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
-from vstate.kv.redis_link import Link, Patience
-from vstate.kv.redis_listener import Listener
-from vstate.kv.redis_scripts import (
+from vstate.kv.packing import OBJECT_MARK, pack, unpack
+from vstate.kv.redis.link import Doubt, Link, Patience
+from vstate.kv.redis.listener import Listener
+from vstate.kv.redis.scripts import (
     BUSY,
     DONE,
     FIELDS,
@@ -46,6 +48,8 @@ KEYS_PER_EXCHANGE = 5000
 BYTES_PER_COMMAND = 4 * 1024 * 1024
 BYTES_PER_EXCHANGE = 32 * 1024 * 1024
 STAGED_FROM = 32 * 1024 * 1024
+STAGED_ROWS = 100_000
+MOST_ARGUMENTS = 500_000  # of a million that a server takes in one command, before Redis 7
 STAGE_SECONDS = 600
 
 LOCK_SECONDS = 5.0
@@ -53,8 +57,6 @@ LOCK_ATTEMPTS = 5
 FIRST_BUSY_PAUSE = 0.001
 LONGEST_BUSY_PAUSE = 0.02
 
-_OBJECT_MARK = b"\xff"  # no UTF-8 text holds this byte
-_OBJECT_KEY_LENGTH = len(OBJECT_PREFIX) + 64
 _DIGITS = "0123456789abcdef"
 
 
@@ -73,7 +75,7 @@ class _Writes:
         """Whether it would matter if it were done twice, or late: to set an object is the same at any time."""
         if self.lock or self.absent or self.equal or self.deletes:
             return True
-        return any(key[:1] != _OBJECT_MARK for key, _ in self.sets)
+        return any(key[:1] != OBJECT_MARK for key, _ in self.sets)
 
 
 class Redis(KVStore):
@@ -125,9 +127,9 @@ class Redis(KVStore):
         if not prefix or "{" in prefix or "}" in prefix:
             raise InvalidInput(f"a prefix is some text without braces, not {prefix!r}")
         # A number that the server could not take would stop a script halfway.
-        if ttl is not None and not 0.001 <= ttl <= MOST_SECONDS:
+        if ttl is not None and not (_is_number(ttl) and 0.001 <= ttl <= MOST_SECONDS):
             raise InvalidInput(f"ttl is a number of seconds above 0, or None for ever, not {ttl!r}")
-        if not 0 < timeout <= MOST_SECONDS:
+        if not (_is_number(timeout) and 0 < timeout <= MOST_SECONDS):
             raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._url = url
         self._prefix = prefix
@@ -148,14 +150,14 @@ class Redis(KVStore):
     # Reading
 
     def get(self, key: str) -> bytes | None:
-        hash_name, name = self._place(_pack(key))
+        hash_name, name = self._place(pack(key))
         value: bytes | None = self._exchange([("HGET", hash_name, name)])[0]
         return value
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """The values of those keys that are present, of up to 5,000 keys in one round trip."""
         found = {}
-        wanted = dict.fromkeys(_pack(key) for key in keys)
+        wanted = dict.fromkeys(pack(key) for key in keys)
         for some in _batches(wanted, KEYS_PER_EXCHANGE):
             by_hash: dict[str, list[bytes]] = {}
             for packed in some:
@@ -172,7 +174,7 @@ class Redis(KVStore):
             for (_, part), values in zip(parts, self._exchange(commands), strict=True):
                 for packed, value in zip(part, values, strict=True):
                     if value is not None:
-                        found[_unpack(packed)] = value
+                        found[unpack(packed)] = value
         return found
 
     def __contains__(self, key: str) -> bool:
@@ -180,18 +182,18 @@ class Redis(KVStore):
 
     def present(self, keys: Iterable[str]) -> Set[str]:
         found: set[str] = set()
-        wanted = dict.fromkeys(_pack(key) for key in keys)
+        wanted = dict.fromkeys(pack(key) for key in keys)
         for some in _batches(wanted, KEYS_PER_EXCHANGE):
             (digits,) = self._exchange([PRESENT.call(self._rows, *some)])
             found.update(
-                _unpack(packed) for packed, digit in zip(some, digits, strict=True) if digit == ord("1")
+                unpack(packed) for packed, digit in zip(some, digits, strict=True) if digit == ord("1")
             )
         return found
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """As promised by KVStore. Objects come hash by hash; the names of a sixteenth of them are in memory."""
         text = check_key(prefix).encode()
-        return (_unpack(packed) for packed in self._listed(prefix, text))
+        return (unpack(packed) for packed in self._listed(prefix, text))
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         for some in _batches(self.keys(prefix), ITEMS_PER_PAGE):
@@ -231,7 +233,7 @@ class Redis(KVStore):
                 if name not in seen:
                     seen.add(name)
                     if name.hex().startswith(digits):
-                        yield _OBJECT_MARK + name
+                        yield OBJECT_MARK + name
             if cursor == b"0":
                 return
 
@@ -248,11 +250,11 @@ class Redis(KVStore):
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
         """Set every key of `items`, some megabytes at a time. If it raises, some may be set and others not."""
-        rows = [(_pack(key), _storable(key, value)) for key, value in items.items()]
+        rows = [(pack(key), _storable(key, value)) for key, value in items.items()]
         self._write_parts([_Writes(sets=part) for part in _by_bytes(rows)])
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        packed = [_pack(key) for key in keys]
+        packed = [pack(key) for key in keys]
         self._write_parts([_Writes(deletes=part) for part in _batches(packed, KEYS_PER_EXCHANGE)])
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -264,9 +266,9 @@ class Redis(KVStore):
         absent, equal = [], []
         for key, value in expected.items():
             if value is None:
-                absent.append(_pack(key))
+                absent.append(pack(key))
             else:
-                equal.append((_pack(key), check_value(value)))
+                equal.append((pack(key), check_value(value)))
         return self._write(self._split(writes, absent=absent, equal=equal)) == DONE
 
     @property
@@ -283,9 +285,9 @@ class Redis(KVStore):
             token = secrets.token_hex(12)
             self._take_lock(token)
             try:
+                # Until it is written: to bring a lot to the server takes longer than the lock lasts.
                 with self._held(token):
-                    writes = self._split(plan(), lock=token)
-                answer = self._write(writes)
+                    answer = self._write(self._split(plan(), lock=token))
             except BaseException:
                 with suppress(StorageError):
                     self._exchange([HOLD.call([self._lock], token, 0)], patient=False)
@@ -301,7 +303,7 @@ class Redis(KVStore):
         patience = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE)
         command = LOCK.call([self._lock, self._waiting], token, int(LOCK_SECONDS * 1000))
         while self._exchange([command]) != [1]:
-            self._pause_for_others(patience)
+            self._pause_for_others(patience, Doubt())
 
     @contextmanager
     def _held(self, token: str) -> Iterator[None]:
@@ -321,10 +323,15 @@ class Redis(KVStore):
         finally:
             over.set()
 
-    def _pause_for_others(self, patience: Patience) -> None:
+    def _pause_for_others(self, patience: Patience, doubt: Doubt) -> None:
         if not patience.pause():
+            # What was sent on a connection that broke may still be under way: the server has not denied it for good.
+            written = (
+                "it may yet be written: read it again before you" if doubt.unsure else "it was not written:"
+            )
             raise StoreUnavailable(
-                f"{self.location} was locked by another for {self._timeout:g} s, and nothing was written; retry later"
+                f"{self.location} was locked by another for {self._timeout:g} s; {written} retry",
+                outcome_unknown=doubt.unsure,
             )
 
     def _split(
@@ -338,28 +345,33 @@ class Redis(KVStore):
         sets, deletes = [], []
         for key, value in writes.items():
             if value is None:
-                deletes.append(_pack(key))
+                deletes.append(pack(key))
             else:
-                sets.append((_pack(key), _storable(key, value)))
+                sets.append((pack(key), _storable(key, value)))
         return _Writes(sets, deletes, absent, equal, lock)
 
     def _write_parts(self, parts: list[_Writes]) -> None:
         """Carry out each part as a transaction of its own, many of them in one round trip."""
-        patience = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE)
+        patience, doubt = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE), Doubt()
         per_exchange = max(1, BYTES_PER_EXCHANGE // BYTES_PER_COMMAND)
         for some in _batches(parts, per_exchange):
             left, again = some, False
             while left:
-                answers = self._carry_out(left, again=again)
+                answers = self._carry_out(left, doubt, again=again)
                 again = True
                 left = [part for part, answer in zip(left, answers, strict=True) if answer == BUSY]
                 if left:
-                    self._pause_for_others(patience)
+                    self._pause_for_others(patience, doubt)
 
     def _write(self, writes: _Writes) -> Answer:
         """Carry out a transaction, waiting while another has the lock."""
-        patience = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE)
-        staged = sum(len(value) for _, value in writes.sets) > STAGED_FROM
+        if len(writes.deletes) + len(writes.absent) + 2 * len(writes.equal) > MOST_ARGUMENTS:
+            raise InvalidInput(
+                f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as many, at "
+                "most: make several of it"
+            )
+        patience, doubt = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE), Doubt()
+        staged = len(writes.sets) > STAGED_ROWS or sum(len(value) for _, value in writes.sets) > STAGED_FROM
         answer: Answer = STAGE_LOST if staged else BUSY
         if staged and (writes.absent or writes.equal):
             # Mostly that saves a lost race from sending it all.
@@ -375,10 +387,10 @@ class Redis(KVStore):
                         f"{self.location} lost what was to be written before it could be; nothing was written: retry"
                     )
                 self._stage(writes)
-            (answer,) = self._carry_out([writes], again=again, staged=staged)
+            (answer,) = self._carry_out([writes], doubt, again=again, staged=staged)
             again = True
             if answer == BUSY:
-                self._pause_for_others(patience)
+                self._pause_for_others(patience, doubt)
             elif answer != STAGE_LOST:
                 return answer
 
@@ -392,10 +404,13 @@ class Redis(KVStore):
     def _stage_name(self, writes: _Writes) -> str:
         return f"{self._base}:stage:{writes.token}"
 
-    def _carry_out(self, parts: Sequence[_Writes], *, again: bool, staged: bool = False) -> list[Answer]:
+    def _carry_out(
+        self, parts: Sequence[_Writes], doubt: Doubt, *, again: bool, staged: bool = False
+    ) -> list[Answer]:
         return self._exchange(
             [self._command(part, again=again, staged=staged) for part in parts],
             again=lambda: [self._command(part, again=True, staged=staged) for part in parts],
+            doubt=doubt,
         )
 
     def _command(self, writes: _Writes, *, again: bool = False, staged: bool = False) -> Command:
@@ -424,8 +439,8 @@ class Redis(KVStore):
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore, on a connection of its own. A wait that loses it, or gets another, returns."""
-        packed = _pack(key)
-        if packed[:1] == _OBJECT_MARK:
+        packed = pack(key)
+        if packed[:1] == OBJECT_MARK:
             # An object does not change, so nobody is told.
             with super().listening(key) as wait:
                 yield wait
@@ -444,16 +459,17 @@ class Redis(KVStore):
         commands: Sequence[Command],
         *,
         again: Callable[[], Sequence[Command]] | None = None,
+        doubt: Doubt | None = None,
         patient: bool = True,
     ) -> list[Any]:
         if self._checked:
-            return self._link.exchange(commands, again=again, patient=patient)
+            return self._link.exchange(commands, again=again, doubt=doubt, patient=patient)
         # What only reads need not wait for the answer: opening a store far away is a matter of round trips.
         look = MEMORY.call([self._values])
         memory, *replies = self._link.exchange([look] if again else [look, *commands])
         self._check_memory(*memory)
         self._checked = True
-        return self._link.exchange(commands, again=again, patient=patient) if again else replies
+        return self._link.exchange(commands, again=again, doubt=doubt, patient=patient) if again else replies
 
     def _check_memory(self, limit: bytes, policy: bytes) -> None:
         """Refuse a server that would throw away what is stored when its memory is full."""
@@ -466,7 +482,7 @@ class Redis(KVStore):
 
     def _place(self, packed: bytes) -> tuple[str, bytes]:
         """The hash that a packed key's value is in, and the field."""
-        if packed[:1] == _OBJECT_MARK:
+        if packed[:1] == OBJECT_MARK:
             return self._objects[packed[1] * OBJECT_HASHES // 256], packed[1:]
         return self._values, packed
 
@@ -485,32 +501,11 @@ class Redis(KVStore):
                 "a Redis store is not pickled if its URL holds a password, which would be in the pickle, or if it "
                 "was made of a client: open it again where it is needed"
             )
-        return _reopen, (self._url, self._prefix, self._ttl, self._timeout)
+        return partial(Redis, prefix=self._prefix, ttl=self._ttl, timeout=self._timeout), (self._url,)
 
 
-def _reopen(url: str, prefix: str, ttl: float | None, timeout: float) -> Redis:
-    return Redis(url, prefix=prefix, ttl=ttl, timeout=timeout)
-
-
-def _pack(key: str) -> bytes:
-    """A key as the scripts take it: "o/" and 64 hex digits as the mark and 32 bytes, any other as UTF-8."""
-    if type(key) is str and len(key) == _OBJECT_KEY_LENGTH and key.startswith(OBJECT_PREFIX):
-        digits = key[len(OBJECT_PREFIX) :]
-        try:
-            packed = bytes.fromhex(digits)
-        except ValueError:
-            packed = b""
-        # fromhex also takes capitals and spaces, which would not come back.
-        if packed.hex() == digits:
-            return _OBJECT_MARK + packed
-    return check_key(key).encode()
-
-
-def _unpack(packed: bytes) -> str:
-    """The key that `_pack` made `packed` of."""
-    if packed[:1] == _OBJECT_MARK:
-        return OBJECT_PREFIX + packed[1:].hex()
-    return packed.decode()
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _storable(key: str, value: bytes) -> bytes:

@@ -27,6 +27,12 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
     """The error of vstate that stands for `error`, which is no broken connection."""
     state = error.sqlstate or ""
     said = _one_line(error)
+    if outcome_unknown:
+        # Whatever stopped this attempt, an earlier one may have come through.
+        return StoreUnavailable(
+            f"{place} failed: {said}; it may have been written all the same: read it again before you retry",
+            outcome_unknown=True,
+        )
     if state == "53100":
         return StoreFull(
             f"the disk of the server of {place} is full ({said}); nothing was written: make room and retry"
@@ -52,10 +58,7 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
         return CorruptStore(place, said)
     if state in ("42703", "42804", "42883", "42P10"):
         return CorruptStore(place, f"the table is not as vstate made it: {said}")
-    return StoreUnavailable(
-        f"{place} failed: {said}; {'it may have been written all the same: read it again before you retry' if outcome_unknown else 'retry later'}",
-        outcome_unknown=outcome_unknown,
-    )
+    return StoreUnavailable(f"{place} failed: {said}; retry later")
 
 
 def _one_line(error: psycopg.Error) -> str:

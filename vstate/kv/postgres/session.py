@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from vstate.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedFormat, VStateError
-from vstate.kv.postgres_connections import Address, CannotConnect, Connection, Connections
-from vstate.kv.postgres_failures import MISSING_TABLE, UNDONE, is_lost, meaning
-from vstate.kv.postgres_statements import COLUMNS, CREATION, FORMAT, Statements
+from vstate.kv.postgres.connections import Address, CannotConnect, Connection, Connections
+from vstate.kv.postgres.failures import MISSING_TABLE, UNDONE, is_lost, meaning
+from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, Statements
 
 Result = TypeVar("Result")
 Steps = Sequence[tuple[bytes, Any]]
@@ -30,6 +30,7 @@ class Attempt:
     def __init__(self, timeout: float) -> None:
         self.committing = False
         """Whether COMMIT may have been sent."""
+        self.began = time.monotonic()
         self.unsure = False
         """Whether the connection broke then, so that it may have been carried out."""
         self._timeout = timeout
@@ -151,7 +152,7 @@ class Session:
         self.exists = True
 
     def _meaning(self, error: psycopg.Error, attempt: Attempt) -> VStateError:
-        if error.sqlstate == MISSING_TABLE:
+        if error.sqlstate == MISSING_TABLE and not attempt.unsure:
             return StoreUnavailable(
                 f"the table of {self.location} was dropped while the store was open; restore it, or open another"
             )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import uuid
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg
 
 from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv.base import check_value
 from vstate.kv.packing import OBJECT_MARK, pack
-from vstate.kv.postgres_connections import Connection
-from vstate.kv.postgres_session import Attempt, Session, Steps
-from vstate.kv.postgres_statements import WHOLE_TABLE, lock_number
+from vstate.kv.postgres.connections import Connection
+from vstate.kv.postgres.session import Attempt, Session, Steps
+from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value: PostgreSQL's limit is 2^30 bytes for a row, and for a message with all that is around it."""
@@ -30,7 +31,14 @@ STATEMENT_BYTES: Final = 4 * 1024 * 1024
 STATEMENT_ROWS: Final = 5000
 WORTH_A_LOOK: Final = 256 * 1024
 
+MARK_BYTES: Final = 8
+LOOKS: Final = 5
+
 Writes = Mapping[str, bytes | None]
+
+Outcome = Literal["done", "undone", "overwritten", "unseen"]
+"""What is found of a transaction whose answer was lost: its mark; a row that it would have changed, and that is older;
+only such rows as others have written since; none of its rows at all."""
 
 
 @dataclass(slots=True)
@@ -43,7 +51,9 @@ class Change:
 
     @classmethod
     def of(cls, writes: Writes, expected: Writes) -> Change:
-        change = cls(expected={pack(key): value for key, value in expected.items()})
+        change = cls()
+        for key, value in expected.items():
+            change.expected[pack(key)] = None if value is None else check_value(value)
         for key, value in writes.items():
             packed = pack(key)
             if value is None:
@@ -107,18 +117,23 @@ class Transactions:
             return False
         if not writes:
             return True
-        mark = uuid.uuid4()
+        mark = os.urandom(MARK_BYTES)
         begin = [(self._session.statements.begin, None), self._lock(_locks_of(change))]
 
         def work(connection: Connection, attempt: Attempt) -> bool:
             head: Steps = begin
-            if attempt.unsure and change.expected:
+            unsure = attempt.unsure
+            if unsure and change.expected:
                 self._session.send(connection, begin)
-                if self._is_written(connection, change, mark):
+                outcome = self._outcome(connection, change, mark, attempt)
+                if outcome == "done":
                     return True
+                if outcome == "overwritten":
+                    raise self._unknown()
+                unsure = outcome != "undone"
                 head = []
             done = self._finish(connection, change, mark, attempt, head)
-            if not done and attempt.unsure:
+            if not done and unsure:
                 raise self._unknown()
             return done
 
@@ -133,7 +148,7 @@ class Transactions:
     def write_alone(self, plan: Callable[[], Writes]) -> None:
         """Carry out what `plan` returns, called while nobody else writes."""
         statements = self._session.statements
-        mark = uuid.uuid4()
+        mark = os.urandom(MARK_BYTES)
         change = Change()
         failed: list[BaseException] = []
         # Locks of our own, not LOCK TABLE: that would also wait for a VACUUM of the table, and all the writers behind.
@@ -144,9 +159,11 @@ class Transactions:
             self._session.send(connection, begin)
             # Deletions and objects may be written twice. Anything else may be a sum, which must not.
             if attempt.unsure and change.witnesses:
-                if self._is_written(connection, change, mark):
+                outcome = self._outcome(connection, change, mark, attempt)
+                if outcome == "done":
                     return True
-                raise self._unknown()
+                if outcome != "undone":
+                    raise self._unknown()
             try:
                 change = Change.of(plan(), {})
             except BaseException as error:
@@ -159,7 +176,7 @@ class Transactions:
             raise failed[0]
 
     def _finish(
-        self, connection: Connection, change: Change, mark: uuid.UUID, attempt: Attempt, head: Steps
+        self, connection: Connection, change: Change, mark: bytes, attempt: Attempt, head: Steps
     ) -> bool:
         """Write and commit, if all is as expected, and tell those who listen. `head` is sent along with it."""
         statements = self._session.statements
@@ -206,11 +223,22 @@ class Transactions:
                 connection.execute(statements.tell, (_told(change),))
         return bool(met)
 
-    def _is_written(self, connection: Connection, change: Change, mark: uuid.UUID) -> bool:
-        """Whether an earlier attempt was committed after all. With its locks held by us, it is over."""
-        parameters = {"mark": mark, "witnesses": change.witnesses}
-        ((found,),) = connection.execute(self._session.statements.is_written, parameters).fetchall()
-        return bool(found)
+    def _outcome(self, connection: Connection, change: Change, mark: bytes, attempt: Attempt) -> Outcome:
+        """What came of an earlier attempt. With its locks held by us, it is over."""
+        left: dict[bytes, bytes | None] = dict.fromkeys(change.touched)
+        left.update(row for row in change.sets if row[0] in left)
+        parameters = {"mark": mark, "keys": list(left), "values": list(left.values())}
+        # Our clock tells how long ago the call began, the server's how long the row is as it is: no matter what time
+        # either takes it to be. A row that is hardly older than the call is seen to be so if the answer comes quickly.
+        for _ in range(LOOKS):
+            ((done, age),) = connection.execute(self._session.statements.traces, parameters).fetchall()
+            if done:
+                return "done"
+            if age is None:
+                return "unseen"
+            if age > time.monotonic() - attempt.began:
+                return "undone"
+        return "overwritten"
 
     def _lock(self, locks: dict[int, bool] | None) -> tuple[bytes, Any]:
         # In order, so that nobody waits in a circle, and the one of the table before all others.

@@ -1,0 +1,273 @@
+"""Proxies that understand what passes through them: HTTP, and PostgreSQL's protocol."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import BinaryIO, Literal, NamedTuple
+
+from proxy import Connect, Connections, Proxy, Side, reset
+
+Trouble = Literal["drop", "swallow", "delay", "answer"]
+
+
+# HTTP
+
+
+class Request(NamedTuple):
+    """A request that went through, with when it came and when its answer was there, in seconds."""
+
+    method: str
+    target: str
+    begin: float
+    end: float
+
+
+@dataclass
+class Rule:
+    """What happens to the next requests that match."""
+
+    match: bytes
+    trouble: Trouble
+    left: int
+    answer: bytes
+    meanwhile: Callable[[], object]
+    met: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+class RequestProxy(Connections):
+    """Passes on HTTP/1.1, each request `latency` seconds late.
+
+    `lose` makes trouble for the next requests whose head holds `match`, and calls `meanwhile` before the client hears
+    of it:
+
+    - "drop": it is not passed on, and the connection is cut;
+    - "swallow": it is passed on, and once it has been answered, the connection is cut;
+    - "delay": the connection is cut at once, and the request passed on when `release` is called;
+    - "answer": `answer` is all that comes back, and the connection is closed with notice.
+    """
+
+    def __init__(self, port: int, *, latency: float = 0.0) -> None:
+        super().__init__(port, latency=latency)
+        self.requests: list[Request] = []
+        self.left_out = b""  # headers that begin so are not passed on
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self._rules: list[Rule] = []
+
+    def lose(
+        self,
+        match: str,
+        trouble: Trouble,
+        *,
+        times: int = 1,
+        answer: bytes = b"",
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Rule:
+        # Without the notice the client would keep the connection, and lose its next request on it.
+        answer = answer.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        rule = Rule(match.encode(), trouble, times, answer, meanwhile)
+        with self.lock:
+            self._rules.append(rule)
+        return rule
+
+    def release(self, rule: Rule) -> None:
+        """Have a delayed request passed on, and wait for its answer."""
+        rule.go.set()
+        assert rule.gone.wait(20), "no request was held back"
+
+    def forget(self) -> None:
+        """Count from nothing."""
+        with self.lock:
+            self.requests.clear()
+
+    def seen(self) -> list[str]:
+        """The methods of the requests so far, in order of their coming."""
+        with self.lock:
+            return [request.method for request in sorted(self.requests, key=lambda request: request.begin)]
+
+    def rounds(self) -> int:
+        """How many requests there were that one had to wait for another: the longest chain of them in time."""
+        last, found = 0.0, 0
+        with self.lock:
+            for request in sorted(self.requests, key=lambda request: request.end):
+                if request.begin >= last:
+                    last, found = request.end, found + 1
+        return found
+
+    def serve(self, client: socket.socket, connect: Connect) -> None:
+        server = connect()
+        with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
+            while head := _read_head(from_client):
+                begin = time.monotonic()
+                request = head + from_client.read(_length(head))
+                rule = self._rule(head)
+                if rule is not None and not self._goes_on(rule, client):
+                    return
+                time.sleep(self.latency)
+                server.sendall(self._without_some(request))
+                method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+                answer = _read_answer(from_server, method)
+                if rule is not None:
+                    rule.gone.set()
+                    rule.meanwhile()
+                    reset(client, server)
+                    return
+                # Before the client hears of it, and may ask for what was seen.
+                with self.lock:
+                    self.requests.append(Request(method, target, begin, time.monotonic()))
+                client.sendall(answer)
+
+    def _rule(self, head: bytes) -> Rule | None:
+        with self.lock:
+            for rule in self._rules:
+                if rule.left and rule.match in head:
+                    rule.left -= 1
+                    rule.met.set()
+                    return rule
+        return None
+
+    def _goes_on(self, rule: Rule, client: socket.socket) -> bool:
+        """Whether the request is passed on, in spite of the rule: at once, or when the time has come."""
+        if rule.trouble == "swallow":
+            return True
+        if rule.trouble == "delay":
+            reset(client)
+            while not rule.go.wait(0.05) and not self.ended.is_set():
+                pass
+            return rule.go.is_set()
+        rule.meanwhile()
+        if rule.trouble == "drop":
+            reset(client)
+        else:
+            client.sendall(rule.answer)
+        return False
+
+    def _without_some(self, request: bytes) -> bytes:
+        if not self.left_out:
+            return request
+        head, end, body = request.partition(b"\r\n\r\n")
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(self.left_out)]
+        return b"\r\n".join(lines) + end + body
+
+
+def _read_head(stream: BinaryIO) -> bytes:
+    lines = []
+    while line := stream.readline():
+        lines.append(line)
+        if line == b"\r\n":
+            return b"".join(lines)
+    return b""
+
+
+def _length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return int(value)
+    return 0
+
+
+def _read_answer(stream: BinaryIO, method: str) -> bytes:
+    head = _read_head(stream)
+    if not head:
+        raise EOFError
+    if method == "HEAD" or head.split(b" ")[1] in (b"204", b"304"):
+        return head
+    if b"transfer-encoding: chunked" not in head.lower():
+        return head + stream.read(_length(head))
+    parts, size = [head], -1
+    while size:
+        line = stream.readline()
+        size = int(line, 16)
+        parts += [line, stream.read(size + 2)]
+    return b"".join(parts)
+
+
+# PostgreSQL
+
+
+def at_commit(proxy: Proxy, done: bool, times: int = 1) -> None:
+    """Have the proxy cut the next `times` connections that commit: once the server has, or before it hears of it."""
+    left = times
+    armed = False
+
+    def watch(side: Side, data: bytes) -> str:
+        nonlocal left, armed
+        if side == "client" and b"COMMIT\0" in data and left:
+            left -= 1
+            armed = done
+            return "pass" if done else "cut"
+        if side == "server" and armed:
+            armed = False
+            return "cut"
+        return "pass"
+
+    proxy.watch = watch
+
+
+class Pooler(Connections):
+    """A pooler like PgBouncer's "transaction" mode: each transaction of a client goes to the next of two connections
+    to the server. Roles have to be let in without a password.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.transactions = [0, 0]
+        self._turns = count()
+
+    def serve(self, client: socket.socket, connect: Connect) -> None:
+        startup = _startup(client)
+        servers = [connect(), connect()]
+        for server in servers:
+            server.sendall(startup)
+            greeting = b"".join(_messages(server, until=b"Z"))
+        client.sendall(greeting)
+        while True:
+            turn = next(self._turns) % 2
+            self.transactions[turn] += 1
+            state = b""
+            while state != b"I":
+                for message in _messages(client, until=b"SQ"):
+                    servers[turn].sendall(message)
+                for message in _messages(servers[turn], until=b"Z"):
+                    client.sendall(message)
+                    state = message[5:6]
+
+
+def _startup(client: socket.socket) -> bytes:
+    while True:
+        head = _exactly(client, 8)
+        length, code = struct.unpack("!ii", head)
+        rest = _exactly(client, length - 8)
+        if code in (80877103, 80877104):  # may we speak TLS, or GSS?
+            client.sendall(b"N")
+            continue
+        return head + rest
+
+
+def _messages(end: socket.socket, *, until: bytes) -> Iterator[bytes]:
+    """The messages up to the one of these kinds: a server's "ready", a client's "sync" or "query"."""
+    kind = b""
+    while not kind or kind not in until:
+        kind = _exactly(end, 1)
+        if kind == b"X":  # the client takes its leave
+            raise EOFError
+        length = _exactly(end, 4)
+        yield kind + length + _exactly(end, struct.unpack("!i", length)[0] - 4)
+
+
+def _exactly(end: socket.socket, wanted: int) -> bytes:
+    data = b""
+    while len(data) < wanted:
+        piece = end.recv(wanted - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data

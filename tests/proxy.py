@@ -1,0 +1,223 @@
+"""What stands between a store and a real server: it counts, takes its time, and cuts what it is told to cut.
+
+`Connections` accepts, serves and cuts connections. `Proxy` passes on pieces of bytes, whatever they mean. Those that
+understand a protocol are in protocol_proxies.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Literal, Self
+
+_ADDRESS = re.compile(r"(?:127\.0\.0\.1|localhost)(:|%3A)(\d+)")
+
+Connect = Callable[[], socket.socket]
+Side = Literal["client", "server"]
+Watch = Callable[[Side, bytes], str]
+
+
+class Connections:
+    """Listens on `port` of 127.0.0.1, before the server at another port of it. Use it with `with`.
+
+    A subclass writes `serve`. `latency` is in seconds, for a request and its reply together. While `refusing`, new
+    connections are cut at once.
+    """
+
+    def __init__(self, port: int, *, latency: float = 0.0) -> None:
+        self.latency = latency
+        self.refusing = False
+        self.ended = threading.Event()
+        self.lock = threading.Lock()
+        self._server = ("127.0.0.1", port)
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
+
+    @classmethod
+    def before(cls, url: str) -> Self:
+        """One before the server that the URL, or the DSN, leads to."""
+        found = _ADDRESS.search(url)
+        assert found is not None, "the server is on another machine"
+        return cls(int(found[2]))
+
+    def through(self, url: str) -> str:
+        """The URL, or the DSN, by way of this."""
+        return _ADDRESS.sub(rf"127.0.0.1\g<1>{self.port}", url, count=1)
+
+    def serve(self, client: socket.socket, connect: Connect) -> None:
+        """Serve a client until it has gone, with connections to the server that `connect` makes: all are closed then.
+
+        An OSError or EOFError of any is the end of it too.
+        """
+        raise NotImplementedError
+
+    def down(self) -> None:
+        """Be a server that is not there: cut all connections, and take no new ones until `up()`."""
+        self.refusing = True
+        with self.lock:
+            reset(*self._open)
+
+    def up(self) -> None:
+        """Serve again."""
+        self.refusing = False
+
+    def close(self) -> None:
+        """End it, and every connection through it."""
+        if self.ended.is_set():
+            return
+        self.ended.set()
+        # Closing alone does not wake a thread that waits for connections.
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        self._threads[0].join()
+        self._listener.close()
+        self.down()
+        for thread in self._threads:
+            thread.join()
+
+    def __enter__(self) -> Self:
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            if self.ended.is_set():
+                client.close()
+                return
+            self._run(lambda client=client: self._serve(client))  # type: ignore[misc]
+
+    def _serve(self, client: socket.socket) -> None:
+        with ExitStack() as ends:
+            try:
+                self._keep(ends, client)
+                self.serve(
+                    client, lambda: self._keep(ends, socket.create_connection(self._server, timeout=10))
+                )
+            except (OSError, EOFError):
+                reset(client)
+
+    def _keep(self, ends: ExitStack, end: socket.socket) -> socket.socket:
+        """Have the connection cut with all others, and closed in the end."""
+        ends.enter_context(end)
+        ends.callback(self._open.discard, end)
+        end.settimeout(None)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self.lock:
+            self._open.add(end)
+            if self.refusing:
+                raise OSError("it is down")
+        return end
+
+
+def reset(*ends: socket.socket) -> None:
+    """Cut them as a cable that is pulled would look: what closes them now resets them."""
+    for end in ends:
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.shutdown(socket.SHUT_RDWR)
+
+
+class Proxy(Connections):
+    """Passes on pieces of bytes, and has `watch` decide about each, by the side that it comes from:
+
+    - "pass": it is passed on;
+    - "cut": the connection is cut instead, as it is once a "half" or the "whole" of the piece was passed on;
+    - "freeze": the connection stays open, and nothing more is passed on.
+
+    `points` are the pieces so far, by their sides and the times at which they came, and `round_trips` counts how
+    often a client spoke after the server had.
+    """
+
+    def __init__(self, port: int, *, latency: float = 0.0) -> None:
+        super().__init__(port, latency=latency)
+        self.points: list[tuple[Side, float]] = []
+        self.round_trips = 0
+        self.watch: Watch = lambda side, data: "pass"
+
+    def cut(self, point: int, *, after: bool = False) -> None:
+        """Count from nothing, and cut at the piece of this number, from 1: before it is passed on, or after it was."""
+        self.points.clear()
+        verdict = "whole" if after else "cut"
+        self.watch = lambda side, data: verdict if len(self.points) == point else "pass"
+
+    def heal(self) -> int:
+        """Cut nothing any more; how many points there were since the count began. It begins again."""
+        with self.lock:
+            self.watch = lambda side, data: "pass"
+            count = len(self.points)
+            self.points.clear()
+            return count
+
+    def rounds(self) -> int:
+        """How many latencies the requests since the count began took one after the other: those that went out side
+        by side count as one.
+        """
+        found, last = 0, float("-inf")
+        for side, moment in list(self.points):
+            if side == "client" and moment - last >= 0.8 * self.latency:
+                found, last = found + 1, moment
+        return found
+
+    def serve(self, client: socket.socket, connect: Connect) -> None:
+        server = connect()
+        others = {client: server, server: client}
+        # What is on its way to each: a piece that waits for its time, or for room, holds up nothing else.
+        coming: dict[socket.socket, deque[tuple[float, bytes]]] = {client: deque(), server: deque()}
+        sources = [client, server]
+        spoke_last = server
+        for end in sources:
+            end.setblocking(False)
+        while sources or any(coming.values()):
+            waits = [pieces[0][0] - time.monotonic() for pieces in coming.values() if pieces]
+            ready = [end for end, pieces in coming.items() if pieces and pieces[0][0] <= time.monotonic()]
+            later = [wait for wait in waits if wait > 0]
+            readable, writable, _ = select.select(sources, ready, [], min(later, default=None))
+            for end in writable:
+                due, data = coming[end].popleft()
+                if rest := data[end.send(data) :]:
+                    coming[end].appendleft((due, rest))
+            for end in readable:
+                data = end.recv(1 << 16)
+                if not data:
+                    sources = []  # what is on its way still arrives
+                    break
+                side: Side = "client" if end is client else "server"
+                with self.lock:
+                    self.points.append((side, time.monotonic()))
+                    self.round_trips += end is client and spoke_last is server
+                    verdict = self.watch(side, data)
+                spoke_last = end
+                coming[others[end]].append((time.monotonic() + self.latency / 2, data))
+                if verdict != "pass":
+                    self._make_trouble(verdict, side, others[end], [data for _, data in coming[others[end]]])
+                    reset(client, server)
+                    return
+
+    def _make_trouble(self, verdict: str, side: Side, target: socket.socket, pieces: list[bytes]) -> None:
+        if verdict == "freeze":
+            self.ended.wait()
+            return
+        *before, last = pieces
+        passed = {"cut": b"", "half": last[: len(last) // 2], "whole": last}[verdict]
+        target.setblocking(True)
+        target.sendall(b"".join([*before, passed]))
+        if passed and side == "client":
+            time.sleep(0.05)  # for the server to act on it

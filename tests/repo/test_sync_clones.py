@@ -1,0 +1,110 @@
+"""Clones: into what is empty, or what a clone has begun, and into nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bundle_files import chain, refs_of, whole
+
+from vstate import Disk, KVStore, Memory, Versioned
+from vstate.errors import AlreadyExists, StoreUnavailable
+from vstate.repo import Repository
+from vstate.repo.clone import clone
+from vstate.testing import Faulty
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A store of two branches and a tag."""
+    with Disk(tmp_path / "there", durability="process") as store:
+        chain(store, 2).tag("v1")
+        chain(store, 1, "side")
+    return tmp_path / "there"
+
+
+def own_commit(store: KVStore, there: Path) -> None:
+    chain(store, 1, start=10)
+
+
+def own_commit_and_remote(store: KVStore, there: Path) -> None:
+    chain(store, 1, start=10)
+    Repository(store).remotes.add("origin", str(there))
+
+
+def own_commit_on_what_was_pulled(store: KVStore, there: Path) -> None:
+    Repository(store).remotes.add("origin", str(there))
+    Versioned(store, branch="main").pull()
+    chain(store, 1, start=10)
+
+
+def fetched_with_tags(store: KVStore, there: Path) -> None:
+    Repository(store).remotes.add("origin", str(there))
+    Repository(store).fetch(tags=True)
+
+
+def another_remote(store: KVStore, there: Path) -> None:
+    Repository(store).remotes.add("origin", "/elsewhere")
+
+
+def begun_and_gone_on(store: KVStore, there: Path) -> None:
+    interrupted(store, there)
+    chain(store, 1, start=10)
+
+
+def interrupted(store: KVStore, there: Path) -> None:
+    calls = Faulty(Memory())
+    clone(there, calls)
+    with pytest.raises(StoreUnavailable):
+        clone(there, Faulty(store, len(calls.calls) - 2))
+    assert refs_of(store)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        own_commit,
+        own_commit_and_remote,
+        own_commit_on_what_was_pulled,
+        fetched_with_tags,
+        another_remote,
+        begun_and_gone_on,
+    ],
+)
+def test_a_store_in_use_is_left_as_it_is(there: Path, use: Callable[[KVStore, Path], None]) -> None:
+    """Also one that was never checked out, and that has a remote of that URL: no branch is moved."""
+    store = Memory()
+    use(store, there)
+    before = dict(store.items())
+    with pytest.raises(AlreadyExists, match="in use already"):
+        clone(there, store)
+    assert dict(store.items()) == before
+
+
+def test_a_store_of_tags_only_is_in_use() -> None:
+    """Of whatever origin: they would be moved."""
+    source, store = Memory(), Memory()
+    chain(source, 1).tag("v1")
+    state = chain(store, 2)
+    state.tag("v1")
+    Repository(store).refs.compare_and_swap(
+        "heads/main", expected=state.head and state.head.oid, new=None, action="gone"
+    )
+    with pytest.raises(AlreadyExists):
+        clone(source, store)
+
+
+def test_a_clone_goes_on_where_the_original_has_moved(there: Path) -> None:
+    """Between the two, branches went ahead, back, and away."""
+    store = Memory()
+    interrupted(store, there)
+    with Disk(there, durability="process") as original:
+        chain(original, 1, start=20)
+        Versioned(original, branch="side").reset("HEAD")
+        right = refs_of(original)
+    clone(there, store)
+    found = refs_of(store)
+    assert {name: found[name] for name in right} == right
+    Repository(store).gc(keep_reflog="0")
+    whole(store)

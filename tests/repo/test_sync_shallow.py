@@ -1,0 +1,174 @@
+"""Sync of histories that were cut off: nobody loses history by what another store lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bundle_files import chain, equal, whole
+from sync_stores import Hooked, cloned, push
+
+from vstate import Disk, KVStore, Memory, Versioned
+from vstate.errors import NotFound
+from vstate.repo import Repository
+
+
+def shortened(store: KVStore) -> Memory:
+    """A copy with the two newest commits, and one more of its own."""
+    copy = cloned(store)
+    Repository(copy).gc(branch="main", keep_last=2, keep_reflog="0")
+    chain(copy, 1, start=6)
+    return copy
+
+
+def length(store: KVStore, branch: str = "main") -> int:
+    return len(list(Versioned(store, branch=branch).log()))
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_a_handle_learns_that_another_process_cut_the_history_off(kind: str, tmp_path: Path) -> None:
+    """It has been open since before, and has walked all of it."""
+    store = Memory() if kind == "memory" else Disk(tmp_path, durability="process")
+    state = chain(store, 6)
+    assert len(list(state.log())) == 6
+    assert state.head is not None
+    assert state.repo.history.parents(state.head)
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    target = Memory()
+    state.push(target)
+    assert length(target) == 2
+    whole(target)
+    other = Memory()
+    Repository(other).fetch(state.repo, remote="origin")
+    assert len(list(Repository(other).log("origin/main"))) == 2
+    store.close()
+
+
+def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
+    """A commit from which that store was moved away comes back, from a store that has less of its history."""
+    store = Memory()
+    head = chain(store, 6).head
+    assert head is not None
+    shallow = shortened(store)
+    Versioned(store).reset("HEAD~5")
+    push(shallow, store, force=True)
+    assert length(store) == 7
+    assert not list(store.keys("shallow/"))
+    assert store.get("format") == b"1"
+    Repository(store).gc()
+    assert Repository(store).resolve(f"{head.id}~5").message == "c0"
+    Repository(store).gc(keep_reflog="0")
+    whole(store)
+    assert length(store) == 7
+
+
+def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
+    """Both were cut off here; the other store has one of them, and ends the history at the other."""
+    store = Memory()
+    state = chain(store, 2)
+    side = chain(store, 2, "side")
+    chain(store, 1, start=2)
+    state.refresh()
+    ours, theirs = state.head, side.head
+    assert ours is not None
+    assert theirs is not None
+    merged = state.merge("side", policy="ours").commit
+    assert merged is not None
+    assert merged.parents == (ours.oid, theirs.oid)
+    target = Memory()
+    push(store, target, "side")
+    repo = Repository(store)
+    repo.delete_branch("side")
+    repo.gc(branch="main", keep_last=1, keep_reflog="0")
+    push(store, target)
+    there = Repository(target)
+    assert there.history.parents(there.branch("main")) == (theirs.oid,)
+    assert length(target) == 1 + length(target, "side")
+    there.gc(keep_reflog="0")
+    whole(target)
+
+
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
+def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(atomic: bool) -> None:
+    """Of two pushers the one whose history is cut off comes second, and has looked first."""
+    store = Memory()
+    chain(store, 6)
+    shallow = shortened(store)
+    target, done = Memory(), list[bool]()
+
+    def overtake(key: str) -> None:
+        if key == "r/heads/other" and not done:
+            done.append(True)
+            push(store, target)
+
+    Repository(shallow).create_branch("other", "main")
+    push(shallow, Hooked(target, overtake, atomic=atomic), "other")
+    assert done
+    assert length(target) == 6
+    assert length(target, "other") == 7
+    assert not list(target.keys("shallow/"))
+    whole(target)
+
+
+def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> None:
+    """Also where no ref is moved with what was fetched."""
+    store = Memory()
+    chain(store, 6)
+    shallow = shortened(store)
+    target, done = Memory(), list[bool]()
+
+    def overtake(key: str) -> None:
+        if key == "gc" and not done:
+            done.append(True)
+            push(store, target)
+
+    Repository(Hooked(target, overtake)).fetch(shallow)
+    assert done
+    assert length(target) == 6
+    assert not list(target.keys("shallow/"))
+
+
+def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
+    """It was deleted here, and gc removed what it held."""
+    store = Memory()
+    chain(store, 1)
+    state = Versioned(store, branch="side")
+    for number in range(4):
+        state[f"{number}"] = bytes([number]) * 20_000
+        state.commit()
+    done = list[bool]()
+
+    def remove(key: str) -> None:
+        if key.startswith("o/") and not done:
+            done.append(True)
+            Repository(store).delete_branch("side")
+            assert Repository(store).gc(keep_reflog="0").removed
+
+    target = Memory()
+    with pytest.raises(NotFound, match="no branch 'side'"):
+        Repository(store).push(Hooked(target, remove), "side")
+    assert not list(target.keys("r/"))
+
+
+def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None:
+    """gc removed the commits that it was at."""
+    store = Memory()
+    state = Versioned(store)
+    for number in range(6):
+        state[f"{number}"] = bytes([number]) * 20_000
+        state.commit()
+    done = list[bool]()
+
+    def put_back(key: str) -> None:
+        if key.startswith("o/") and not done:
+            done.append(True)
+            state.reset("HEAD~3")
+            assert Repository(store).gc(keep_reflog="0").removed
+
+    target = Memory()
+    Repository(store).push(Hooked(target, put_back), remote="there")
+    assert length(target) == 3
+    assert Repository(store).resolve("there/main") == state.head
+    Repository(target).gc(keep_reflog="0")
+    whole(target)
+    equal(cloned(target), target)

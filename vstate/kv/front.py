@@ -1,0 +1,111 @@
+"""Front: a store in front of a store, which passes on what it does not do itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import AbstractContextManager
+from typing import Self
+
+from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
+
+
+class Front(KVStore):
+    """`store`, as it is: a subclass overrides what is otherwise with it.
+
+    All that KVStore knows is passed on, since its defaults would do with the store what that does better, or
+    otherwise. A subclass whose keys have other names in the store overrides all that takes a key, or a name.
+    """
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = check_store(store, type(self))
+
+    def get(self, key: str) -> bytes | None:
+        return self._store.get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        return self._store.get_many(keys)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        self._store.set_many(items)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._store.delete_many(keys)
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return self._store.keys(prefix)
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        return self._store.items(prefix)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._store
+
+    def present(self, keys: Iterable[str]) -> Set[str]:
+        return self._store.present(keys)
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self._store.compare_and_swap(key, expected, new)
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        return self._store.transact(writes, expected)
+
+    @property
+    def transactional(self) -> bool:
+        return self._store.transactional
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        return self._store.exclusively(plan)
+
+    def turn(self, name: str) -> AbstractContextManager[None]:
+        return self._store.turn(name)
+
+    def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
+        return self._store.listening(key)
+
+    def forget(self, key: str) -> None:
+        self._store.forget(key)
+
+    def uncached(self) -> KVStore:
+        """The same in front of the store without its cached copies. What caches returns that store itself."""
+        behind = self._store.uncached()
+        return self if behind is self._store else self._before(behind)
+
+    def check(self) -> Iterator[str]:
+        return self._store.check()
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._store!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._store,)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _before(self, store: KVStore) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _store=store)
+        return other
+
+
+def check_store(store: object, front: type[KVStore]) -> KVStore:
+    """`store` itself; InvalidInput unless it is one."""
+    if not isinstance(store, KVStore):
+        raise InvalidInput(
+            f"{front.__name__} stands in front of a KVStore, not of a {type(store).__name__}: open the store first, "
+            "with open_store(...)"
+        )
+    return store
