@@ -14,7 +14,9 @@ from vstate.errors import (
     CorruptStore,
     DetachedHead,
     Diverged,
+    IllegalTransition,
     InvalidInput,
+    InvalidRecord,
     KeyNotFound,
     LeaseHeld,
     LeaseLost,
@@ -34,6 +36,9 @@ from vstate.errors import (
 )
 
 EXAMPLES = [
+    InvalidRecord("users/ann", "age: Input should be a valid integer"),
+    IllegalTransition("completed", "pause", allowed=["archive"]),
+    IllegalTransition("archived", "pause"),
     NotFound("no revision 'x'", name="x", candidates=["y"]),
     KeyNotFound("k"),
     AlreadyExists("there is a branch 'x' already; choose another", name="x"),

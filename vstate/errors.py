@@ -273,7 +273,7 @@ class IllegalTransition(InvalidInput):
 
     def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
         possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
-        super().__init__(f"{event!r} is not possible in the status {status!r}; {possible}")
+        super().__init__(f"in the status {status!r} {event!r} is not possible; {possible}")
         self.status = status
         self.event = event
         self.allowed = tuple(allowed)
