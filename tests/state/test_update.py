@@ -184,6 +184,19 @@ def test_objects_in_hand_stay_the_same() -> None:
     assert Versioned(state.store)["log"] == [1, 2]
 
 
+def test_what_is_in_hand_is_not_copied() -> None:
+    """An update costs the same however many values the handle has in hand: they stay in one and the same dict."""
+    state = Versioned()
+    state.update({f"k{i}": i for i in range(100)})
+    state.commit()
+    in_hand = state._working.values
+    for _ in range(3):
+        state.update(lambda now: now.update(n=now.get("n", 0) + 1))
+        assert state._working.values is in_hand
+    assert state["n"] == 3
+    assert (in_hand["n"], in_hand["k99"]) == (3, 99)
+
+
 def test_threads_with_handles_of_their_own_lose_nothing() -> None:
     """Increments of four handles all count."""
     state, _ = start(n=0)
