@@ -96,7 +96,7 @@ async def test_an_execution_ends_once(local_store: AgentStore) -> None:
     """Completing twice, failing what is complete and starting what runs raise, and nothing is counted twice."""
     async with ToolStateManager(local_store()) as manager:
         await manager.start_execution(execution("a"))
-        with pytest.raises(IllegalTransition, match="'start' is not possible in the status 'running'"):
+        with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
             await manager.start_execution(execution("a"))
         await manager.complete_execution("a", result=1)
         for again in (manager.complete_execution("a", result=2), manager.fail_execution("a", "late")):
