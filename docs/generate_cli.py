@@ -26,7 +26,8 @@ GENERAL = """\
 ## What holds for every command
 
 - **Which store.** `-s`/`--store PATH|URL`, before or behind the command's name, else the environment variable
-  `VSTATE_STORE`, else a directory `.vstate` here or in a parent. Only
+  `VSTATE_STORE`, else a directory `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the
+  environment: `-s 'redis://:${REDIS_PASSWORD}@host/0'` shows no password to who lists the processes. Only
   `vstate import`, `vstate clone` and `vstate push --create` make a store that is not there.
 - **Safety.** Nothing that is stored is run, whatever it says: a pickle is read as data, an object is shown as a
   record of its class and fields (`app.Plan(goal='x')`), a call that loading it would make in angle brackets

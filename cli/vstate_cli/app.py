@@ -46,6 +46,8 @@ DEBUG = "VSTATE_DEBUG"
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
+_GOES_ON = ("clone", "push", "pull", "fetch", "import")  # run again, they go on where they were interrupted
+
 
 class Failure(click.ClickException):
     """An error in one line on standard error; exit 1."""
@@ -70,6 +72,8 @@ class App(click.Group):
             _fail(safe(str(error)))
         except KeyboardInterrupt:
             print(file=sys.stderr)
+            if ctx.invoked_subcommand in _GOES_ON:
+                print("vstate: interrupted; run it again, and it goes on where it was", file=sys.stderr)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _silence()

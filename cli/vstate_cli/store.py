@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.kv.url import open_store
+from vstate.repo.remotes import expanded, is_url
 from vstate.repo.repository import Repository
 
 DIRECTORY = ".vstate"
@@ -38,12 +39,22 @@ def find(given: str | None, *, create: bool = False) -> str:
     raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_HOW}")
 
 
+def with_variables(place: str) -> str:
+    """A URL with what the environment says in place of each `${NAME}`; a path as it is.
+
+    The password of a command line is seen by whoever lists the processes.
+    """
+    return expanded(place) if is_url(place) else place
+
+
 def open_repository(given: str | None, *, create: bool = False) -> Repository:
     """The repository in the store that is there; only a command that was told to create one does."""
-    place = find(given, create=create)
+    place = with_variables(find(given, create=create))
     try:
         store = open_store(place, create=create)
     except NotFound as error:
+        if not str(error).startswith("no store at "):
+            raise  # a key file is missing, say
         inside = Path(place) / DIRECTORY
         hint = f"did you mean {inside}?" if inside.is_dir() else _HOW
         # The store's own words for the place: the URL may hold a password.

@@ -198,6 +198,29 @@ def test_without_a_standard_output(store, environment):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
+    """Ctrl-C in the middle of one: what was done is not lost, which nobody would guess."""
+    process = subprocess.Popen(
+        [*COMMAND, "-s", str(tmp_path / "new"), "import", "-"],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # It makes the store, and then waits for what nobody writes.
+    while not (tmp_path / "new" / "vstate.db").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=30)
+    error = process.stderr.read()
+    process.stdin.close()
+    process.stderr.close()
+    assert process.returncode == 130
+    assert error.strip() == "vstate: interrupted; run it again, and it goes on where it was"
+
+
 def test_an_interrupt_while_it_begins(environment):
     """Ctrl-C while the command is still being imported is no traceback."""
     script = """

@@ -89,6 +89,16 @@ def test_writing_commands_take_urls(tmp_path):
         assert list(disk.keys()) == list(disk.keys("a/"))
 
 
+def test_a_key_file_that_is_not_there(tmp_path):
+    """It is what is missing, not the store."""
+    save_key(tmp_path / "key", generate_key())
+    fill(open_store(f"encrypted:{tmp_path / 'store'}?key_file={tmp_path / 'key'}"))
+    result = run("-s", f"encrypted:{tmp_path / 'store'}?key_file={tmp_path / 'nokey'}", "log")
+    assert result.exit_code == 1
+    assert f"no key file {tmp_path / 'nokey'}" in result.stderr
+    assert "--store" not in result.stderr
+
+
 def test_a_read_only_store_is_not_written_to(tmp_path):
     """One line, exit 1, and what to do about it."""
     fill(Disk(tmp_path / "store", durability="process"))
@@ -126,6 +136,29 @@ def test_a_part_that_is_empty_is_no_store(tmp_path):
     assert result.stderr.startswith(
         f"vstate: no store at {tmp_path / 'store'} (b/): there is nothing in it; "
     )
+
+
+def test_variables_in_a_url(tmp_path, monkeypatch):
+    """So that no password has to be in a command line, where others see it; a path is taken as it is."""
+    fill(Disk(tmp_path / "a", durability="process"))
+    fill(Disk(tmp_path / "${NAME}", durability="process"))
+    with Versioned(Disk(tmp_path / "${NAME}", durability="process")) as state:
+        state.tag("literal")
+    url, path = f"disk:{tmp_path}/${{NAME}}", str(tmp_path / "${NAME}")
+    result = run("-s", url, "tag")
+    assert result.exit_code == 1
+    assert "NAME, which is not set" in result.stderr
+    assert run("-s", path, "tag").stdout.startswith("literal ")
+    for result in (
+        run("-s", url, "tag", NAME="a"),
+        run("tag", "--store", url, NAME="a"),
+        run("tag", VSTATE_STORE=url, NAME="a"),
+    ):
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    result = run("-s", "redis://:${NAME}@127.0.0.1:1/0", "log", NAME=SECRET)
+    assert result.exit_code == 1
+    assert "cannot be reached" in result.stderr
+    assert SECRET not in result.stderr
 
 
 @pytest.mark.parametrize("url", ["memory:", "cache:memory:", "prefixed:memory:?name=a", "readonly:memory://"])

@@ -72,6 +72,15 @@ def test_clone_of_nothing(vstate, tmp_path):
     assert not (tmp_path / "copy").exists()
 
 
+def test_clone_to_a_place_of_the_environment(vstate, store, tmp_path, monkeypatch):
+    """A URL that is written to may have a password, too."""
+    message = vstate.fails("clone", str(store), "disk:${NO_SUCH_VARIABLE}/copy")
+    assert "NO_SUCH_VARIABLE, which is not set" in message
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    assert vstate("clone", str(store), "disk:${WHERE}/copy").startswith("Cloned into disk:${WHERE}/copy.\n")
+    assert refs(tmp_path / "copy")["heads/main"] == refs(store)["heads/main"]
+
+
 def test_no_password_is_kept_or_shown(vstate, tmp_path):
     """By clone and by remote; a variable that is not set is named."""
     for arguments in (
@@ -147,7 +156,7 @@ def test_push_tags_branches_and_deletions(copy, store):
     assert "deleted   heads/more" in copy("push", "origin", "--delete", "more")
     assert set(refs(store)) == {"heads/main", "heads/what-if", "tags/v1", "tags/v2"}
     assert "remotes/origin/more" not in refs(copy.store)
-    assert "HEAD is on branch 'main'" in copy.fails("push", "-d", "main")
+    assert f"HEAD of {store} is on branch 'main'" in copy.fails("push", "-d", "main")
 
 
 def test_push_to_a_path(vstate, store, tmp_path):
@@ -173,7 +182,7 @@ def test_pull_goes_ahead(copy, store):
     text = copy("pull").splitlines()
     assert "  moved     remotes/origin/main" in text[1]
     assert text[2] == f"main: fast-forward at {theirs.short}: 1 key"
-    assert copy("pull").splitlines()[2].startswith("main: up-to-date")
+    assert copy("pull").splitlines()[2] == f"main: up-to-date at {theirs.short}"
     assert refs(copy.store)["heads/main"] == theirs.id
 
 
@@ -202,6 +211,14 @@ def test_pull_makes_a_branch(copy, store):
     assert refs(copy.store)["heads/new"] == refs(store)["heads/new"]
     assert copy.json("status")["branch"] == "main"
     assert "has no branch 'newer'" in copy.fails("pull", "origin", "newer")
+
+
+def test_without_a_branch_of_ones_own_they_are_named(copy):
+    """Where HEAD is on none, and the error shows how."""
+    copy("checkout", "HEAD~1")
+    assert "as in `vstate pull origin main`" in copy.fails("pull")
+    assert "as in `vstate push origin main`" in copy.fails("push")
+    assert "main: up-to-date" in copy("pull", "origin", "main")
 
 
 class Loaded:

@@ -428,6 +428,19 @@ def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_through_a_pipe_with_a_name(tmp_path: Path) -> None:
+    """Likewise one that is given as a path, as a shell gives `<(command)`."""
+    store, target = Memory(), Memory()
+    chain(store, 3)
+    data, pipe = exported(store), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[data])
+    writer.start()
+    Repository(target).import_bundle(pipe)
+    writer.join()
+    equal(store, target)
+
+
 def test_through_a_pipe() -> None:
     """A file that cannot be read twice is kept aside while it is imported."""
     store, target = Memory(), Memory()

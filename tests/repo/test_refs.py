@@ -42,7 +42,7 @@ def test_names_that_git_takes(name: str) -> None:
     "name",
     [
         "", "a b", "a~b", "a^", "a:b", "a?b", "a*", "a[b", "a\\b", "a..b", "/a", "a/", "a//b", ".a", "a/.b",
-        "a.", "a/b.", "a.lock", "a.lock/b", "@", "a@{b", "-a", "HEAD", "a\x00", "a\n", "a\x7f", "a\t", "\ud800", "x" * 201,
+        "a.", "a/b.", "a.lock", "a.lock/b", "@", "a@{b", "-a", "HEAD", "a\x00", "a\n", "a\x7f", "a\t", "\ud800",
     ],
 )  # fmt: skip
 def test_names_that_git_refuses(name: str) -> None:
@@ -59,6 +59,14 @@ def test_names_that_git_refuses(name: str) -> None:
         Versioned(branch=name)
     assert list(state.branches()) == ["main"]
     assert state.branch == "main"
+
+
+def test_names_that_are_too_long() -> None:
+    """They say how long one may be, and are not repeated at length."""
+    assert check_ref_name("x" * 200) == "x" * 200
+    with pytest.raises(InvalidInput, match="it has 3,000 characters, and 200 are the most") as caught:
+        check_ref_name("x" * 3000)
+    assert len(str(caught.value)) < 200
 
 
 def test_names_are_str() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,10 +240,15 @@ def test_a_branch_is_deleted_there() -> None:
     assert set(refs_of(target)) == {"heads/main"}
     assert "remotes/t/side" not in refs_of(store)
     assert Repository(target).gc().removed == 0
-    with pytest.raises(NotFound):
-        repo.push(target, delete="side")
-    with pytest.raises(InvalidInput, match="HEAD is on branch 'main'"):
-        repo.push(target, delete=["main"])
+    chain(store, 1)
+    before = refs_of(target)
+    with pytest.raises(NotFound, match=re.escape(f"{target.location} has no branch 'side'")):
+        repo.push(target, "main", delete="side")
+    with pytest.raises(
+        InvalidInput, match=re.escape(f"HEAD of {target.location} is on branch 'main'; switch")
+    ):
+        repo.push(target, "main", delete=["main"])
+    assert refs_of(target) == before
 
 
 def test_what_is_not_there_is_named() -> None:
@@ -262,6 +268,8 @@ def test_what_is_not_there_is_named() -> None:
     repo.checkout(refs_of(store)["heads/main"])
     with pytest.raises(InvalidInput, match="on no branch"):
         repo.push(Memory())
+    with pytest.raises(InvalidInput, match="memory: is gone"):
+        repo.push("memory:", "main", create=True)
 
 
 # Pull

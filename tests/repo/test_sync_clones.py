@@ -9,7 +9,7 @@ import pytest
 from bundle_files import chain, refs_of, whole
 
 from vstate import Disk, KVStore, Memory, Versioned
-from vstate.errors import AlreadyExists, StoreUnavailable
+from vstate.errors import AlreadyExists, InvalidInput, StoreUnavailable
 from vstate.repo import Repository
 from vstate.repo.clone import clone
 from vstate.testing import Faulty
@@ -108,3 +108,10 @@ def test_a_clone_goes_on_where_the_original_has_moved(there: Path) -> None:
     assert {name: found[name] for name in right} == right
     Repository(store).gc(keep_reflog="0")
     whole(store)
+
+
+@pytest.mark.parametrize("url", ["memory:", "cache:memory:", "prefixed:memory:?name=a"])
+def test_a_clone_that_would_be_gone_at_once_is_refused(there: Path, url: str) -> None:
+    """Whoever gives the URL of a store in memory has no hold of what would be in it."""
+    with pytest.raises(InvalidInput, match="memory: is gone with the process"):
+        clone(there, url)

@@ -374,7 +374,8 @@ class Bucket(ForkAware):
         elif failure.passing:
             unsure = "; whether the write has happened is unknown: read it again" if sent else ""
             error = StoreUnavailable(
-                f"{self.url} could not be reached or did not answer for {self.timeout:g} s{why}; retry later{unsure}",
+                f"{self.url} could not be reached, or did not answer in time{why}: see that the URL and the endpoint are "
+                f"right and the service runs, and retry{unsure}",
                 outcome_unknown=sent,
             )
         else:

@@ -13,7 +13,7 @@ from vstate.errors import AlreadyExists
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
 from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
-from vstate.repo.remotes import ORIGIN, absolute, check_url, expanded
+from vstate.repo.remotes import ORIGIN, absolute, check_stays, check_url, expanded
 from vstate.repo.repository import Repository
 from vstate.repo.sync import (
     Sync,
@@ -48,6 +48,8 @@ def clone(
     the target is in use.
     """
     began = time.monotonic()
+    if isinstance(target, str):
+        check_stays(target)
     url = absolute(check_url(source)) if isinstance(source, str | os.PathLike) else None
     with _opened(source if url is None else expanded(url), create=False) as original:
         with _opened(target, create=True) as copy:

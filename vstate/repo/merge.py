@@ -48,6 +48,8 @@ class MergeResult:
     def __str__(self) -> str:
         at = "" if self.commit is None else f" at {self.commit.short}"
         by = ", ".join(f"{key!r} by {policy}" for key, policy in self.conflicts.items())
+        if self.strategy == "up-to-date":
+            return f"{self.strategy}{at}"
         keys = "1 key" if len(self.merged_keys) == 1 else f"{len(self.merged_keys)} keys"
         return f"{self.strategy}{at}: {keys}" + (f"; resolved {by}" if by else "")
 

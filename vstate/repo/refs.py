@@ -32,6 +32,7 @@ SWEEP = "gc"
 """The key that changes whenever a sweep of `gc` deletes something."""
 
 _SYMBOLIC = "ref: "
+_LONGEST_NAME = 200
 _TIME = re.compile("[0-7][0-9a-f]{15}")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
@@ -40,7 +41,11 @@ def check_ref_name(name: str, what: str = "branch") -> str:
     """The name, if git's check-ref-format would take it for a branch; InvalidInput if not."""
     if not isinstance(name, str):
         raise TypeError(f"a {what} name is a str, not {type(name).__name__}")
-    if _FORBIDDEN.search(name) or name == HEAD or len(name) > 200 or not _is_utf8(name):
+    if len(name) > _LONGEST_NAME:
+        raise InvalidInput(
+            f"{name[:20]!r}… is not a {what} name: it has {len(name):,} characters, and {_LONGEST_NAME} are the most"
+        )
+    if _FORBIDDEN.search(name) or name == HEAD or not _is_utf8(name):
         raise InvalidInput(
             f"{name!r} is not a {what} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
             "'@{', no '/' or '.' at an end, no part that begins with '.' or ends in '.lock', not 'HEAD'"

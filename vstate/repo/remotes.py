@@ -126,6 +126,8 @@ def connected(
     remotes = repo.remotes
     name = remotes.default() if place is None else os.fspath(place)
     url = remotes.url(name)
+    if url is None:
+        check_stays(name)
     try:
         store = open_store(expanded(name if url is None else url), create=bool(create))
     except NotFound as error:
@@ -151,6 +153,12 @@ def parse_row(value: bytes) -> str:
     return text
 
 
+def check_stays(place: str | PathLike[str]) -> None:
+    """InvalidInput for the URL of a store in memory: whoever gives a URL has no hold of what would be in it."""
+    if re.match("([a-z]+:)*memory:", os.fspath(place)):
+        raise InvalidInput("memory: is gone with the process that made it; name a store that stays")
+
+
 def check_url(url: str | PathLike[str]) -> str:
     """The URL, if it may be kept; InvalidInput if it holds a password, or names nothing that lasts.
 
@@ -159,8 +167,7 @@ def check_url(url: str | PathLike[str]) -> str:
     text = os.fspath(url)
     if not text or not text.isprintable():
         raise InvalidInput("a remote is given as a path or a URL")
-    if re.search("(^|:)memory:", text):
-        raise InvalidInput("memory: is gone with the process that made it; a remote is a store that stays")
+    check_stays(text)
     shown = _VARIABLE.sub("", text)
     _, _, query = shown.partition("?")
     options = [part.partition("=") for part in re.split("[&?]", query)]
@@ -183,7 +190,7 @@ def absolute(url: str) -> str:
         place, question, query = rest.rpartition("?") if "?" in rest else (rest, "", "")
         options = "&".join(_absolute_option(option) for option in query.split("&"))
         return f"{scheme}:{absolute(place)}{question}{options}"
-    return url if _SCHEME.match(url) else _absolute_path(url)
+    return url if is_url(url) else _absolute_path(url)
 
 
 def _absolute_option(option: str) -> str:
@@ -195,6 +202,11 @@ def _absolute_option(option: str) -> str:
 
 def _absolute_path(path: str) -> str:
     return path if path.startswith("${") else os.path.abspath(os.path.expanduser(path))
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is written as a URL, and not as a path."""
+    return _SCHEME.match(place) is not None
 
 
 def expanded(url: str) -> str:

@@ -13,7 +13,7 @@ from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
 from vstate.repo.merge import MergeResult
 from vstate.repo.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
-from vstate.repo.remotes import connected
+from vstate.repo.remotes import ORIGIN, connected
 from vstate.repo.transfer import Copied, Transfer
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def push(
             return found
 
         first = wanted()
+        _check_deletable(other, gone)
         # Before anything is sent; each is looked at again when it is moved.
         for item, old in zip(first, other.refs.read_many([item.ref for item in first]), strict=True):
             work.status(item, old)
@@ -380,10 +381,22 @@ def _names(names: str | Iterable[str]) -> list[str]:
     return [check_ref_name(name) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
 
 
+def _check_deletable(repo: Repository, names: Sequence[str]) -> None:
+    """NotFound, or InvalidInput, that says in which store a branch is not there, or is HEAD's."""
+    _heads(repo, names)
+    head = repo.refs.head().branch
+    if head in names:
+        raise InvalidInput(
+            f"HEAD of {repo.store.location} is on branch {head!r}; switch to another branch there before deleting it"
+        )
+
+
 def _current(repo: Repository) -> str:
     branch = repo.refs.head().branch
     if branch is None:
-        raise InvalidInput("HEAD is on no branch; name the branches to push")
+        raise InvalidInput(
+            f"HEAD is on no branch; name the branches to push, as in `vstate push {ORIGIN} main`"
+        )
     return branch
 
 

@@ -54,14 +54,22 @@ def _input(file: File) -> Iterator[tuple[BinaryIO, str]]:
         name = os.fspath(file)
         if not os.path.exists(name):
             raise NotFound(f"no file {name}", name=name)
-        with open(name, "rb") as source:
-            yield source, name
-    elif file.seekable():
-        yield file, "the file"
+        with open(name, "rb") as source, _seekable(source) as read:
+            yield read, name
+    else:
+        with _seekable(file) as read:
+            yield read, "the file" if read is file else "the input"
+
+
+@contextmanager
+def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
+    """The file itself, or a copy of a pipe, which may have a name, too: a shell's `<(command)`."""
+    if file.seekable():
+        yield file
     else:
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(file, copy)
-            yield copy, "the input"
+            yield copy
 
 
 class _Import:

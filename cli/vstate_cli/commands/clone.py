@@ -7,6 +7,7 @@ import click
 from vstate_cli import documents, moved_refs
 from vstate_cli.output import Bar, safe
 from vstate_cli.session import Session, command
+from vstate_cli.store import with_variables
 
 
 @command(
@@ -30,7 +31,7 @@ def clone(session: Session, url: str, directory: str) -> None:
     from vstate.repo.clone import clone as clone_store  # late: few commands need it
 
     with Bar() as bar:
-        report = clone_store(url, directory, progress=bar)
+        report = clone_store(url, with_variables(directory), progress=bar)
     if session.json:
         documents.write(session.out, moved_refs.document(report))
         return

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from vstate.errors import CannotLoad, Conflict, MergeConflict
+from vstate.errors import CannotLoad, Conflict, DetachedHead, InvalidInput, MergeConflict
 from vstate.repo.repository import Repository
 from vstate.repo.security import Security
 from vstate.values.absent import Unmergeable
@@ -43,7 +43,7 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     repo = _Inert(session.repo.store, _ImportsNothing())
     fetched: list[documents.Document] = []
     merged: list[documents.Document] = []
-    for name in branch or (session.branch(),):
+    for name in branch or (_current(session),):
 
         def merge(commit: ObjectId, where: str, name: str = name) -> MergeResult:
             try:
@@ -68,6 +68,15 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
             session.out.line((safe(name), "bold green"), f": {result}")
     if session.json:
         documents.write(session.out, {"fetched": fetched, "branches": merged})
+
+
+def _current(session: Session) -> str:
+    try:
+        return session.branch()
+    except DetachedHead:
+        raise InvalidInput(
+            "HEAD is on no branch; name the branches to pull, as in `vstate pull origin main`, or check one out"
+        ) from None
 
 
 def _refuse(branch: str, remote: str | None, error: MergeConflict) -> NoReturn:

@@ -54,6 +54,17 @@ class CannotConnect(Exception):
             re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
         )
 
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if "password" in str(self):
+            return "give the right password, in PGPASSWORD, in ~/.pgpass or in the URL"
+        if re.search('(role|database) ".*" does not exist', str(self)) is not None:
+            return "create it on the server, or correct the URL"
+        if "pg_hba.conf" in str(self):
+            return "let it in, in pg_hba.conf on the server, or correct the URL"
+        return "see that it runs, and that host and port are right, and retry"
+
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that gives up on a server that is silent for too long: libpq would wait for ever."""

@@ -80,7 +80,7 @@ class Session:
                 # A server that answered before may be about to start again; one that never did has a wrong address.
                 may_pass = self.connections.were_made or error.may_pass
                 if not (may_pass and attempt.pause()):
-                    reason = f"cannot connect to {self.location}: {error}"
+                    reason = f"cannot connect to {self.location}: {error}; {error.remedy}"
                     raise StoreUnavailable(reason, outcome_unknown=attempt.unsure) from None
             except psycopg.Error as error:
                 lost = is_lost(error, used)
