@@ -180,6 +180,7 @@ def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
 
     def summarise(value: list[int]) -> list[int]:
         if down[0]:
+            value.clear()
             raise ConnectionError("the model is away")
         return value[-2:]
 
@@ -312,6 +313,26 @@ def test_what_is_merged_over_the_limit_goes_with_the_next_commit() -> None:
     assert (len(log), one["plain"]) == (3, ["c", "d", "e"])
 
 
+def test_what_others_wrote_unbound_goes_with_the_next_commit() -> None:
+    """A value and items that this handle has never read, of a cost that has to be counted, each time that they change."""
+    one = Versioned(branch="main")
+    other = Versioned(one.store, branch="main")
+    for key in ("value", "items"):
+        bound(one, key, limit=3, cost=tokens)
+    one["x"] = 0
+    one.commit()
+    for round in range(3):
+        other.refresh()
+        other["value"] = [str(round)] * 5
+        Sequence(other, "items").extend([str(round)] * 5)
+        other.commit()
+        one.refresh()
+        one["x"] = round + 1
+        one.commit()
+        assert one["value"] == list(Sequence(one, "items")) == [str(round)] * 3
+        one.discard()
+
+
 def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     """Also when nothing changed; a commit from within says what is wrong."""
     state = Versioned()
@@ -337,6 +358,101 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     state.commit()
     assert not state.has_uncommitted()
     assert dict(state) == {"a": 5, "stamp": 5}
+
+
+def test_a_hook_does_not_move_the_branch() -> None:
+    """To go elsewhere in the middle of a commit would lose what the update was to depend on: the hook is told so."""
+    state = Versioned(branch="main")
+    state["a"] = 1
+    state.commit()
+    state.create_branch("other")
+    state["a"] = 2
+    state.commit()
+    moves: list[Any] = [
+        state.refresh, state.purge, state.undo, lambda: state.rollback(steps=1), lambda: state.merge("other"),
+        lambda: state.reset("HEAD~1"), lambda: state.switch("other"), lambda: state.cherry_pick("other"),
+    ]  # fmt: skip
+    for move in moves:
+        end = state.before_commit(move)
+        for operation in (lambda: state.update(lambda inner: inner.update({"a": 3})), state.commit):
+            with pytest.raises(InvalidInput, match="cannot commit, nor move the branch"):
+                operation()
+        end()
+    assert (state["a"], state.branch, len(list(state.log()))) == (2, "main", 2)
+    state.refresh()
+
+
+def test_an_update_depends_on_what_its_hooks_read() -> None:
+    """If others change that meanwhile, it is run again."""
+    one = Versioned(branch="main")
+    one.update(lambda inner: inner.update({"a": 1}))
+    other = Versioned(one.store, branch="main")
+    other.before_commit(lambda: other.update({"copy": other["a"]}))
+    runs: list[int] = []
+
+    def change(inner: Any) -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            one.update(lambda theirs: theirs.update({"a": 2}))
+        inner["x"] = 1
+
+    other.update(change)
+    assert (len(runs), other["copy"]) == (2, 2)
+
+
+def test_a_value_of_a_namespace_commit_after_commit() -> None:
+    """Each time that it is set it is looked at, whatever its name is without the namespace."""
+    state = Versioned()
+    inner = scope(state, "user")
+    bound(inner, "log", limit=2)
+    for number in range(3):
+        inner["log"] = (number,) * 5
+        state.commit()
+        assert inner["log"] == (number,) * 2
+        state["other"] = number
+        state.commit()
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_the_same_hook_twice(kind: Any) -> None:
+    """Each registration is ended by what it returned, and by nothing else."""
+    state = kind()
+    calls: list[int] = []
+
+    def hook() -> None:
+        calls.append(1)
+
+    first, second = state.before_commit(hook), state.before_commit(hook)
+    state.commit()
+    first()
+    first()
+    state.commit()
+    second()
+    state.commit()
+    assert len(calls) == 3
+
+
+def test_a_sequence_of_another_state() -> None:
+    """It could not be bound by commits of this one; one of a namespace of it can."""
+    state, other = Versioned(), Versioned()
+    for key in (Sequence[int](other, "log"), EventStream[int](scope(other, "x"), "log")):
+        with pytest.raises(InvalidInput, match="of another state"):
+            bound(state, key, limit=2)
+    log: Sequence[int] = Sequence(scope(state, "x"), "log")
+    bound(state.namespace("y"), log, limit=2)
+    log.extend(range(5))
+    state.commit()
+    assert list(log) == [3, 4]
+
+
+@pytest.mark.parametrize("empty", [[], (), "", {}, deque()], ids=lambda value: type(value).__name__)
+def test_nothing_can_be_too_much(empty: Any) -> None:
+    """A value without items that costs more than the limit says so."""
+    state = Versioned()
+    bound(state, "key", limit=1, cost=lambda value: 2)
+    state["key"] = empty
+    with pytest.raises(InvalidInput, match="costs 2 when all that can go is gone"):
+        state.commit()
 
 
 def test_an_interrupted_hook_is_called_again() -> None:

@@ -149,6 +149,27 @@ def test_a_field_moves(agent_store: AgentStore) -> None:
     assert not state.has_uncommitted()
 
 
+@dataclass
+class Run:
+    job: str
+    name: str
+    status: Status = Status.PENDING
+
+
+def test_the_status_of_a_record() -> None:
+    """It is found by the record's id, also by one of several parts, as `fire` finds it."""
+    state = Versioned()
+    runs = Records(scope(state, "runs"), Run, key=("job", "name"))
+    runs.put(Run("a/b", "c"))
+    state.commit()
+    JOB.fire(runs, ("a/b", "c"), "start", field="status")
+    assert JOB.status(runs, ("a/b", "c"), field="status") is Status.RUNNING
+    with pytest.raises(KeyNotFound):
+        JOB.status(runs, ("a/b", "d"), field="status")
+    with pytest.raises(InvalidInput, match="field="):
+        JOB.status(runs, ("a/b", "c"))
+
+
 def test_in_a_transaction_and_beside_other_changes() -> None:
     """Inside it is a part of that; outside, earlier changes are not mixed in."""
     state = Versioned()
@@ -222,6 +243,41 @@ def test_two_handles_that_have_both_read() -> None:
     assert (raised.value.status, other["job"]) == ("failed", Status.FAILED)
 
 
+def test_records_that_two_handles_have_both_read() -> None:
+    """The same, of a field of a record; and earlier changes are not mixed in."""
+    one = Versioned(branch="main")
+    other = Versioned(one.store, branch="main")
+    records = [Records(scope(state, "jobs"), Job, key="id") for state in (one, other)]
+    one.update(lambda _: records[0].put(Job(id="a", status=Status.RUNNING)))
+    raced: list[Status] = []
+
+    class Racing(Lifecycle[Status]):
+        def next(self, status: Any, event: Any) -> Status:
+            after = super().next(status, event)
+            if not raced:
+                raced.append(JOB.fire(records[0], "a", "fail", field="status"))
+            return after
+
+    racing = Racing({(Status.RUNNING, "finish"): Status.DONE}, initial=Status.RUNNING)
+    with pytest.raises(IllegalTransition, match="failed"):
+        racing.fire(records[1], "a", "finish", field="status")
+    other["x"] = 1
+    with pytest.raises(UncommittedChanges):
+        JOB.fire(records[1], "a", "retry", field="status")
+
+
+@pytest.mark.parametrize("kind", [Versioned, Live])
+def test_a_transaction_that_fails_has_moved_nothing(kind: Any) -> None:
+    """Neither the field of what is in the state, nor of the object that somebody holds."""
+    state = kind()
+    held = state["job"] = {"status": "pending"}
+    state.commit()
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        JOB.fire(state, "job", "start", field="status")
+        raise ZeroDivisionError
+    assert held == state["job"] == {"status": "pending"}
+
+
 def test_awaited(agent_store: AgentStore) -> None:
     """With a state of vstate.aio it is awaited, in a namespace, a transaction, and beside other tasks too."""
 
@@ -254,6 +310,12 @@ def test_it_can_be_looked_at() -> None:
         "    failed --> pending: retry",
         "    done --> [*]",
     ]
-    odd = Lifecycle({("not yet", "go"): "done"}, initial="not yet")
-    assert '    state "not yet" as s0' in odd.to_mermaid()
-    assert "    s0 --> done: go" in odd.to_mermaid()
+    odd = Lifecycle({("not yet", "go"): "s0", ("s0", "on"): "and so on"}, initial="not yet")
+    assert odd.to_mermaid().splitlines()[1:] == [
+        '    state "not yet" as s1',
+        '    state "and so on" as s3',
+        "    [*] --> s1",
+        "    s1 --> s0: go",
+        "    s0 --> s3: on",
+        "    s3 --> [*]",
+    ]

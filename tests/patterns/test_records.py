@@ -17,7 +17,7 @@ from clock import standing_still
 from conftest import RunPython
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
 
-from vstate import Live, Versioned
+from vstate import Live, Versioned, aio
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns import Records, scope
 
@@ -150,6 +150,31 @@ def test_copies_go_in_and_come_out(state: Any) -> None:
     for each in (step, written, records["a", "b"], next(records.values())):
         each.notes.append("two")
     assert records["a", "b"].notes == ["one"]
+    assert not state.has_uncommitted()
+
+
+class Loose(BaseModel):
+    id: str
+    anything: Any = None
+
+
+def test_copies_of_what_pydantic_does_not_copy(state: Any) -> None:
+    """A field of any type, and what a migration edits in place, are copies too."""
+    records = Records(state, Loose, key="id")
+    notes = {"a": ["one"]}
+    records.put(Loose(id="x", anything=notes))
+    state.commit()
+    notes["a"].append("two")
+    records["x"].anything["a"].append("two")
+
+    def edit(data: dict[str, Any]) -> dict[str, Any]:
+        data["anything"]["a"].append("two")
+        return data
+
+    assert Records(state, Loose, key="id", version=2, migrate={1: edit})["x"].anything == {
+        "a": ["one", "two"]
+    }
+    assert records["x"].anything == {"a": ["one"]}
     assert not state.has_uncommitted()
 
 
@@ -308,6 +333,49 @@ def test_migrations_with_a_gap() -> None:
         Records(state, Part, key="name", version=3, migrate={2: dict})["a"]
     with pytest.raises(InvalidRecord):
         Records(state, Part, key="name", version=2, migrate={1: lambda data: None})["a"]  # type: ignore[dict-item, return-value]
+
+
+def test_a_migration_that_raises() -> None:
+    """A KeyError of its own does not read as if there were no such record."""
+    state = Versioned()
+    state["a"] = {"nom": "a"}
+    records = Records(state, Part, key="name", version=2, migrate={1: lambda data: {"name": data["name"]}})
+    for read in (lambda: records["a"], lambda: records.get("a"), lambda: records.change("a", color=2)):
+        with pytest.raises(InvalidRecord, match="migration from version 1 raised KeyError") as raised:
+            read()
+        assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_what_is_no_state_and_no_version() -> None:
+    """A state of vstate.aio, whose methods would have to be awaited, is told from others when Records are made."""
+    with pytest.raises(TypeError, match=r"vstate.aio.Versioned is not a state: .*await state.update"):
+        Records(aio.Versioned(), Part, key="name")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="version is a number from 1 on, not 0"):
+        Records(Versioned(), Part, key="name", version=0)
+
+
+class BigPart(Part):
+    size: int = 1
+
+
+class BigThing(Thing):
+    size: int = 1
+
+
+def test_a_record_of_another_model(state: Any) -> None:
+    """Another model, or a plain dict, is refused; of a subclass no field is lost: kept as an extra one, or refused."""
+    records = Records(state, Part, key="name")
+    records.put(Part(name="a"))
+    for other in (Thing(id="a"), {"name": "a"}):
+        for write in (records.put, records.add, lambda other: records.change("a", lambda part: other)):
+            with pytest.raises(InvalidInput, match="these are records of Part, not of"):
+                write(other)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecord, match="Part has no field size"):
+        records.put(BigPart(name="a", size=5))
+    assert [*records.values()] == [Part(name="a")]
+    things = Records(scope(state, "things"), Thing, key="id")
+    things.put(BigThing(id="b", size=5))
+    assert things["b"].model_dump()["size"] == 5
 
 
 OLD = """

@@ -15,10 +15,10 @@ from conftest import RunPython
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate import Live, Versioned
+from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges
 from vstate.kv import Memory
-from vstate.patterns import Sequence, scope
+from vstate.patterns import EventStream, Sequence, scope
 
 
 def numbers(sequence: Sequence[Any]) -> list[int]:
@@ -339,3 +339,48 @@ def test_reading_one_item_reads_one_item() -> None:
     assert len(loaded) == 1
     assert [item["number"] for item in sequence.last(5)] == list(range(9995, 10_000))
     assert len(loaded) <= 6
+
+
+def test_what_is_no_item_among_the_items() -> None:
+    """A key of somebody else's where the items are is named by what it is in the way of."""
+    state = Versioned()
+    state["log/0x"] = 1
+    with pytest.raises(InvalidInput, match="'log/0x' is none of a sequence's"):
+        Sequence(state, "log").append(1)
+
+
+def test_what_is_no_state() -> None:
+    """A state of vstate.aio, whose methods would have to be awaited, and a dict, are told from others at once."""
+    for state in (aio.Versioned(), {}):
+        for kind in (Sequence, EventStream):
+            with pytest.raises(TypeError, match="is not a state"):
+                kind(state, "log")  # type: ignore[arg-type]
+
+
+def test_an_update_depends_on_what_is_last() -> None:
+    """Also one that knows the end from its last commit: if others append meanwhile, it is run again, behind theirs."""
+    one = Versioned(branch="main")
+    other = Versioned(one.store, branch="main")
+    one.update(lambda inner: Sequence(inner, "log").append("first"))
+    runs: list[int] = []
+
+    def append(inner: Any) -> None:
+        runs.append(1)
+        Sequence(inner, "log").append("mine")
+        if len(runs) == 1:
+            other.update(lambda theirs: Sequence(theirs, "log").append("theirs"))
+
+    one.update(append)
+    log: Sequence[str] = Sequence(one, "log")
+    assert (len(runs), list(log), numbers(log)) == (2, ["first", "theirs", "mine"], [0, 1, 2])
+
+
+def test_a_replaced_item_leaves_nothing_when_it_goes() -> None:
+    """Not even the mark that says that it was replaced."""
+    state = Versioned()
+    log: Sequence[int] = Sequence(state, "log")
+    log.extend(range(5))
+    log[1], log[2] = 10, 20
+    del log[1]
+    log.clear()
+    assert list(state) == []

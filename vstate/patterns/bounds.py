@@ -70,13 +70,17 @@ class _Bound:
         else:
             self._key = key if isinstance(key, str) else path_of(key)
             self._sequence = Sequence(state, key)
+        if not self._sequence.is_part_of(state):
+            raise InvalidInput(
+                f"{self._sequence!r} is of another state than the one to bound it in: give its own"
+            )
         self._name = repr(self._key) if self._key is not None else repr(self._sequence)
         self._limit = limit
         self._cost = cost
         self._counted = bool(cost is len)  # no item has to be read for it
         self._shrink = shrink
         self._entry: object = None  # of the value that was last found within the limit
-        self._keys: list[str] | None = None  # of the items that were
+        self._keys: list[tuple[str, object]] | None = None  # of the items that were
 
     def __call__(self) -> None:
         committed = self._committed()
@@ -194,7 +198,7 @@ class _Bound:
                 "shrink it by"
             )
         # With none at all it would be within the limit too, but what is new would be lost.
-        least, most = 1, len(value) - (self._limit > 0)
+        least, most = min(1, len(value)), max(0, len(value) - (self._limit > 0))
         self._require_within(rest(most))
         while least < most:  # the more goes, the less it costs
             middle = (least + most) // 2

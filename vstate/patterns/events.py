@@ -6,13 +6,14 @@ import copy
 import hashlib
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from vstate.errors import CannotLoad, InvalidInput, KeyNotFound
+from vstate.patterns.copies import copied
+from vstate.patterns.identity import identity_of
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.state.base import ReadableState, State
@@ -94,29 +95,35 @@ class EventStream(Generic[E]):
         """
         if every < 1:
             raise InvalidInput(f"every is a number of events from 1 on, not {every}")
-        identity = _identity(apply, initial, name)
+        identity = identity_of(apply, initial, name)
+        gone: set[str] = set()
         while True:
             try:
-                return self._fold(apply, initial, every, identity)
-            except _Gone:  # an event was deleted, or has expired, while we looked
-                continue
+                known = self._known(identity) if identity is not None else {}
+                return self._fold(apply, initial, every, identity, known)
+            except _Gone as error:  # deleted, or expired, while we looked
+                if error.key in gone:  # no key comes back: this one is listed without being there
+                    raise KeyNotFound(error.key) from None
+                gone.add(error.key)
 
-    def _fold(self, apply: Callable[[A, E], A], initial: A, every: int, identity: str | None) -> A:
-        known = self._known(identity) if identity is not None else {}
+    def _fold(
+        self, apply: Callable[[A, E], A], initial: A, every: int, identity: str | None, known: _Known
+    ) -> A:
         begin = _Kept(0, "", "", "")
         tail: list[str] = []
         marks: dict[int, _Kept] = {}
+        valid: set[str] = set()
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         number = 0
-        for number, marked in enumerate(self.sequence.marked_keys(), 1):
-            key = marked.partition(" ")[0]
-            digest.update(marked.encode() + b"\n")
+        for number, (key, mark) in enumerate(self.sequence.marked_keys(), 1):
+            digest.update((f"{key}\n" if mark is None else f"{key} {mark}\n").encode())
             tail.append(key)
             if identity is None or (number % every and number not in known):
                 continue
             kept = _Kept.of(number, digest.hexdigest(), key)
             if number in known and kept.digest in known[number]:
                 begin = kept
+                valid.add(kept.digest)
                 tail.clear()
             elif number % every == 0:
                 marks[number] = kept
@@ -125,27 +132,29 @@ class EventStream(Generic[E]):
             try:
                 so_far = self._load(known[begin.number][begin.digest])
             except CannotLoad:  # made by a program that has other classes
-                begin, tail = _Kept(0, "", "", ""), list(self.sequence.keys())
+                del known[begin.number]
+                return self._fold(apply, initial, every, identity, known)
         wanted = _spread(number - number % every, begin.number, every)
         for number, key in enumerate(tail, begin.number + 1):
             try:
-                event = copy.deepcopy(self._state[key])
+                event = copied(self._state[key])
             except KeyNotFound:
-                raise _Gone from None
+                raise _Gone(key) from None
             so_far = apply(so_far, event)
             if number in wanted and number in marks:
                 assert identity is not None
-                _keep(self._base, self._prefix, identity, marks[number], so_far)
+                _keep(self._base, self._prefix, identity, marks[number], so_far, valid)
+                valid.add(marks[number].digest)
         return so_far
 
     # What is kept: in memory, and under NAME/folds/IDENTITY/COUNT-DIGEST-RANDOM
 
-    def _known(self, identity: str) -> dict[int, dict[str, str | bytes]]:
-        """By number of events and digest what is kept: the key of it, or what is in memory."""
-        known: dict[int, dict[str, str | bytes]] = {}
+    def _known(self, identity: str) -> _Known:
+        """What is kept, in the state and in memory."""
+        known: _Known = {}
         for key in self._base.scan_keys(f"{self._prefix}{identity}/"):
-            number, digest, _ = key.rpartition("/")[2].split("-")
-            known.setdefault(int(number), {})[digest] = key
+            if found := _NAME.fullmatch(key.rpartition("/")[2]):
+                known.setdefault(int(found[1]), {})[found[2]] = key
         for kept, data in _memory(self._base, self._prefix).get(identity, {}).items():
             known.setdefault(kept.number, {})[kept.digest] = data
         return known
@@ -154,25 +163,27 @@ class EventStream(Generic[E]):
         if isinstance(kept, bytes):
             return pickle.loads(kept)
         try:
-            return copy.deepcopy(self._base[kept])
+            return copied(self._base[kept])
         except KeyNotFound:
-            raise _Gone from None
+            raise _Gone(kept) from None
 
     def _bring_along(self) -> None:
         """Write the newest that is kept in memory for each fold, unless it is there, and delete what is too much."""
         state = self._base
+        assert isinstance(state, State)
         for identity, folds in list(_memory(state, self._prefix).items()):
-            newest, place = max(folds), f"{self._prefix}{identity}/"
-            assert isinstance(state, State)
-            if place + newest.name in state or newest.last not in self._state:
+            place = f"{self._prefix}{identity}/"
+            # After a rollback those of more events are of nothing that there is.
+            newest = next((kept for kept in sorted(folds, reverse=True) if kept.last in self._state), None)
+            if newest is None or place + newest.name in state:
                 continue
-            there = list(state.scan_keys(place))
+            there = {key: _NAME.fullmatch(key[len(place) :]) for key in state.scan_keys(place)}
+            numbers = {key: int(found[1]) for key, found in there.items() if found}
+            few = _sparse([*numbers.values(), newest.number]) - {newest.number}
             state[place + newest.name] = pickle.loads(folds[newest])
-            numbers = [int(key[len(place) :].partition("-")[0]) for key in there]
-            few = _sparse([*numbers, newest.number]) - {newest.number}
-            for number, key in zip(numbers, there, strict=True):
+            for key, number in numbers.items():
                 if number not in few:
-                    del state[key]
+                    state.pop(key, None)
 
 
 class _Kept(NamedTuple):
@@ -191,9 +202,20 @@ class _Kept(NamedTuple):
         return cls(number, digest, last, f"{number:012}-{digest}-{os.urandom(4).hex()}")
 
 
+_NAME = re.compile(r"([0-9]{12})-([0-9a-f]+)-[0-9a-f]+")
+"""What `_Kept.of` names a fold; what is named otherwise is none."""
+
+
 class _Gone(Exception):
     """What was listed is not there any more."""
 
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+
+_Known = dict[int, dict[str, str | bytes]]
+"""By number of events and digest what is kept: the key of it, or, from memory, the pickle."""
 
 _Folds = dict[str, dict[_Kept, bytes]]
 
@@ -204,16 +226,17 @@ def _memory(state: ReadableState, prefix: str) -> _Folds:
     return _folds.get(state, {}).get(prefix, {})
 
 
-def _keep(state: ReadableState, prefix: str, identity: str, kept: _Kept, value: Any) -> None:
+def _keep(state: ReadableState, prefix: str, identity: str, kept: _Kept, value: Any, valid: set[str]) -> None:
+    """Keep a fold in memory, beside those whose digest is `valid`."""
     try:
         data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         pickle.loads(data)
     except Exception:  # whatever the pickling of somebody's class raises: it is folded again the next time
         return
     folds = _folds.setdefault(state, {}).setdefault(prefix, {})
-    here = {**folds.get(identity, {}), kept: data}
-    few = _sparse([each.number for each in here])
-    folds[identity] = {each: found for each, found in here.items() if each.number in few}
+    here = {each: found for each, found in folds.get(identity, {}).items() if each.digest in valid}
+    few = _sparse([each.number for each in here] + [kept.number])
+    folds[identity] = {each: found for each, found in here.items() if each.number in few} | {kept: data}
 
 
 def _spread(newest: int, begin: int, every: int) -> set[int]:
@@ -234,57 +257,3 @@ def _sparse(counts: list[int]) -> set[int]:
             chosen.add(count)
             distance = newest - count
     return chosen
-
-
-# Which fold it is
-
-
-def _identity(apply: Callable[..., Any], initial: Any, name: str | None) -> str | None:
-    """What the fold is kept under; None if it cannot be told from others."""
-    try:
-        # repr of plain texts, since what pickle writes depends on which of them are the same objects.
-        what = repr((("name", name) if name is not None else _function(apply), pickle.dumps(initial, 5)))
-    except Exception:  # whatever the pickling of somebody's class raises
-        return None
-    return hashlib.blake2b(what.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _function(apply: Any) -> Any:
-    if isinstance(apply, partial):
-        arguments = [*apply.args, *sorted(apply.keywords.items())]
-        return "partial", _function(apply.func), list(map(_closed, arguments))
-    if isinstance(apply, FunctionType):
-        closed = [_closed(cell.cell_contents) for cell in apply.__closure__ or ()]
-        defaults = [*(apply.__defaults__ or ()), *sorted((apply.__kwdefaults__ or {}).items())]
-        return (
-            apply.__module__,
-            apply.__qualname__,
-            _code(apply.__code__),
-            closed,
-            list(map(_closed, defaults)),
-        )
-    if isinstance(apply, BuiltinFunctionType) and isinstance(apply.__self__, ModuleType):
-        return apply.__module__, apply.__qualname__
-    raise TypeError(f"{apply!r} is no function")
-
-
-def _closed(value: Any) -> Any:
-    return (
-        _function(value) if isinstance(value, FunctionType | partial) else ("value", pickle.dumps(value, 5))
-    )
-
-
-def _code(code: CodeType) -> Any:
-    return (
-        code.co_code,
-        list(map(_constant, code.co_consts)),
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-    )
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, CodeType):
-        return _code(value)
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

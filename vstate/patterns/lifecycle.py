@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Coroutine, Hashable, Mapping
 from enum import Enum
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from vstate import aio
@@ -78,9 +79,12 @@ class Lifecycle(Generic[S]):
             raise IllegalTransition(_name(status), _name(event), allowed=[_name(each) for each in events])
         return events[_plain(event)]
 
-    def status(self, state: ReadableState, key: Id, *, field: str | None = None) -> S:
+    def status(self, state: ReadableState | Records[Any], key: Id, *, field: str | None = None) -> S:
         """The state that a key, or a field of its value, is in, as the table has it; InvalidInput for any other."""
-        found = _read(state, _key_of(key), field)
+        if isinstance(state, ReadableState):
+            found = _read(state, _key_of(key), field)
+        else:
+            found = getattr(state[key], _named(field))
         if found is _ABSENT:
             return self._initial
         if not self._is_state(found):
@@ -150,10 +154,8 @@ class Lifecycle(Generic[S]):
 
     def _move(self, state: State | Records[Any], key: Id, event: str | Enum, field: str | None) -> S:
         if not isinstance(state, State):
-            if field is None:
-                raise InvalidInput("of records a field moves: say which, with field=")
-            after = self.next(getattr(state[key], field), event)
-            state.change(key, **{field: after})
+            after = self.next(getattr(state[key], _named(field)), event)
+            state.change(key, **{_named(field): after})
             return after
         name = _key_of(key)
         found = _read(state, name, field)
@@ -171,7 +173,9 @@ class Lifecycle(Generic[S]):
 
     def to_mermaid(self) -> str:
         """The table as a state diagram of Mermaid."""
-        ids = {plain: f"s{i}" for i, plain in enumerate(self._states)}
+        names = set(map(_name, self._states))
+        free = (f"s{i}" for i in count() if f"s{i}" not in names)
+        ids = {plain: next(free) for plain in self._states}
         lines = ["stateDiagram-v2"]
         for plain, id in ids.items():
             name = _name(self._states[plain])
@@ -197,8 +201,8 @@ class Lifecycle(Generic[S]):
         return "\n".join([f"Lifecycle from {_name(self._initial)!r}", *lines])
 
     def __repr__(self) -> str:
-        count = sum(map(len, self._next.values()))
-        return f"<Lifecycle from {_name(self._initial)!r}, {len(self._states)} states, {count} transitions>"
+        moves = sum(map(len, self._next.values()))
+        return f"<Lifecycle from {_name(self._initial)!r}, {len(self._states)} states, {moves} transitions>"
 
     def _is_state(self, value: Any) -> bool:
         try:
@@ -231,6 +235,12 @@ def _read(state: ReadableState, key: str, field: str | None) -> Any:
         raise KeyNotFound(key)
     value = state[key]
     return value.get(field, _ABSENT) if isinstance(value, Mapping) else getattr(value, field, _ABSENT)
+
+
+def _named(field: str | None) -> str:
+    if field is None:
+        raise InvalidInput("of records a field moves: say which, with field=")
+    return field
 
 
 def _with_field(value: Any, field: str, form: Any) -> Any:

@@ -104,7 +104,17 @@ def base_of(state: ReadableState) -> tuple[ReadableState, str]:
         return state.root, state.prefix
     if isinstance(state, Scope):
         return state.base, state.prefix
-    return state, ""
+    return require_state(state), ""
+
+
+def require_state(state: ReadableState) -> ReadableState:
+    """The state, if it is one; TypeError otherwise, for one of `vstate.aio` too, whose methods are awaited."""
+    if not isinstance(state, ReadableState):
+        raise TypeError(
+            f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, a Live, a "
+            "Namespace or a Snapshot; with vstate.aio use what the function gets in `await state.update(function)`"
+        )
+    return state
 
 
 def _escape(found: re.Match[str]) -> str:

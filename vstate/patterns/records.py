@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast, get_args, overload
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin, overload
 
 try:
     from pydantic import TypeAdapter, ValidationError
@@ -17,9 +15,9 @@ except ImportError as error:
     raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
 
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
-from vstate.patterns.paths import Id, join_path, path_of, split_path
+from vstate.patterns.copies import plainly
+from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.state.base import ReadableState, State
-from vstate.state.tracking import IMMUTABLE
 
 M = TypeVar("M")
 _T = TypeVar("_T")
@@ -57,7 +55,10 @@ class Records(Generic[M]):
         version: int = 1,
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
-        self._state = state
+        if version < 1:
+            raise InvalidInput(f"version is a number from 1 on, not {version}")
+        self._state = require_state(state)
+        self._kind: type[Any] = get_origin(model) or model
         self._model: TypeAdapter[M] = _adapter(model)
         self._name = model.__name__
         self._id_of: Callable[[M], Id] = (
@@ -133,7 +134,8 @@ class Records(Generic[M]):
 
     def add(self, record: M) -> M:
         """Write a record whose id is not taken; AlreadyExists."""
-        valid = self._validated(path_of(self._id_of(record)), self._dumped(record))
+        data = self._dumped(record)
+        valid = self._validated(path_of(self._id_of(record)), data)
         key = path_of(self._id_of(valid))
         if key in self._state:
             raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
@@ -186,19 +188,25 @@ class Records(Generic[M]):
         stored = self._state.get(key, _ABSENT)
         if stored is not _ABSENT:
             self._require_known(key, stored)
-        data = self._dumped(valid)
+        kept = self._dumped(valid)
+        if lost := data.keys() - kept.keys():
+            raise InvalidRecord(
+                key, f"{self._name} has no field {', '.join(sorted(lost))}, and would lose it"
+            )
         if self._version != 1:
-            data[_VERSION] = self._version
-        self._writable()[key] = data
+            kept[_VERSION] = self._version
+        self._writable()[key] = kept
         return key, valid
 
     def _dumped(self, record: M) -> dict[str, Any]:
-        # As it can be read again: without what is computed, by the names of the fields.
-        data = self._model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
-        if not isinstance(data, dict):
+        if not isinstance(record, self._kind):
             raise InvalidInput(f"these are records of {self._name}, not of {type(record).__name__}")
-        copied: dict[str, Any] = _copied(data)
-        return copied
+        # A subclass by its own model: this one's would leave out what it has besides.
+        model = self._model if type(record) is self._kind else _adapter(type(record))
+        # As it can be read again: without what is computed, by the names of the fields.
+        data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
+        plain: dict[str, Any] = plainly(data)
+        return plain
 
     def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
         """A copy of a record with other values of some fields, for frozen models too; `_write` validates them."""
@@ -217,7 +225,7 @@ class Records(Generic[M]):
 
     def _read(self, key: str, stored: Any) -> M:
         at = self._require_known(key, stored)
-        data = _copied(stored)
+        data = plainly(stored)
         data.pop(_VERSION, None)
         for version in range(at, self._version):
             migrate = self._migrations.get(version)
@@ -225,7 +233,12 @@ class Records(Generic[M]):
                 raise InvalidRecord(
                     key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
                 )
-            data = migrate(data)
+            try:
+                data = migrate(data)
+            except Exception as error:  # a KeyError of its own would look as if there were no such record
+                raise InvalidRecord(
+                    key, f"its migration from version {version} raised {type(error).__name__}"
+                ) from error
         return self._validated(key, data)
 
     def _require_known(self, key: str, stored: Any) -> int:
@@ -269,21 +282,3 @@ def _reason(problem: Mapping[str, Any]) -> str:
     # Without the values: they may be secrets. These messages hold some of them, or are a validator's own.
     told = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
     return str(problem["type"] if told else problem["msg"])
-
-
-def _copied(value: Any) -> Any:
-    """A copy of plain data, and of whatever else is in it, with the values of enums in their place."""
-    kind = type(value)
-    if kind in IMMUTABLE:
-        return value
-    # Most of what is in a record is immutable, and a call for each of that would be most of the time.
-    if kind is dict:
-        return {
-            key if type(key) is str else _copied(key): item if type(item) in IMMUTABLE else _copied(item)
-            for key, item in value.items()
-        }
-    if kind in (list, tuple, set, frozenset):
-        return kind([item if type(item) in IMMUTABLE else _copied(item) for item in value])
-    if isinstance(value, Enum):
-        return _copied(value.value)
-    return copy.deepcopy(value)

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
+from vstate.patterns.copies import copied
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.state.base import ReadableState, State
 from vstate.state.worktree import Worktree
@@ -106,6 +107,10 @@ class Sequence(abc.Sequence[T]):
         other._base = base_of(state)[0]
         return other
 
+    def is_part_of(self, state: State) -> bool:
+        """Whether the items are in this very state, or in the one that it is a namespace of."""
+        return self._base is state.root
+
     def may_have_changed(self) -> bool:
         """Whether items may have come, gone or been changed since the last commit."""
         return isinstance(self._base, State) and self._base.may_have_changed(self._prefix)
@@ -153,13 +158,11 @@ class Sequence(abc.Sequence[T]):
 
     # Keys
 
-    def marked_keys(self) -> Iterator[str]:
-        """The keys of all items, each followed by a mark if another item was put there: what identifies the items."""
+    def marked_keys(self) -> Iterator[tuple[str, object]]:
+        """The keys of all items, each with its mark, None unless another item was put there: what identifies the items."""
         marks = dict(self._base.items(self._prefix + _EDITED))
         for key in self._scan(_ALL):
-            mark = marks.get(self._mark(key)) if marks else None
-            own = key[len(self._outer) :]
-            yield own if mark is None else f"{own} {mark}"
+            yield key[len(self._outer) :], marks.get(self._mark(key)) if marks else None
 
     def _mark(self, key: str) -> str:
         return f"{self._prefix}{_EDITED}{key[len(self._prefix) :]}"
@@ -231,7 +234,13 @@ class Sequence(abc.Sequence[T]):
     def _highest(self) -> int:
         """The highest number there is, -1 without any."""
         for key in self._downwards(self._start()):
-            return int(key[len(self._prefix) :][:_WIDTH])
+            digits = key[len(self._prefix) :][:_WIDTH]
+            if not (digits.isascii() and digits.isdigit()):
+                raise InvalidInput(
+                    f"the key {key!r} is none of a sequence's, and in the way of {self._name!r}: what begins with "
+                    f"'{self._prefix}0' belongs to that alone"
+                )
+            return int(digits)
         return -1
 
     def _new_key(self, number: int) -> str:
@@ -287,11 +296,3 @@ def _remember(state: State, prefix: str, hint: _Hint) -> None:
 def _head(state: State) -> ObjectId | None:
     head = state.head if isinstance(state, Worktree) else None
     return None if head is None else head.oid
-
-
-_ATOMS = (str, int, float, bool, bytes, type(None))
-
-
-def copied(value: Any) -> Any:
-    """A copy of a value, which shares nothing with it that can change."""
-    return value if type(value) in _ATOMS else copy.deepcopy(value)

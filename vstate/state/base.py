@@ -187,8 +187,8 @@ class State(ReadableState, MutableMapping[str, Any]):
 
         It is called in whoever's turn it is, before what changed is looked at, and once a commit: again with each
         attempt of an update. It may read and change the state, and should do the same if it is called again after
-        an interruption. What it raises stops the commit, and everything is still staged. It cannot commit,
-        and no other thread can write to the state meanwhile: it should not wait for one.
+        an interruption. What it raises stops the commit, and everything is still staged. It cannot commit, nor
+        go to another commit, and no other thread can write to the state meanwhile: it should not wait for one.
         """
 
     @abstractmethod
@@ -263,25 +263,32 @@ class RootState(State, ForkAware):
 
     def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
         """As promised by State."""
+        once = partial(hook)  # what is returned ends this one, also where the same function was given twice
         with self._lock:
-            self._hooks = [*self._hooks, hook]
+            self._hooks = [*self._hooks, once]
 
         def remove() -> None:
             with self._lock:
-                self._hooks = [each for each in self._hooks if each is not hook]
+                self._hooks = [each for each in self._hooks if each is not once]
 
         return remove
 
     def _run_hooks(self) -> None:
         """Call what was registered by `before_commit`; the lock is held."""
-        if self._in_hooks:
-            raise InvalidInput("what a commit calls before it cannot commit itself: leave that out")
+        self._require_no_hook()
         try:
             self._in_hooks = True
             for hook in self._hooks:
                 hook()
         finally:
             self._in_hooks = False
+
+    def _require_no_hook(self) -> None:
+        """Raise InvalidInput inside of what `before_commit` registered; the lock is held."""
+        if self._in_hooks:
+            raise InvalidInput(
+                "what a commit calls before it cannot commit, nor move the branch: leave that out"
+            )
 
     def before_fork(self) -> None:
         """Wait until no other thread is in the middle of anything: the child gets a whole state."""

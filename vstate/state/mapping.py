@@ -44,6 +44,7 @@ def alone(method: Callable[Concatenate[_W, _P], _T]) -> Callable[Concatenate[_W,
     def call(self: _W, /, *args: _P.args, **options: _P.kwargs) -> _T:
         if self.turns.nested:
             with self._lock:
+                self._require_no_hook()
                 self._catch_up()
                 return method(self, *args, **options)
         turn = Turn()

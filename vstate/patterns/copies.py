@@ -1,0 +1,32 @@
+"""Copies: of what goes into a state and comes out of it, so that nobody changes it unseen."""
+
+from __future__ import annotations
+
+import copy
+from enum import Enum
+from typing import Any
+
+from vstate.state.tracking import IMMUTABLE
+
+
+def copied(value: Any) -> Any:
+    """A copy of a value, which shares nothing with it that can change."""
+    return value if type(value) in IMMUTABLE else copy.deepcopy(value)
+
+
+def plainly(value: Any) -> Any:
+    """A copy of a record's data, a tree, in plain values: with the values of enums in their place."""
+    kind = type(value)
+    if kind in IMMUTABLE:
+        return value
+    # Most of what is in a record is immutable, and a call for each of that would be most of the time.
+    if kind is dict:
+        return {
+            key if type(key) is str else plainly(key): item if type(item) in IMMUTABLE else plainly(item)
+            for key, item in value.items()
+        }
+    if kind in (list, tuple, set, frozenset):
+        return kind([item if type(item) in IMMUTABLE else plainly(item) for item in value])
+    if isinstance(value, Enum):
+        return plainly(value.value)
+    return copy.deepcopy(value)
