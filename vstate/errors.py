@@ -186,6 +186,11 @@ class MergeConflict(Conflict):
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
                 "set_policy(prefix, policy)"
             )
+        elif operation == "update":
+            message = (
+                f"update was overtaken each time by others who changed {shown}{more}{where}; nothing was committed, "
+                "and nothing is staged: call it again, or with more attempts="
+            )
         else:
             message = (
                 f"{operation}{where} is in conflict on {shown}{more}{why}; nothing has changed: give these keys "

@@ -120,7 +120,7 @@ def test_attempts_end() -> None:
         other["n"] = 100 + len(runs)
         other.commit()
 
-    with pytest.raises(MergeConflict):
+    with pytest.raises(MergeConflict, match="nothing is staged: call it again, or with more attempts="):
         state.update(function, attempts=3)
     assert len(runs) == 3
     assert not state.has_uncommitted()

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from threading import Lock
 from typing import Any
 
-from vstate.errors import Conflict, InvalidInput
+from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit, Event
 from vstate.state.transactions import TransactionalMapping
 from vstate.state.turns import Turn
@@ -52,7 +52,7 @@ class UpdatableMapping(TransactionalMapping):
                     return self._try_update(function, message, info)
                 except _LostRace as lost:
                     if attempt == attempts:
-                        raise lost.conflict from None
+                        raise lost.told() from None
             time.sleep(_PAUSE * 2 ** min(attempt, 8) * os.urandom(1)[0] / 256)
         raise AssertionError("the last attempt returns or raises")
 
@@ -89,7 +89,14 @@ class _LostRace(Exception):
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__()
-        self.conflict = conflict
+        self._conflict = conflict
+
+    def told(self) -> Conflict:
+        """The conflict, as an update's."""
+        found = self._conflict
+        if not isinstance(found, MergeConflict):
+            return found
+        return MergeConflict(found.keys, branch=found.branch, conflicts=found.conflicts, operation="update")
 
 
 class _Attempt:
