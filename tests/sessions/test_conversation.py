@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from agent_stores import AgentStore
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,10 +125,23 @@ def test_pruning_loses_nothing() -> None:
     assert words(list(Conversation(state.checkout("HEAD~1"), "chat"))) == list("abcdef")
 
 
+def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
+    """Two processes talk and prune in turns; each sees what the other said, and nothing is lost."""
+    ours, theirs = (Versioned(agent_store(), branch="main") for _ in range(2))
+    for n in range(6):
+        state = (ours, theirs)[n % 2]
+        state.update(lambda state, n=n: Conversation(state, "chat").append(say(str(n))))
+    ours.update(lambda state: Conversation(state, "chat").prune(last=2, summarise=lambda m: say(f"{len(m)}")))
+    theirs.update(lambda state: Conversation(state, "chat").append(say("6")))
+    again = Versioned(agent_store(), branch="main")
+    assert words(Conversation(again, "chat").window()) == ["4", "4", "5", "6"]
+    assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")
+
+
 def test_a_turn_costs_the_same_however_long_the_talk() -> None:
-    """The bytes that a commit writes, and the reads of a window, do not grow with the conversation."""
+    """The bytes that a commit writes, and the reads of a window, grow as a tree does, not as the talk."""
     costs = []
-    for length in (400, 6_000):
+    for length in (400, 100_000 if os.environ.get("VSTATE_SOAK") else 6_000):
         store = Faulty(Memory())
         state = Versioned(store)
         conversation = Conversation(state, "chat")
@@ -142,8 +158,9 @@ def test_a_turn_costs_the_same_however_long_the_talk() -> None:
         assert len(Conversation(fresh, "chat").window(last=5)) == 5
         costs.append((written, len(store.calls) - calls))
     (bytes_short, reads_short), (bytes_long, reads_long) = costs
-    assert bytes_long < 2 * bytes_short
-    assert reads_long < 4 * reads_short  # as a tree grows, not as the talk does
+    # A node has as many keys as chance has it, 32 on average: ten times as many are met once in 20,000 runs.
+    assert bytes_long < bytes_short + 30_000
+    assert reads_long < reads_short + 80
 
 
 def test_two_branches_talk_on() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import gc
 import json
 import os
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
+from vstate.sessions.json_session import _locked
 
 NAMES = [
     "a",
@@ -30,6 +34,12 @@ NAMES = [
     "%2F",
     " ",
     "A b",
+    "é".upper(),
+    "X" * 300,
+    "A",
+    "B_C",
+    "%5F",
+    "%5f",
 ]
 
 
@@ -77,6 +87,19 @@ def test_files_that_others_wrote(tmp_path: Path) -> None:
     save(JSONSession(tmp_path), "s2", box=Box("\ud800"))
     load(JSONSession(tmp_path), "s2", box=box)
     assert box.value == "\ud800"
+    (tmp_path / "Bob_S1.json").write_text('{"box": {"value": "capitals"}, "more": {"value": 1}}')
+    load(JSONSession(tmp_path), "S1", "Bob", box=box)
+    assert box.value == "capitals"
+    save(JSONSession(tmp_path), "S1", "Bob", box=Box("newer"))
+    more = Box()
+    load(JSONSession(tmp_path), "S1", "Bob", False, box=box, more=more)
+    assert (box.value, more.value) == ("newer", 1)
+    for user, session in (("", "Bob_S1"), ("bob", "S1")):  # whose file it is not, or not for certain
+        with pytest.raises(InvalidInput):
+            load(JSONSession(tmp_path), session, user, False, box=box)
+    (tmp_path / "A.json").write_text('{"box": ')
+    with pytest.raises(CorruptStore):
+        load(JSONSession(tmp_path), "A", box=box)
 
 
 def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
@@ -87,7 +110,9 @@ def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
         for name in NAMES:
             save(session, name, user, box=Box(f"{user}|{name}"))
             paths[user, name] = Path(session.path_of(name, user))
-    assert len(set(paths.values())) == len(paths)
+    # Also where a file system takes capitals for the small letters.
+    assert len({path.name.casefold() for path in paths.values()}) == len(paths)
+    assert max(len(path.name) for path in paths.values()) < 255
     assert {path.parent for path in paths.values()} == {tmp_path / "sessions"}
     assert sorted(item.name for item in tmp_path.iterdir()) == ["sessions"]
     box = Box()
@@ -173,7 +198,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"s\.json"):
         load(session, "s", allow_not_exist=False, box=box)
     assert not (tmp_path / "none").exists()
-    for text in ("", '{"box": ', "[1]", "\udc80"):
+    for text in ("", '{"box": ', "[1]", "\udc80", '{"box":' + "[" * 100_000):
         (tmp_path / "s.json").write_bytes(text.encode("utf-8", "surrogatepass"))
         with pytest.raises(CorruptStore):
             load(JSONSession(tmp_path), "s", box=box)
@@ -189,8 +214,54 @@ def test_loading_is_all_or_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match=r"b\.value"):
         load(JSONSession(tmp_path), "s", a=a, b=b)
     assert (a.value, b.value) == (0, 0)
-    with pytest.raises(TypeError, match="StateModule"):
-        save(JSONSession(tmp_path), "s", a={"no": "module"})  # type: ignore[arg-type]
+    for call in (save, load):
+        with pytest.raises(TypeError, match="a is a dict, not a StateModule"):
+            call(JSONSession(tmp_path), "s", a={"no": "module"})  # type: ignore[arg-type]
+
+
+def test_a_cancelled_save_has_ended(tmp_path: Path) -> None:
+    """It is cancelled when its thread is done, however often that is asked for, and its failure is not reported again."""
+    session = JSONSession(tmp_path)
+    save(session, "s", box=Box(1))
+    (tmp_path / "d.json").mkdir()  # cannot be replaced: that save fails
+    reported = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        with _locked(tmp_path / ".lock"):
+            saves = [asyncio.create_task(session.save_session_state(id, box=Box(2))) for id in "sd"]
+            for _ in range(3):
+                await asyncio.sleep(0.05)
+                for each in saves:
+                    each.cancel()
+            await asyncio.sleep(0.05)
+            assert not any(each.done() for each in saves)
+        for each in saves:
+            with pytest.raises(asyncio.CancelledError):
+                await each
+        assert json.loads((tmp_path / "s.json").read_text()) == {"box": {"value": 2}}
+        saves.clear()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert not reported
+
+
+def test_a_process_that_was_forked_meanwhile_holds_up_nobody(tmp_path: Path) -> None:
+    """Its copy of the lock ends with the save in the parent."""
+    with _locked(tmp_path / ".lock"):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+    try:
+        descriptor = os.open(tmp_path / ".lock", os.O_RDWR)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(descriptor)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 WRITER = """if True:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -82,6 +84,26 @@ def test_a_registered_attribute_that_becomes_a_module() -> None:
     agent.name = Memory([1])  # type: ignore[assignment]
     assert agent.state_dict()["name"] == {"content": [1]}
     json.dumps(agent.state_dict())
+    agent.load_state_dict(agent.state_dict())
+    assert isinstance(agent.name, Memory)
+    agent.name = "ann again"
+    assert agent.state_dict()["name"] == "ann again"
+    agent.load_state_dict(agent.state_dict() | {"name": "bob"})
+    assert agent.name == "bob"
+
+
+def test_an_attribute_that_cannot_be_set() -> None:
+    """What failed to become a module is none."""
+
+    class Fixed(Memory):
+        @property
+        def fixed(self) -> int:
+            return 1
+
+    module = Fixed([1])
+    with pytest.raises(AttributeError):
+        module.fixed = Memory()  # type: ignore[assignment, misc]
+    assert module.state_dict() == {"content": [1]}
 
 
 def test_a_module_replaced_by_none_round_trips() -> None:
@@ -130,12 +152,16 @@ def test_registering() -> None:
 
 
 def test_what_json_cannot_hold_any_more() -> None:
-    """It is found when the state is taken, and named by its path."""
+    """It is found when the state is taken, and named by its path; so is what is nested too deep."""
     agent = Agent()
     assert agent.memory is not None
-    agent.memory.content.append(object())
-    with pytest.raises(TypeError, match=r"memory\.content"):
-        agent.state_dict()
+    deep: list[Any] = []
+    for _ in range(700):
+        deep = [deep]
+    for odd in (object(), deep, [{1, 2}]):
+        agent.memory.content = [odd]
+        with pytest.raises(TypeError, match=r"memory\.content"):
+            agent.state_dict()
 
 
 def test_missing_keys() -> None:
@@ -195,6 +221,84 @@ def test_a_failure_in_the_middle_changes_nothing() -> None:
         agent.load_state_dict({"memory": {"content": [1]}, "name": "x", "plan": "y"})
     assert any("plan" in note for note in caught.value.__notes__)
     assert agent.state_dict() == before
+
+
+def test_an_interruption_changes_all_or_nothing() -> None:
+    """Ctrl-C at any line of a load leaves the object as it was, or as it is to be."""
+
+    def interrupted(agent: Agent, at: int) -> bool:
+        lines = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal lines
+            if not frame.f_code.co_filename.endswith("state_module.py"):
+                return None
+            lines += event != "call"
+            if lines == at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            agent.load_state_dict({"memory": {"content": [1]}, "name": "new", "plan": "win"})
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    old, new = ([], "ann", "none"), ([1], "new", "win")
+    at, found = 1, set()
+    while True:
+        agent = Agent()
+        stopped = interrupted(agent, at)
+        assert agent.memory is not None
+        state = (agent.memory.content, agent.name, agent.plan.goal)
+        assert state in (old, new)
+        found.add(state == new)
+        if not stopped:
+            break
+        at += 1
+    assert at > 50
+    assert found == {True, False}
+
+
+def test_errors_of_methods_of_its_own_say_where() -> None:
+    """A module that saves and loads in its own way fails with its path, too; what it edited in place is taken back."""
+
+    class Own(Memory):
+        def state_dict(self) -> dict[str, Any]:
+            return {"content": self.content}
+
+        def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+            self.content.clear()
+            self.content.extend(state_dict["content"])
+
+    class Further(Memory):
+        def state_dict(self) -> dict[str, Any]:
+            return super().state_dict()
+
+        def load_state_dict(self, state_dict: Any, strict: bool = True) -> None:
+            super().load_state_dict(state_dict, strict)
+
+    holder = StateModule()
+    holder.own, holder.further = Own([1]), Further([2])  # type: ignore[attr-defined]
+    before = holder.state_dict()
+    with pytest.raises(KeyError) as caught:
+        holder.load_state_dict({"own": {"content": [3]}, "further": {}})
+    assert "while further was loaded" in caught.value.__notes__
+    assert holder.state_dict() == before == {"own": {"content": [1]}, "further": {"content": [2]}}
+    holder.state_dict()["own"]["content"].append(3)
+    assert holder.state_dict() == before
+    for name in ("own", "further"):
+        module = getattr(holder, name)
+        module.content.append(object())
+        with pytest.raises(TypeError) as failed:
+            holder.state_dict()
+        assert name in " ".join([str(failed.value), *failed.value.__notes__])
+        module.content.pop()
 
 
 def test_a_module_with_methods_of_its_own() -> None:

@@ -68,7 +68,12 @@ async def test_sessions_and_users(agent_store: AgentStore) -> None:
         assert await service.delete_state("u") == 3
         assert await service.list_users() == ["v"]
         assert await service.export_state("v", "s") == {"is": ["v", "s", 3]}
+        commits = [commit async for commit in service.state.log("main", limit=1)]
+        assert (commits[0].message, commits[0].info) == ("delete: u", {"user_id": "u"})
         assert await service.save_state("u", {}, "s") == 1
+        assert await service.delete_state("u", "s", 1) == 1  # with its last round goes the session
+        assert await service.list_users() == ["v"]
+        assert await service.list_rounds("u", "s") == []
 
 
 @in_a_loop
@@ -161,8 +166,15 @@ async def test_what_is_refused() -> None:
         for number in (-1, 10**12):
             with pytest.raises(InvalidInput):
                 await service.save_state("u", {}, round_id=number)
+            with pytest.raises(InvalidInput):
+                await service.diff_rounds("u", 1, number)
+        with pytest.raises(TypeError, match="round"):
+            await service.diff_rounds("u", 1, None)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="user_id"):
             await service.save_state(None, {})  # type: ignore[arg-type]
+        for session in (0, False, []):
+            with pytest.raises(TypeError, match="session_id"):
+                await service.save_state("u", {}, session)  # type: ignore[arg-type]
         with pytest.raises((Unpicklable, TypeError)):
             await service.save_state("u", {"lock": __import__("threading").Lock()})
         assert await service.list_users() == []
@@ -204,6 +216,113 @@ async def test_its_life(tmp_path: Path) -> None:
             assert await memory.save_state("u", {}) == 1
 
 
+class Counted(StateService):
+    """Counts the stores that it opens and closes."""
+
+    opened = closed = 0
+
+    def _make_store(self) -> Any:
+        self.opened += 1
+        return super()._make_store()
+
+    def _close_store(self) -> None:
+        self.closed += 1
+
+
+@in_a_loop
+async def test_starts_and_stops_at_once(tmp_path: Path) -> None:
+    """Whoever starts it meanwhile waits for the same store; a stop that is cancelled has closed it all the same."""
+    service = Counted(tmp_path)
+    await asyncio.gather(*(service.start() for _ in range(5)))
+    assert service.opened == 1
+    assert await service.save_state("u", {"n": 1}) == 1
+    disk = service.state.sync.store
+    # All threads of the handle are busy: the closing waits its turn, and could be forgotten.
+    workers = service.state._workers
+    busy = [asyncio.create_task(workers.run(lambda: time.sleep(0.3))) for _ in range(4)]
+    await asyncio.sleep(0.05)
+    stopping = asyncio.create_task(service.stop())
+    await asyncio.sleep(0.05)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await asyncio.gather(*busy)
+    assert service.closed == 1
+    with pytest.raises(InvalidInput, match="closed"):
+        disk.get("format")
+    await asyncio.gather(*(service.stop() for _ in range(5)))
+    async with service:
+        assert await service.list_rounds("u") == [1]
+    assert (service.opened, service.closed) == (2, 2)
+
+
+@in_a_loop
+async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    """What was opened is closed again, and it can be tried again."""
+    (tmp_path / "store").touch()
+    service = Counted(tmp_path / "store")
+    with pytest.raises(InvalidInput):
+        await service.start()
+    assert (service.opened, service.closed) == (1, 1)
+    (tmp_path / "store").unlink()
+    async with service:
+        assert await service.save_state("u", {}) == 1
+
+
+@in_a_loop
+async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
+    """At whatever moment: it is not started, nothing is open, and the next start works."""
+    for wait in range(12):
+        service = Counted(tmp_path / str(wait))
+        starting = asyncio.create_task(service.start())
+        await asyncio.sleep(wait / 1000)
+        starting.cancel()
+        (cancelled,) = await asyncio.gather(starting, return_exceptions=True)
+        assert service.opened - service.closed == (cancelled is None)
+        await service.start()
+        assert await service.save_state("u", {}) == 1
+        await service.stop()
+        assert service.opened == service.closed
+
+
+@in_a_loop
+async def test_saves_that_are_cancelled(agent_store: AgentStore) -> None:
+    """Each has happened, or has not: the rounds follow one another, and each is whole."""
+    async with StateService(agent_store()) as service:
+        for n in range(20):
+            saving = asyncio.create_task(service.save_state("u", {"n": n, "again": n}))
+            await asyncio.sleep(n / 4000)
+            saving.cancel()
+            await asyncio.gather(saving, return_exceptions=True)
+        saved = await service.save_state("u", {"n": 99, "again": 99})
+        assert await service.list_rounds("u") == list(range(1, saved + 1))
+        for number in range(1, saved + 1):
+            state = await service.export_state("u", round_id=number)
+            assert state is not None
+            assert state["n"] == state["again"]
+
+
+class Broken(Memory):
+    """A store of somebody's whose failures are no errors of vstate."""
+
+    failing = False
+
+    def get(self, key: str) -> bytes | None:
+        if self.failing:
+            raise ZeroDivisionError
+        return super().get(key)
+
+
+@in_a_loop
+async def test_health_never_raises() -> None:
+    """Whatever the store raises, the answer is no."""
+    store = Broken()
+    async with StateService(store) as service:
+        assert await service.health()
+        store.failing = True
+        assert not await service.health()
+
+
 @in_a_loop
 async def test_a_store_that_fails() -> None:
     """It raises, from every call; nothing reads as absent; the store that was given is not closed."""
@@ -225,6 +344,32 @@ async def test_a_store_that_fails() -> None:
         assert await service.export_state("u") == {"n": 1}
         assert await service.save_state("u", {}) == 2
     assert Versioned(store, branch="main").head is not None
+
+
+@in_a_loop
+async def test_states_that_only_a_commit_can_pickle() -> None:
+    """A class of a function's own is saved and found again, as it was when it was saved."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.seen = [1]
+
+    async with InMemoryStateService() as service:
+        own = Own()
+        await service.save_state("u", {"own": own})
+        own.seen.append(2)
+        found = await service.export_state("u")
+        assert found is not None
+        assert found["own"].seen == [1]
+
+
+@in_a_loop
+async def test_a_round_that_was_saved_is_not_looked_at_again() -> None:
+    """Nobody else has hold of it, so the next commit need not ask whether it was edited in place."""
+    async with InMemoryStateService() as service:
+        for n in range(2):
+            await service.save_state("u", {"messages": [{"n": n}] * 50})
+            assert not service.state.sync.may_have_changed("rounds/")
 
 
 @in_a_loop
@@ -257,6 +402,7 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
         assert await service.delete_state("u", "gone", 1) == 0
         assert await service.purge() == 1
         assert await service.purge() == 0
+        assert set(service.state.sync.checkout("main")) == {"rounds/u/kept/000000000001", "sessions/u/kept"}
         await asyncio.sleep(2)
         assert await service.save_state("u", {"n": "new"}, "kept") == 1
         assert await service.list_rounds("u", "kept") == [1]
@@ -290,6 +436,20 @@ async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None
 
 
 @in_a_loop
+async def test_rounds_of_some_kilobytes_share_their_chunks() -> None:
+    """A state that is too small to be cut by itself is cut all the same: a round adds what is new in it."""
+    noise = random.Random(7)
+    messages = [noise.randbytes(60).hex() for _ in range(60)]
+    store = Memory()
+    async with StateService(store) as service:
+        for _ in range(50):
+            messages = [*messages[1:], noise.randbytes(60).hex()]
+            await service.save_state("u", {"messages": messages})
+    blobs = sum(len(value) for _, value in store.items() if value[:1] in b"bB")
+    assert blobs < 50 * len(json.dumps(messages)) / 4
+
+
+@in_a_loop
 async def test_redis(redis_url: str) -> None:
     """By URL, or by a client of either kind, which is neither used up nor closed; a server that is down says so."""
     import redis
@@ -310,6 +470,11 @@ async def test_redis(redis_url: str) -> None:
         await service.delete_state("u")
     ours.close()
     await theirs.aclose()
+    from redis.sentinel import Sentinel
+
+    for client in (Sentinel([("127.0.0.1", 1)]).master_for("main"), object()):
+        with pytest.raises(InvalidInput, match="redis_url"):
+            await RedisStateService(redis_client=client).start()
     down = RedisStateService("redis://127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable):
         await down.start()

@@ -15,7 +15,7 @@ from vstate.sessions import InMemoryStateService, RedisStateService, StateServic
 class Own:
     """A service of somebody else's."""
 
-    def __init__(self, dsn: str, size: int = 1, strict: bool = True, wait: float | None = 1.0) -> None:
+    def __init__(self, dsn: int | str, size: int = 1, strict: bool = True, wait: float | None = 1.0) -> None:
         self.given = (dsn, size, strict, wait)
         self.started = False
 
@@ -76,6 +76,9 @@ def test_values_of_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
     assert service.given == ("d", 7, False, None)
     assert service.started
     assert create("own", size=8, strict=True).given == ("d", 8, True, None)
+    monkeypatch.setenv("STATE_OWN_DSN", "7")
+    assert create("own").given[0] == 7
+    monkeypatch.setenv("STATE_OWN_DSN", "d")
     monkeypatch.setenv("STATE_OWN_DSN_PORT", "1")
     assert create("own").given[0] == "d"
     assert create("own_dsn", more=2).options == {"port": "1", "more": 2}

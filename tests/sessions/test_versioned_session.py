@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_stores import AgentStore
 
 from vstate import Disk, KVStore, Memory, NotFound, Versioned
 from vstate.errors import InvalidInput, StoreUnavailable
@@ -59,6 +60,9 @@ def test_a_life(agent_store: Callable[[], KVStore]) -> None:
             await value(again, "s", "bob", allow_not_exist=False)
         await again.rollback("s", 1, "bob")  # the deletion is a commit like the others
         assert await value(session, "s", "bob") == [0]
+        await again.rollback("s", 1, "bob")
+        assert [one.user_id for one in await session.list_sessions()] == ["ann"]
+        assert await value(session, "s", "bob") == "as it was"
         await session.close()
         await again.close()
 
@@ -128,6 +132,50 @@ def test_saves_side_by_side(agent_store: Callable[[], KVStore]) -> None:
         assert len(await sessions[1].history("s")) == 10
         for session in sessions:
             await session.close()
+
+    asyncio.run(main())
+
+
+SAVER = """if True:
+    import asyncio, sys
+    from vstate.sessions import StateModule, VersionedSession
+
+    class Box(StateModule):
+        def __init__(self, value):
+            super().__init__()
+            self.value = value
+            self.register_state("value")
+
+    async def main(url, name):
+        async with VersionedSession(url) as session:
+            for n in range(6):
+                await session.save_session_state(name, box=Box(n))
+                await session.save_session_state("shared", **{name: Box(n)})
+
+    asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
+    """Each save is one commit of its session, and one step of its rollback, whoever else saved meanwhile."""
+
+    async def main() -> None:
+        await asyncio.gather(
+            *(asyncio.to_thread(run_python, SAVER, shared_store.url, name) for name in "abc")
+        )
+        session = VersionedSession(shared_store())
+        assert [(one.session_id, one.saves) for one in await session.list_sessions()] == [
+            ("a", 6),
+            ("b", 6),
+            ("c", 6),
+            ("shared", 18),
+        ]
+        for name in "abc":
+            assert len(await session.history(name)) == 6
+            await session.rollback(name, 2)
+            assert await value(session, name) == 3
+        assert len(await session.history("shared")) == 18
+        await session.close()
 
     asyncio.run(main())
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 from blake3 import blake3
 
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.replacing import replace_file
+from vstate.kv.replacing import make_directory, replace_file
 from vstate.sessions.session_base import SessionBase
+from vstate.sessions.settling import in_a_thread
 from vstate.sessions.state_module import StateModule, load_all, save_all
 
 try:
@@ -23,7 +23,8 @@ try:
 except ImportError:  # where there is none, processes that save at once may lose each other's modules
     fcntl = None  # type: ignore[assignment]
 
-_ESCAPED = re.compile(r"[^A-Za-z0-9.@=+ -]|^[. ]|[. ]$")
+_ESCAPED = re.compile(r"[^a-z0-9.@=+ -]|^[. ]|[. ]$")
+_AS_IT_WAS = re.compile(r"[A-Za-z0-9@=+-][A-Za-z0-9.@=+ -]*")
 _LONGEST = 80  # characters of a part of a name; file systems take 255 bytes for all of it
 _LOCK = ".lock"
 
@@ -31,9 +32,11 @@ _LOCK = ".lock"
 class JSONSession(SessionBase):
     """Sessions in the directory `save_dir`, made when it is first written to: `<session>.json`, `<user>_<session>.json`.
 
-    Characters of ids other than letters, digits and `.@=+ -` are written as `%` and hexadecimal digits, so that no ids
-    share a file, and none leads out of the directory. A file is replaced whole, and is on the disk when a save returns:
-    one that fails leaves the old file as it was. Saves by several processes follow one another.
+    Characters of ids other than small letters, digits and `.@=+ -` are written as `%` and hexadecimal digits, so that no
+    ids share a file, also where capitals are the same as small letters, and none leads out of the directory. A file that
+    AgentScope wrote, with capitals in its name, is read until a first save puts another in its place. A file is replaced
+    whole, and is on the disk when a save returns: one that fails leaves the old file as it was. Saves by
+    several processes follow one another.
 
     `JSONSession(session_id=..., save_dir=...)`, the older way, is one session, whose methods take modules alone.
     """
@@ -70,9 +73,10 @@ class JSONSession(SessionBase):
         self, session_id: str | None = None, user_id: str = "", **modules: StateModule
     ) -> None:
         """As promised by SessionBase. Raises TypeError, with the path, for what JSON cannot hold, and OSError."""
-        path = Path(self.path_of(self._session(session_id), user_id))
+        name = self._session(session_id)
+        path, older = Path(self.path_of(name, user_id)), self._older_path(name, user_id)
         states = save_all(modules)
-        await _in_a_thread(lambda: self._save(path, states))
+        await in_a_thread(lambda: _save(path, older, states))
 
     async def load_session_state(
         self,
@@ -84,8 +88,9 @@ class JSONSession(SessionBase):
         """As promised by SessionBase. Raises CorruptStore for a file that is no session's, and OSError."""
         if isinstance(user_id, bool):  # as it was before there were users
             allow_not_exist, user_id = user_id, ""
-        path = Path(self.path_of(self._session(session_id), user_id))
-        states = await _in_a_thread(lambda: _read(path))
+        name = self._session(session_id)
+        path, older = Path(self.path_of(name, user_id)), self._older_path(name, user_id)
+        states = await in_a_thread(lambda: _found(path, older))
         if states is None:
             if not allow_not_exist:
                 raise InvalidInput(
@@ -101,22 +106,28 @@ class JSONSession(SessionBase):
             raise TypeError("which session? give a session_id")
         return session_id
 
-    def _save(self, path: Path, states: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent / _LOCK):
-            text = json.dumps({**(_read(path) or {}), **states}, ensure_ascii=False)
-            _parse(path, text)  # two keys that JSON writes alike, 1 and "1", would come back as one
-            replace_file(path, text.encode("utf-8", "surrogatepass"))
+    def _older_path(self, session_id: str, user_id: str) -> Path | None:
+        """The file that AgentScope would have written, if its name says of itself whose it is."""
+        ids = [user_id, session_id] if user_id else [session_id]
+        plain = all(map(_AS_IT_WAS.fullmatch, ids)) and len("".join(ids)) <= _LONGEST
+        return Path(self.save_dir, "_".join(ids) + ".json") if plain else None
 
 
-async def _in_a_thread(function: Callable[[], Any]) -> Any:
-    """Call it in a thread; who is cancelled meanwhile waits for its end, so that nothing is half done afterwards."""
-    work = asyncio.ensure_future(asyncio.to_thread(function))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait([work])
-        raise
+def _save(path: Path, older: Path | None, states: dict[str, Any]) -> None:
+    make_directory(path.parent)
+    with _locked(path.parent / _LOCK):
+        text = json.dumps({**(_found(path, older) or {}), **states}, ensure_ascii=False)
+        _parse(text)  # two keys that JSON writes alike, 1 and "1", would come back as one
+        replace_file(path, text.encode("utf-8", "surrogatepass"))
+
+
+def _found(path: Path, older: Path | None) -> dict[str, Any] | None:
+    """The states of a session by the modules' names; None if it has no file."""
+    found = _read(path)
+    if found is None and older is not None and older != path and path.parent.is_dir():
+        # By the listing: another's file, of the same letters in small, might answer to that name, too.
+        return _read(older) if older.name in os.listdir(older.parent) else None
+    return found
 
 
 def _checked(name: str, value: object) -> str:
@@ -145,15 +156,15 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        found = _parse(path, data.decode("utf-8", "surrogatepass"))
-    except ValueError as error:
+        found = _parse(data.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
         raise CorruptStore(str(path), f"it is no session's file: {error}") from None
     if not isinstance(found, dict):
         raise CorruptStore(str(path), f"it is no session's file: it holds a {type(found).__name__}")
     return found
 
 
-def _parse(path: Path, text: str) -> Any:
+def _parse(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -175,4 +186,9 @@ def _locked(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        try:
+            if fcntl is not None:
+                # Closing alone would leave it to a process that was forked meanwhile, until that one ends.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)

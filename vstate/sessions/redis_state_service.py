@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.sessions.state_service import StateService
 
@@ -11,8 +12,10 @@ if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
+    from vstate.kv.redis import Redis
+
 _PREFIX = "vstate-states"
-_PLAIN = ("host", "port", "db", "username", "password", "path", "client_name")
+_PLAIN = ("host", "port", "db", "username", "password", "credential_provider", "path", "client_name")
 
 
 class RedisStateService(StateService):
@@ -40,28 +43,36 @@ class RedisStateService(StateService):
         self._url = redis_url
         self._client = redis_client
         self._timeout = socket_timeout or 30.0
-        self._made: redis.Redis | None = None
+        self._made: list[Redis | redis.Redis] = []
 
-    def _open_store(self) -> KVStore:
+    def _make_store(self) -> KVStore:
         from vstate.kv.redis import Redis  # late: the driver need not be there
 
         if self._client is None:
-            return Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
-        self._made = _like(self._client)
-        return Redis(client=self._made, prefix=_PREFIX, timeout=self._timeout)
+            store = Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
+            self._made = [store]
+        else:
+            client = _like(self._client)
+            store = Redis(client=client, prefix=_PREFIX, timeout=self._timeout)
+            self._made = [store, client]
+        return store
 
-    async def stop(self) -> None:
-        await super().stop()
-        made, self._made = self._made, None
-        if made is not None:
-            made.close()
+    def _close_store(self) -> None:
+        made, self._made = self._made, []
+        for each in made:
+            each.close()
 
 
 def _like(client: Any) -> redis.Redis:
     """A client of our own, for threads, that connects as this one does."""
     import redis
 
-    pool = client.connection_pool
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or "SentinelConnectionPool" in [base.__name__ for base in type(pool).__mro__]:
+        raise InvalidInput(
+            "a redis_client says where its server is; one of a cluster, or of a Sentinel, does not: give a redis_url, or "
+            "StateService a store, such as Redis(client=...)"
+        )
     names = [base.__name__ for base in pool.connection_class.__mro__]
     kinds = (redis.SSLConnection, redis.UnixDomainSocketConnection)
     kind = next((kind for kind in kinds if kind.__name__ in names), redis.Connection)

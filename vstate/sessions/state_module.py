@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
@@ -13,9 +13,12 @@ from vstate.errors import InvalidInput, NotFound
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]
 
-Undo = Callable[[], None]
-Step = Callable[[], Undo]
-"""A change that cannot fail for the state's sake any more; it returns how to take it back."""
+
+class Step(NamedTuple):
+    """A change that cannot fail for the state's sake any more, and what takes it back, also if it was half done."""
+
+    take: Callable[[], object]
+    undo: Callable[[], object]
 
 
 class _Converters(NamedTuple):
@@ -39,14 +42,15 @@ class StateModule:
 
     def __setattr__(self, name: str, value: Any) -> None:
         modules = self.__dict__.get("_module_dict")
-        if isinstance(value, StateModule):
-            if modules is None:
-                raise AttributeError(f"call super().__init__() before {name!r} is set to a StateModule")
-            modules[name] = value
-            self._attribute_dict.pop(name, None)
-        elif modules is not None and value is not None:
-            modules.pop(name, None)
+        if modules is None and isinstance(value, StateModule):
+            raise AttributeError(f"call super().__init__() before {name!r} is set to a StateModule")
         super().__setattr__(name, value)
+        if modules is None:
+            return
+        if isinstance(value, StateModule):
+            modules[name] = value
+        elif value is not None:
+            modules.pop(name, None)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
@@ -72,7 +76,7 @@ class StateModule:
                 f"{attr_name!r} is a StateModule, which registers itself: leave register_state out"
             )
         if custom_to_json is None:
-            _require_json(attr_name, value)
+            _copied_plain(attr_name, value)
         self._attribute_dict[attr_name] = _Converters(custom_to_json, custom_from_json)
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,22 +108,20 @@ def load_all(modules: Mapping[str, StateModule], states: Mapping[str, Any], *, s
 
 def save_all(modules: Mapping[str, StateModule]) -> dict[str, Any]:
     """The states of several modules by name. TypeError, with the path, for what JSON cannot hold."""
-    for name, module in modules.items():
-        if not isinstance(module, StateModule):
-            raise TypeError(f"{name} is a {type(module).__name__}, not a StateModule")
     return {name: _State(module, (name,), ()).saved() for name, module in modules.items()}
 
 
 def apply(steps: list[Step]) -> None:
-    """Take all the steps; if one fails, take back those before it."""
-    done: list[Undo] = []
+    """Take all the steps; if one fails, or is interrupted, take back it and those before it."""
+    begun: list[Step] = []
     try:
         for step in steps:
-            done.append(step())
+            begun.append(step)  # said before it is so: it may be interrupted when it has just been taken
+            step.take()
     except BaseException:
-        for undo in reversed(done):
+        for step in reversed(begun):
             with suppress(Exception):
-                undo()
+                step.undo()
         raise
 
 
@@ -127,10 +129,12 @@ class _State:
     """The state of one module, which is to be found at `path`, inside the modules `around`."""
 
     def __init__(self, module: StateModule, path: tuple[str, ...], around: tuple[StateModule, ...]) -> None:
-        module._require_begun()
         self._module = module
         self._path = path
         self._around = (*around, module)
+        if not isinstance(module, StateModule):
+            raise TypeError(f"{self._name()} is a {type(module).__name__}, not a StateModule")
+        module._require_begun()
         if any(module is other for other in around):
             raise InvalidInput(f"{self._name()} is a module that it is itself a part of")
 
@@ -143,24 +147,31 @@ class _State:
     def saved(self) -> dict[str, Any]:
         module = self._module
         if self._path and type(module).state_dict is not StateModule.state_dict:
-            return copy.deepcopy(module.state_dict())
+            with _noting(f"while {self._name()} was saved"):
+                return _copied_plain(self._name(), module.state_dict())  # type: ignore[no-any-return]
         found: dict[str, Any] = {}
         for name in module._module_dict:
             value = getattr(module, name)
             found[name] = None if value is None else self._inner(name, value).saved()
-        for name, converters in module._attribute_dict.items():
+        for name, converters in self._attributes():
             value = getattr(module, name)
             if converters.to_json is not None:
-                value = _converted(self._name(name), converters.to_json, value)
-            _require_json(self._name(name), value)
-            found[name] = copy.deepcopy(value)
+                with _noting(f"while {self._name(name)} was converted"):
+                    value = converters.to_json(value)
+            found[name] = _copied_plain(self._name(name), value)
         return found
+
+    def _attributes(self) -> Iterator[tuple[str, _Converters]]:
+        """What is registered and is no module now."""
+        for name, converters in self._module._attribute_dict.items():
+            if name not in self._module._module_dict:
+                yield name, converters
 
     def steps(self, state: Any, *, strict: bool) -> Iterator[Step]:
         """What loading it would do, one step after the other; raises, before any of them is taken, if it cannot be."""
         module = self._module
         if self._path and type(module).load_state_dict is not StateModule.load_state_dict:
-            yield lambda: _load_by_itself(module, copy.deepcopy(state), strict)
+            yield self._own_step(copy.deepcopy(state), strict)
             return
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of {self._name()} is a dict, not {type(state).__name__}")
@@ -172,14 +183,26 @@ class _State:
             else:
                 yield from self._inner(name, inner).steps(state[name], strict=strict)
                 yield _setting(module, name, inner)
-        for name, converters in module._attribute_dict.items():
+        for name, converters in self._attributes():
             if name not in state:
                 self._require_left_out(name, strict)
                 continue
             value = copy.deepcopy(state[name])
             if converters.from_json is not None:
-                value = _converted(self._name(name), converters.from_json, value)
+                with _noting(f"while {self._name(name)} was converted"):
+                    value = converters.from_json(value)
             yield _setting(module, name, value)
+
+    def _own_step(self, state: Any, strict: bool) -> Step:
+        """Loading a module that does it in its own way, which may fail half way."""
+        module = self._module
+        before = copy.deepcopy(module.state_dict())
+
+        def take() -> None:
+            with _noting(f"while {self._name()} was loaded"):
+                module.load_state_dict(state, strict)
+
+        return Step(take, lambda: module.load_state_dict(before, False))
 
     def _require_left_out(self, name: str, strict: bool) -> None:
         if strict:
@@ -190,39 +213,24 @@ class _State:
 
 
 def _setting(module: StateModule, name: str, value: Any) -> Step:
-    def step() -> Undo:
-        before = getattr(module, name)
-        setattr(module, name, value)
-        return lambda: setattr(module, name, before)
-
-    return step
+    before = getattr(module, name)
+    return Step(lambda: setattr(module, name, value), lambda: setattr(module, name, before))
 
 
-def _load_by_itself(module: StateModule, state: Any, strict: bool) -> Undo:
-    before = module.state_dict()
-
-    def undo() -> None:
-        module.load_state_dict(before, False)
-
+@contextmanager
+def _noting(text: str) -> Iterator[None]:
+    """Have an error say where it happened."""
     try:
-        module.load_state_dict(state, strict)
-    except BaseException:
-        undo()
-        raise
-    return undo
-
-
-def _converted(path: str, convert: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return convert(value)
+        yield
     except Exception as error:
-        error.add_note(f"while {path} was converted")
+        error.add_note(text)
         raise
 
 
-def _require_json(path: str, value: Any) -> None:
+def _copied_plain(path: str, value: Any) -> Any:
     try:
         json.dumps(value)
+        return copy.deepcopy(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"{path} cannot be saved as JSON ({error}): register it with custom_to_json and custom_from_json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 from collections.abc import Callable
@@ -10,13 +11,12 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.errors import InvalidInput, NotFound, VStateError
+from vstate.errors import InvalidInput, NotFound
 from vstate.kv.base import KVStore
-from vstate.kv.memory import Memory
-from vstate.kv.url import open_store
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
+from vstate.sessions.settling import to_the_end
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
 
@@ -36,8 +36,8 @@ _RENEWED = 0.9  # of its ttl a session may have left without an export that rene
 class StateService:
     """States by user, session and round, on the branch `main` of a store, a path or a URL.
 
-    - Every save is one commit. Rounds that share most of their contents are stored as what differs, so ten thousand
-      rounds of a state that grows take little more than the last one.
+    - Every save is one commit. Rounds that share most of their contents are stored as what differs: on Disk a round
+      of a conversation takes 5 to 7 KB, commit and keys included, whether the state has 13 KB or 400.
     - Any number of savers, in any number of processes, get a round each.
     - States are dicts of anything that can be pickled; what goes in and what comes out are copies.
     - `ttl`, in seconds: a session is gone so long after it was last saved or exported; None: never. `purge` makes
@@ -57,42 +57,48 @@ class StateService:
         self._given = store
         self._ttl = seconds
         self._state: aio.Versioned | None = None
-        self._own: KVStore | None = None
+        self._changing = asyncio.Lock()
 
-    def _open_store(self) -> KVStore:
-        """The store to work on; one that was not given is closed by `stop`."""
-        return open_store(self._given)
+    def _make_store(self) -> KVStore | str | PathLike[str] | None:
+        """The store to work on, or what says which."""
+        return self._given
+
+    def _close_store(self) -> None:
+        """Close what `_make_store` made."""
 
     # Its life
 
     async def start(self) -> None:
         """Open the store; started twice is once. Raises StoreUnavailable if it is down."""
-        if self._state is not None:
-            return
-        store = self._open_store()
-        state = aio.Versioned(store, branch="main")
-        try:
-            await state
-        except BaseException:
-            await state.close()
-            if store is not self._given:
-                store.close()
-            raise
-        self._state, self._own = state, None if store is self._given else store
+        async with self._changing:
+            if self._state is not None:
+                return
+            state = aio.Versioned(self._make_store(), branch="main")
+            try:
+                await state
+            except BaseException:
+                await to_the_end(self._end(state))
+                raise
+            self._state = state
 
     async def stop(self) -> None:
         """Close the store, if it was opened here; stopped twice is once."""
-        state, self._state = self._state, None
-        if state is not None:
+        async with self._changing:
+            state, self._state = self._state, None
+            if state is not None:
+                await to_the_end(self._end(state))
+
+    async def _end(self, state: aio.Versioned) -> None:
+        try:
             await state.close()
-            if self._own is not None:
-                self._own.close()
+        finally:
+            self._close_store()
 
     async def health(self) -> bool:
         """Whether it is started and the store answers. Never raises."""
         try:
             await self._read(lambda state: None)
-        except (VStateError, RuntimeError):
+        except Exception:
             return False
         return True
 
@@ -127,8 +133,7 @@ class StateService:
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
         path, asked = _path(user_id, session_id), _checked(round_id)
-        saved = copy.deepcopy(state)
-        filling = _filling(saved)
+        copied, filling = _kept(state)
         number = 0
 
         def save(mapping: Versioned) -> None:
@@ -141,11 +146,12 @@ class StateService:
             number = asked if asked is not None else 1 if highest is None else highest + 1
             if number > _MOST_ROUNDS:
                 raise InvalidInput(f"a round is a number up to {_MOST_ROUNDS}, not {number}")
-            mapping[_round_key(path, number)] = {"state": saved, "filling": filling}
+            # A copy that is the mapping's alone: the next commit need not ask whether it was edited.
+            mapping[_round_key(path, number)] = {"state": copied(), "filling": filling}
             if self._ttl is not None:
                 mapping.expire(_session_key(path), self._ttl)
 
-        await self._update(save, "save", user_id, session_id)
+        await self._update(save, "save", user_id, session_id or _DEFAULT)
         return number
 
     async def export_state(
@@ -154,16 +160,15 @@ class StateService:
         """The state of a round, by default of the one with the highest number; None if there is none."""
         path, asked = _path(user_id, session_id), _checked(round_id)
 
-        def read(mapping: ReadableState) -> tuple[dict[str, Any] | None, bool]:
-            if _session_key(path) not in mapping:
-                return None, False
-            number = _highest(mapping, path) if asked is None else asked
-            found = None if number is None else mapping.get(_round_key(path, number))
-            return copy.deepcopy(found and found["state"]), found is not None and self._is_due(mapping, path)
+        def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
+            found = _stored(mapping, path, asked)
+            return found, found is not None and self._is_due(mapping, path)
 
         found, is_due = await self._read(read)
         if is_due:
-            await self._update(lambda mapping: self._renew(mapping, path), "use", user_id, session_id)
+            await self._update(
+                lambda mapping: self._renew(mapping, path), "use", user_id, session_id or _DEFAULT
+            )
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
@@ -179,16 +184,21 @@ class StateService:
 
     async def diff_rounds(self, user_id: str, a: int, b: int, session_id: str | None = None) -> list[Detail]:
         """What changed from one round to another, by path; `print(*found, sep="\\n")` shows it. Raises NotFound."""
-        states = []
-        for number in (a, b):
-            state = await self.export_state(user_id, session_id, number)
-            if state is None:
-                raise NotFound(
-                    f"user {user_id!r} has no round {number} in the session {session_id or _DEFAULT!r}",
-                    name=str(number),
-                )
-            states.append(state)
-        return details(*states)
+        path, numbers = _path(user_id, session_id), (_number(a), _number(b))
+
+        def read(mapping: ReadableState) -> list[Detail]:
+            states = []
+            for number in numbers:
+                state = _stored(mapping, path, number)
+                if state is None:
+                    raise NotFound(
+                        f"user {user_id!r} has no round {number} in the session {session_id or _DEFAULT!r}",
+                        name=str(number),
+                    )
+                states.append(state)
+            return details(*states)
+
+        return await self._read(read)
 
     # Sessions and users
 
@@ -207,7 +217,7 @@ class StateService:
     ) -> int:
         """Delete a round; without `round_id` a session; without either all of a user's. How many rounds went.
 
-        Their history is kept. The next save goes by the rounds that are left.
+        Their history is kept. The next save goes by the rounds that are left; a session goes with its last one.
         """
         asked = _checked(round_id)
         path = _path(user_id, session_id)
@@ -221,6 +231,8 @@ class StateService:
                 deleted = int(_session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
+                    if not mapping.count_keys(_rounds(path)):
+                        del mapping[_session_key(path)]
                 return
             within = join_path(user_id) if everything else path
             rounds = list(mapping.keys(f"{_ROUNDS}/{within}/"))
@@ -229,7 +241,7 @@ class StateService:
                 mapping.pop(key, None)
             deleted = len(rounds)
 
-        await self._update(delete, "delete", user_id, session_id)
+        await self._update(delete, "delete", user_id, None if everything else session_id or _DEFAULT)
         return deleted
 
     async def purge(self) -> int:
@@ -247,6 +259,7 @@ class StateService:
             purged = len(gone)
 
         await self.state.update(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
+        await self.state.purge()  # what is left of the sessions themselves
         return purged
 
     # Calls
@@ -257,15 +270,13 @@ class StateService:
     async def _update(
         self, function: Callable[[Versioned], None], what: str, user_id: str, session_id: str | None
     ) -> None:
-        session = session_id or _DEFAULT
-        message = f"{what}: {user_id}/{session}"
-        await self.state.update(
-            function, message=message, attempts=_ATTEMPTS, user_id=user_id, session_id=session
-        )
+        info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
+        message = f"{what}: {'/'.join(info.values())}"
+        await self.state.update(function, message=message, attempts=_ATTEMPTS, **info)
 
-    def _is_due(self, mapping: ReadableState, path: str) -> bool:
+    def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether a session has used up enough of its time for it to be worth a commit to begin it anew."""
-        if self._ttl is None or not isinstance(mapping, Versioned):
+        if self._ttl is None:
             return False
         ends = mapping.expires(_session_key(path))
         return ends is None or (ends - datetime.now(UTC)).total_seconds() < _RENEWED * self._ttl
@@ -281,18 +292,28 @@ class InMemoryStateService(StateService):
     def __init__(self) -> None:
         super().__init__()
 
-    def _open_store(self) -> KVStore:
-        return Memory()
 
+def _kept(state: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], bytes]:
+    """What gives a copy of a state, as it is now, to whoever asks; and its filling.
 
-def _filling(state: dict[str, Any]) -> bytes:
-    """What makes a state of some kilobytes large enough to be cut into chunks. It is stored once for all rounds."""
+    A filling makes a state of some kilobytes large enough to be cut into chunks. It is stored once for all rounds.
+    """
     try:
-        size = len(pickle.dumps(state, 5))
-    except Exception:  # the commit tells what cannot be pickled, and where it is
-        return b""
-    missing = BLOB_BYTES + 1 - size if size > _WORTH_IT else 0
-    return bytes(-(-missing // _FILLING) * _FILLING) if missing > 0 else b""
+        pickled = pickle.dumps(state, 5)
+    except Exception:  # a class that only a commit can pickle; or nobody can, and it tells where that is
+        kept = copy.deepcopy(state)
+        return lambda: copy.deepcopy(kept), b""
+    missing = BLOB_BYTES + 1 - len(pickled) if len(pickled) > _WORTH_IT else 0
+    return lambda: pickle.loads(pickled), bytes(-(-max(0, missing) // _FILLING) * _FILLING)
+
+
+def _stored(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:
+    """A copy of the state of a round, by default of the highest; None if there is none."""
+    if _session_key(path) not in mapping:
+        return None
+    number = _highest(mapping, path) if asked is None else asked
+    found = None if number is None else mapping.get(_round_key(path, number))
+    return None if found is None else copy.deepcopy(found["state"])
 
 
 def _highest(mapping: ReadableState, path: str) -> int | None:
@@ -316,8 +337,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _checked(round_id: object) -> int | None:
-    if round_id is None:
-        return None
+    return None if round_id is None else _number(round_id)
+
+
+def _number(round_id: object) -> int:
     if isinstance(round_id, bool) or not isinstance(round_id, int):
         raise TypeError(f"a round is an int, not {type(round_id).__name__}")
     if not 0 <= round_id <= _MOST_ROUNDS:
@@ -326,7 +349,8 @@ def _checked(round_id: object) -> int | None:
 
 
 def _path(user_id: str, session_id: str | None) -> str:
-    return join_path(_text("user_id", user_id), _text("session_id", session_id or _DEFAULT))
+    session = _DEFAULT if session_id is None else _text("session_id", session_id) or _DEFAULT
+    return join_path(_text("user_id", user_id), session)
 
 
 def _session_key(path: str) -> str:

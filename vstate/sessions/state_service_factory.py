@@ -85,5 +85,7 @@ def _parsed(variable: str, text: str, annotation: Any) -> Any:
         if "int" in kinds:
             return int(text)
     except (ValueError, KeyError):
+        if "str" in kinds:
+            return text
         raise InvalidInput(f"{variable} is to be of the type {named}, and is not") from None
     return text
