@@ -19,13 +19,13 @@ PAUSE_AFTER_FAILURE: Final = 10.0
 CONTENDED_SECONDS: Final = 0.5
 """For so long after others were met, turns are asked for in advance."""
 
-KEPT_TIMES: Final = 10
+KEPT_TIMES: Final = 20
 KEPT_SECONDS: Final = 0.25
 """How often, and how long, one who comes again at once may have the same turn: to wake another process each time, which
 has to read what the others wrote, takes longer than the work."""
 
-AT_ONCE_SECONDS: Final = 0.01
-"""Who is back after so long is taken to be back as soon the next time."""
+AT_ONCE_SECONDS: Final = 0.005
+"""Who is usually back after so long comes again at once."""
 
 IDLE_SECONDS: Final = 0.02
 """After so long a turn that was kept for one who did not come is given back."""
@@ -41,6 +41,7 @@ class _Queue:
         self.since = 0.0
         self.times = 0
         self.left = 0.0
+        self.away = 0.0
         self.ending: threading.Timer | None = None
 
 
@@ -80,7 +81,7 @@ class Turns(ABC):
         now = time.monotonic()
         if lost:
             queue.contended_until = now + CONTENDED_SECONDS
-        if now >= queue.contended_until or now < self._next_try:
+        if queue.taken is None and (now >= queue.contended_until or now < self._next_try):
             self._watching.name = name
             try:
                 yield
@@ -94,7 +95,8 @@ class Turns(ABC):
             yield
             return
         try:
-            again = time.monotonic() - queue.left < AT_ONCE_SECONDS
+            # Not the last time alone: on a busy machine whoever comes again may be held up.
+            queue.away = min(time.monotonic() - queue.left, 2 * max(queue.away, AT_ONCE_SECONDS / 8))
             if queue.taken is None:
                 self._take(name, queue)
             queue.times += 1
@@ -103,7 +105,7 @@ class Turns(ABC):
             try:
                 queue.left = time.monotonic()
                 until = min(queue.since + KEPT_SECONDS, queue.contended_until)
-                if not (again and queue.times < KEPT_TIMES and queue.left < until):
+                if queue.away > AT_ONCE_SECONDS or queue.times >= KEPT_TIMES or queue.left > until:
                     self._give(name, queue)
                 elif queue.taken is not None and queue.ending is None:
                     self._end_later(name, queue)
