@@ -1,4 +1,4 @@
-"""Turns on the servers: who is fair, what it costs, and that nobody depends on it."""
+"""Turns on PostgreSQL: who is fair, what it costs, and that nobody depends on it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-import redis as driver
 from postgres_server import PostgresServer
 from protocol_proxies import Pooler
 from proxy import Proxy
-from redis_server import RedisServer
 from server_urls import with_options
 
 from vstate import KVStore, Versioned, open_store
 from vstate.kv.postgres import Postgres
-from vstate.kv.redis import Redis
 from vstate.kv.turns import CONTENDED_SECONDS, KEPT_TIMES
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -32,14 +28,10 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 Start = Callable[..., PostgresServer]
 
 
-@pytest.fixture(params=["redis", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
+@pytest.fixture
+def url(postgres_dsn: str, postgres_table: str) -> str:
     """A place on a server that nobody else uses, with a row in it."""
-    name, place = {"redis": ("prefix", "redis_prefix"), "postgres": ("table", "postgres_table")}[
-        request.param
-    ]
-    server = request.getfixturevalue("redis_url" if request.param == "redis" else "postgres_dsn")
-    url = with_options(server, [f"{name}={request.getfixturevalue(place)}"])
+    url = with_options(postgres_dsn, [f"table={postgres_table}"])
     with open_store(url) as store:
         store.set("key", b"1")
     return url
@@ -53,20 +45,6 @@ def stores(url: str) -> Iterator[list[KVStore]]:
         for store in stores:
             store.get("key")
         yield stores
-
-
-@pytest.fixture(params=["redis", "postgres"])
-def server(
-    request: pytest.FixtureRequest, tmp_path: Path, start_postgres: Start
-) -> Iterator[tuple[RedisServer | PostgresServer, str]]:
-    """A server of the test's own, and its URL."""
-    if request.param == "redis":
-        redis = RedisServer(tmp_path / "redis", appendfsync="no")
-        yield redis, redis.url
-        redis.stop()
-    else:
-        postgres = start_postgres()
-        yield postgres, postgres.dsn
 
 
 def _seconds(turn: AbstractContextManager[None]) -> float:
@@ -334,13 +312,12 @@ def test_turns_across_a_fork(stores: list[KVStore]) -> None:
     assert _seconds(stores[2].turn("kept")) < 1
 
 
-def test_a_server_that_is_restarted(
-    server: tuple[RedisServer | PostgresServer, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_restarted(start_postgres: Start) -> None:
     """Whoever has a turn, or asks for one, goes on without; what is raised within it comes out; and later all is as
     before.
     """
-    running, url = server
+    running = start_postgres()
+    url = running.dsn
     with open_store(with_options(url, ["timeout=5"])) as store, open_store(url) as other:
         for each in (store, other):
             each.set("key", b"1")
@@ -359,8 +336,6 @@ def test_a_server_that_is_restarted(
         for each in (store, other):
             vars(each)["_turns"]._next_try = 0.0
             each.get("key")
-        # On Redis the server knows of the turn that could not be given back.
-        assert _seconds(store.turn("a")) < 4
         with store.turn("a"):
             assert 1.4 < _seconds(other.turn("a")) < 5
         assert _seconds(other.turn("a")) < 1
@@ -373,73 +348,6 @@ def test_a_thread_that_never_gave_it_back(stores: list[KVStore]) -> None:
     _thread(turn.__enter__).join()
     assert 1.4 < _seconds(store.turn("a")) < 3
     assert _seconds(store.turn("a")) < 5  # the server's
-    assert _seconds(store.turn("a")) < 1 or not isinstance(store, Redis)
-
-
-# On Redis
-
-
-def test_who_waits_in_vain_does_not_put_off_the_end(redis_url: str, redis_prefix: str) -> None:
-    """The turn of one who died ends, however many have waited for it and gone on without."""
-    with Redis(redis_url, prefix=redis_prefix) as store, driver.Redis.from_url(redis_url) as client:
-        turn = store.turn("a")
-        turn.__enter__()
-        (held,) = client.scan_iter(f"{{{redis_prefix}}}:turn:*:held")
-        with Redis(redis_url, prefix=redis_prefix, timeout=1.0) as other:
-            assert 0.4 < _seconds(other.turn("a")) < 1.5
-        assert client.pttl(held) < 1700
-
-
-def test_a_turn_that_took_too_long_is_given_back_once(redis_url: str, redis_prefix: str) -> None:
-    """By then another has it, who keeps it; and who then gives it back leaves one token, which goes with the time."""
-    with (
-        Redis(redis_url, prefix=redis_prefix) as store,
-        Redis(redis_url, prefix=redis_prefix) as other,
-        driver.Redis.from_url(redis_url) as client,
-    ):
-        with store.turn("a"):
-            time.sleep(2.1)
-            second = other.turn("a")
-            second.__enter__()
-        turns = f"{{{redis_prefix}}}:turn:*"
-        assert [key.rsplit(b":")[-1] for key in client.scan_iter(turns)] == [b"held"]
-        second.__exit__(None, None, None)
-        (left,) = client.scan_iter(turns)
-        assert left.endswith(b":free")
-        assert 0 < client.pttl(left) <= 2000
-
-
-def test_a_token_without_an_end_gets_one(redis_url: str, redis_prefix: str) -> None:
-    """If only half of what was said to the server came there, it holds nobody up for good."""
-    with Redis(redis_url, prefix=redis_prefix) as store, driver.Redis.from_url(redis_url) as client:
-        turn = store.turn("a")
-        turn.__enter__()
-        (held,) = client.scan_iter(f"{{{redis_prefix}}}:turn:*:held")
-        client.persist(held)
-        with Redis(redis_url, prefix=redis_prefix) as other:
-            assert _seconds(other.turn("a")) > 1.8
-            assert _seconds(other.turn("a")) < 1
-
-
-def test_a_user_who_may_not_wait(tmp_path: Path) -> None:
-    """The server that does not let this user wait is no reason to fail, nor asked again at once."""
-    server = RedisServer(tmp_path / "redis", appendfsync="no")
-    server.command("ACL", "SETUSER", "plain", "on", ">secret", "~{vstate}:*", "+@all", "-blmove")
-    with Redis(server.url.replace("redis://", "redis://plain:secret@")) as store:
-        for _ in range(3):
-            with store.turn("a"):
-                store.set("key", b"1")
-        assert store.get("key") == b"1"
-    server.stop()
-
-
-def test_a_turn_with_few_connections(redis_url: str, redis_prefix: str) -> None:
-    """The threads that wait leave the connections of a small pool to the one whose turn it is."""
-    pool = driver.BlockingConnectionPool.from_url(redis_url, max_connections=1, timeout=20)
-    with driver.Redis(connection_pool=pool) as client:
-        store = Redis(client=client, prefix=redis_prefix)
-        _eight_count(store, lambda: store.turn("a"))
-        store.close()
 
 
 # On PostgreSQL

@@ -11,15 +11,14 @@ Command = tuple[Any, ...]
 OBJECT_HASHES = 16
 
 DONE: Final = 1
-DONE_WITHOUT_TURN: Final = 2
 OTHERWISE: Final = 0
 BUSY: Final = -1
 LOCK_LOST: Final = -2
 STAGE_LOST: Final = -3
 
-Answer = Literal[2, 1, 0, -1, -2, -3]
-"""What WRITE answers: it is done, while another had the turn; it is done; something was not as expected; another has the
-lock; ours is gone; the staged rows are gone. All but the first two wrote nothing."""
+Answer = Literal[1, 0, -1, -2, -3]
+"""What WRITE answers: it is done; something was not as expected; another has the lock; ours is gone; the
+staged rows are gone. All but the first wrote nothing."""
 
 
 class Script:
@@ -31,10 +30,6 @@ class Script:
 
     def call(self, keys: list[str], *arguments: Any) -> Command:
         return ("EVALSHA", self.name, len(keys), *keys, *arguments)
-
-    def spelt_out(self, keys: list[str], *arguments: Any) -> Command:
-        """The call for a server that need not have seen the script, for what follows must not come before it."""
-        return ("EVAL", self.text, len(keys), *keys, *arguments)
 
 
 # The keys of all scripts that read or write rows: sixteen hashes of objects, by the first digit of the id; the
@@ -56,7 +51,7 @@ end
 WRITE = Script(
     _PLACE
     + """
-local DONE, LOCK, WAITING, TURN, STAGE = KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
+local DONE, LOCK, WAITING, STAGE = KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local token, again, mine = ARGV[1], ARGV[2], ARGV[3]
 local keep, ttl, channel = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local absent, equal = tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -181,7 +176,7 @@ if #names > 0 then
     -- A user who may not publish may still write; who listens then looks from time to time.
     redis.pcall('PUBLISH', channel, text)
 end
-return 1 + redis.call('EXISTS', TURN)
+return 1
 """
 )
 
@@ -256,38 +251,6 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 )
 
-# Keys: the lists of a free token and of one that is held. Arguments: a new token, and for how many milliseconds. If
-# there is none of either, the token is made. Answers whether there is a free one.
-OPEN = Script(
-    """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 1 end
-local left = redis.call('PTTL', KEYS[2])
-if left == -1 then redis.call('PEXPIRE', KEYS[2], ARGV[2]) end
-if left ~= -2 then return 0 end
-redis.call('RPUSH', KEYS[1], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return 1
-"""
-)
-
-# Keys: the list of a token that is held. Arguments: for how many milliseconds at most, unless that has been said: who
-# has waited in vain must not make the turn of another longer.
-BOUND = Script(
-    """
-if redis.call('PTTL', KEYS[1]) == -1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
-"""
-)
-
-# Keys: as of OPEN. Arguments: the token that was held, a new one, and for how many milliseconds.
-GIVE = Script(
-    """
-if redis.call('LINDEX', KEYS[2], 0) ~= ARGV[1] then return 0 end
-redis.call('DEL', KEYS[2])
-redis.call('RPUSH', KEYS[1], ARGV[2])
-return redis.call('PEXPIRE', KEYS[1], ARGV[3])
-"""
-)
-
 # Answers the server's limit in bytes, and what it does when that is reached; two empty texts if it does not tell.
 MEMORY = Script(
     """
@@ -297,4 +260,4 @@ return {string.match(info, 'maxmemory:(%d+)') or '', string.match(info, 'maxmemo
 """
 )
 
-ALL = (WRITE, STAGE, PRESENT, FIELDS, LOCK, HOLD, GIVE, MEMORY)
+ALL = (WRITE, STAGE, PRESENT, FIELDS, LOCK, HOLD, MEMORY)

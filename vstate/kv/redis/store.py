@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -19,7 +19,6 @@ from vstate.kv.redis.listener import Listener
 from vstate.kv.redis.scripts import (
     BUSY,
     DONE,
-    DONE_WITHOUT_TURN,
     FIELDS,
     HOLD,
     LOCK,
@@ -33,7 +32,6 @@ from vstate.kv.redis.scripts import (
     Answer,
     Command,
 )
-from vstate.kv.redis.turns import RedisTurns
 
 if TYPE_CHECKING:
     import redis
@@ -148,7 +146,6 @@ class Redis(KVStore):
         self._channel = f"{self._base}:changes"
         self._checked = False
         self._link = Link(url, client, timeout, self._values)
-        self._turns = RedisTurns(self._link, self._base, timeout)
 
     # Reading
 
@@ -410,20 +407,15 @@ class Redis(KVStore):
     def _carry_out(
         self, parts: Sequence[_Writes], doubt: Doubt, *, again: bool, staged: bool = False
     ) -> list[Answer]:
-        answers: list[Answer] = self._exchange(
+        return self._exchange(
             [self._command(part, again=again, staged=staged) for part in parts],
             again=lambda: [self._command(part, again=True, staged=staged) for part in parts],
             doubt=doubt,
         )
-        watched = self._turns.watched
-        if watched is not None and DONE_WITHOUT_TURN in answers:
-            self._turns.met(watched)
-        return [DONE if answer == DONE_WITHOUT_TURN else answer for answer in answers]
 
     def _command(self, writes: _Writes, *, again: bool = False, staged: bool = False) -> Command:
-        turn = self._turns.held(self._turns.watched)
         return WRITE.call(
-            [*self._written, turn, self._stage_name(writes)] if staged else [*self._written, turn],
+            [*self._written, self._stage_name(writes)] if staged else self._written,
             writes.token if writes.needs_token() else "",
             "1" if again else "",
             writes.lock,
@@ -444,12 +436,6 @@ class Redis(KVStore):
 
     # The server
 
-    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """As promised by KVStore, among all who use the store, once others were met: two round trips then, for some
-        updates that follow at once. One that died has it for two seconds.
-        """
-        return self._turns.turn(name, lost=lost)
-
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore, on a connection of its own. A wait that loses it, or gets another, returns."""
@@ -466,7 +452,6 @@ class Redis(KVStore):
             listener.close()
 
     def close(self) -> None:
-        self._turns.close()
         self._link.close()
 
     def _exchange(
