@@ -218,9 +218,9 @@ class Calls(Memory):
         super().__init__()
         self.noted: list[tuple[str, str]] = []
 
-    def turn(self, name: str) -> Any:
+    def turn(self, name: str, *, lost: bool = True) -> Any:
         self.noted.append(("turn", name))
-        return super().turn(name)
+        return super().turn(name, lost=lost)
 
     def listening(self, key: str) -> Any:
         self.noted.append(("listening", key))

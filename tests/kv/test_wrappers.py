@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[KVStore], object]] = {
     "transact": lambda store: store.transact({REF: b"2", KEY: None}, {REF: b"1"}),
     "exclusively": lambda store: store.exclusively(lambda: {REF: b"2", KEY: None}),
     "transactional": lambda store: store.transactional,
-    "turn": lambda store: store.turn("update main").__enter__(),
+    "turn": lambda store: store.turn("update main", lost=False).__enter__(),
     "listening": lambda store: store.listening(REF).__enter__(),
     "forget": lambda store: store.forget(KEY),
     "uncached": lambda store: type(store.uncached()).__name__,
@@ -64,8 +64,8 @@ BESIDE = {"forget", "transactional"}
 class Behind(Memory):
     """A Memory that answers as no default of KVStore does."""
 
-    def turn(self, name: str) -> AbstractContextManager[Any]:
-        return nullcontext("its turn")
+    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[Any]:
+        return nullcontext(f"its turn, {lost=}")
 
     def listening(self, key: str) -> AbstractContextManager[Any]:
         return nullcontext("it hears")
@@ -107,7 +107,9 @@ class Noting:
 def noted(method: str) -> Any:
     if method in ("transactional", "location"):
         return property(lambda self: (self.notes.note(method, ()), getattr(self.notes.store, method))[1])
-    return lambda self, *arguments: getattr(self.notes.store, method)(*self.notes.note(method, arguments))
+    return lambda self, *arguments, **options: getattr(self.notes.store, method)(
+        *self.notes.note(method, arguments), **options
+    )
 
 
 def noting(store: KVStore) -> tuple[KVStore, Noting]:

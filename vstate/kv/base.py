@@ -166,11 +166,12 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         """
         return False
 
-    def turn(self, name: str) -> AbstractContextManager[None]:
+    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """Let those who give the same name follow one another, as far as the store can see to that.
 
         It spares work that would be done in vain, and is no lock to rely on: a turn that takes long is not
-        waited for. This default waits for nobody.
+        waited for. If the caller has not `lost` a race yet, a store where turns cost something may leave it without
+        one. This default waits for nobody.
         """
         return nullcontext()
 

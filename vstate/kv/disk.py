@@ -288,7 +288,7 @@ class Disk(KVStore, ForkAware):
         """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""
         return self._write(lambda: self._split(plan()))
 
-    def turn(self, name: str) -> AbstractContextManager[None]:
+    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
         return self._queues.setdefault(name, Queue(self._directory, name)).turn()
 

@@ -42,7 +42,7 @@ class ReadOnly(Front):
         """Raises ReadOnly, whatever the plan: it is for writing."""
         self._refuse()
 
-    def turn(self, name: str) -> AbstractContextManager[None]:
+    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """Waits for nobody: who does not write need not, and a turn may take files."""
         return nullcontext()
 

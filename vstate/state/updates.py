@@ -47,7 +47,7 @@ class UpdatableMapping(TransactionalMapping):
             # Short ones go one after the other, rather than do the work in vain; long ones only when
             # they were in each other's way, since others can go on with other keys meanwhile.
             one_by_one = attempt > 1 or self._update_seconds < _SHORT
-            with self.store.turn(queue) if one_by_one else nullcontext():
+            with self.store.turn(queue, lost=attempt > 1) if one_by_one else nullcontext():
                 try:
                     return self._try_update(function, message, info)
                 except _LostRace as lost:

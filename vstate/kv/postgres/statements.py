@@ -102,6 +102,11 @@ def lock_number(key: bytes) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big", signed=True) | 1
 
 
+def turn_number(name: str) -> int:
+    """The number of the advisory lock of a turn: even, and none of the numbers above."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True) & ~7 | 4
+
+
 class Statements:
     """What is said to the server about `table`."""
 
@@ -146,6 +151,8 @@ class Statements:
         self.traces = self._made(_TRACES)
         self.tell = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
         self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid")
+        # Shared, so that those who ask at a time are not taken for one who has it.
+        self.ask_turn = self._made("SELECT pg_try_advisory_xact_lock_shared(%s::int8 # {base})")
         self.note_listener = self._made("SELECT pg_advisory_lock_shared({listeners})")
 
         self.look = self._made("""
@@ -159,6 +166,24 @@ class Statements:
             self._made("ALTER TABLE {table} ALTER value SET STORAGE EXTERNAL"),
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
+
+    def take_turn(self, name: str, *, wait: float, hold: float, check_interval: str) -> bytes:
+        """A transaction that begins with the lock of a turn, and ends if nothing more comes of its client. Its second
+        answer says whether the turn was nobody's.
+        """
+        # One text without parameters: of statements that are sent all at once but apart, the server (18) does not
+        # measure how long it hears nothing behind them.
+        settings = {
+            "lock_timeout": f"{wait * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{hold * 1000:.0f}",
+            "client_connection_check_interval": check_interval,
+        }
+        number = f"{turn_number(name)}::int8 # {{base}}"
+        return self._made(
+            f"{self.begin.decode()}; SELECT pg_try_advisory_xact_lock({number}), "
+            + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+            + f"; SELECT pg_advisory_xact_lock({number})"
+        )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
         """One statement that writes, if all is as expected; a row says whether it did, and whether to tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -36,7 +36,8 @@ class Postgres(KVStore, ForkAware):
     - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a server that is
       silent, and how long to go on trying when a connection breaks; then StoreUnavailable. A server that never
       answered is not tried again.
-    - `connections` is how many of them there are at most, 2 or more. `listening` takes another one each.
+    - `connections` is how many of them there are at most, 2 or more. `listening` takes another one each, and so does a
+      `turn`, for which one is kept.
 
     If a connection breaks while a transaction is being committed, the store looks whether it was: each one marks what
     it writes, and when. Only if others have written all those rows meanwhile, or there are none any more and what was
@@ -62,6 +63,7 @@ class Postgres(KVStore, ForkAware):
         from vstate.kv.postgres.connections import Address
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
+        from vstate.kv.postgres.turns import PostgresTurns
 
         if not _is_number(timeout) or not 0 < timeout < math.inf:
             raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
@@ -71,7 +73,8 @@ class Postgres(KVStore, ForkAware):
         self._table = table
         self._options: dict[str, Any] = {"create": create, "timeout": timeout, "connections": connections}
         self._session = Session(self._address, table, create=create, timeout=float(timeout), size=connections)
-        self._transactions = Transactions(self._session)
+        self._turns = PostgresTurns(self._session)
+        self._transactions = Transactions(self._session, self._turns)
         survive_forks(self)
         if not create:
             try:
@@ -178,6 +181,12 @@ class Postgres(KVStore, ForkAware):
         self._transactions.write_alone(plan)
         return True
 
+    def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
+        """As promised by KVStore, among all who use the store, once others were met: two round trips then, on a
+        connection of its own, for some updates that follow at once. Who takes long has it for five seconds.
+        """
+        return self._turns.turn(name, lost=lost)
+
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
         """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection; behind a pooler, where
@@ -194,6 +203,8 @@ class Postgres(KVStore, ForkAware):
     # Connections
 
     def close(self) -> None:
+        if "_turns" in self.__dict__:
+            self._turns.close()
         self._session.connections.close()
 
     def __del__(self) -> None:
@@ -201,6 +212,7 @@ class Postgres(KVStore, ForkAware):
             self.close()
 
     def before_fork(self) -> None:
+        self._turns.close_idle()
         self._session.connections.before_fork()
 
     def after_fork(self, *, child: bool) -> None:

@@ -16,7 +16,8 @@ from vstate.kv.base import check_value
 from vstate.kv.packing import OBJECT_MARK, pack
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.session import Attempt, Session, Steps
-from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number
+from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number, turn_number
+from vstate.kv.turns import Turns
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value: PostgreSQL's limit is 2^30 bytes for a row, and for a message with all that is around it."""
@@ -106,8 +107,9 @@ class Transactions:
     before the statement that compares, which therefore sees all that those did who held them before.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, turns: Turns) -> None:
         self._session = session
+        self._turns = turns
 
     def write(self, writes: Writes, expected: Writes) -> bool:
         """Carry out the writes, if all is as expected."""
@@ -184,6 +186,7 @@ class Transactions:
         steps = list(head)
         if len(parts) > 1:
             steps.append((statements.stay, None))
+        watched = self._turns.watched
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
             removed = change.deletes if last else []
@@ -201,6 +204,8 @@ class Transactions:
                 "values": [value for _, value in part],
                 "removed": removed,
             }
+            if last and watched is not None:
+                steps.append((statements.ask_turn, (turn_number(watched),)))
             steps.append((statement, parameters))
             if last:
                 # Together, so that a commit is one round trip: had the client to decide first, it would be two.
@@ -212,6 +217,8 @@ class Transactions:
             row = results[-2 if last else -1]
             assert row is not None
             met, listened = row
+            if last and watched is not None and results[-3] == (False,):
+                self._turns.met(watched)
             if not met:
                 break
             steps = []
