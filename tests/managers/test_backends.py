@@ -30,7 +30,7 @@ from vstate.managers import (
     StateManager,
     readable,
 )
-from vstate.managers.readable import Names
+from vstate.managers.file_names import Names
 
 
 def shown(base: Path) -> dict[str, Any]:

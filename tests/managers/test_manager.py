@@ -241,3 +241,42 @@ async def test_a_record_that_is_taken_is_nobody_elses() -> None:
     live["n"].append(2)
     assert taken.state == {"n": [1]}
     assert record.taken() == record
+
+
+@pytest.mark.parametrize("persistence", ["given", "path", "file"])
+@in_a_loop
+async def test_closing_waits_for_the_calls_under_way(persistence: str, tmp_path: Path) -> None:
+    """Each of them has happened when it returns; those that come later are told that it is closed."""
+    store = {"given": Disk(tmp_path), "path": tmp_path, "file": "file"}[persistence]
+    notes = Notes(store, path=str(tmp_path))  # type: ignore[arg-type]
+    await notes.add("first", "1")
+    under_way = [asyncio.create_task(notes.add(str(n), "1")) for n in range(20)]
+    await asyncio.sleep(0.005)
+    closing = asyncio.create_task(notes.close())
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidInput, match="this Notes is closed"):
+        await notes.add("later", "1")
+    await asyncio.gather(closing, notes.close(), *under_way)
+    async with Notes(tmp_path) as again:
+        assert await again.read(len) == 21
+    if isinstance(store, Disk):
+        store.close()
+
+
+@in_a_loop
+async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) -> None:
+    notes = Notes("file", path=str(tmp_path))
+    await notes.add("a", "1")
+    own = notes.state.sync.store
+    reading = asyncio.create_task(notes.read(lambda part: time.sleep(0.05)))
+    await asyncio.sleep(0.01)
+    closing = asyncio.create_task(notes.close())
+    await asyncio.sleep(0.005)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.wait([reading])
+    await notes.close()
+    with pytest.raises(InvalidInput, match="closed"):
+        own.get("format")
+    await notes.close()

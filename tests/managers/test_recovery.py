@@ -287,3 +287,26 @@ async def test_two_recoveries_of_one_agent_follow_each_other() -> None:
         await kept(store, 1)
         found = await asyncio.gather(*(recovery.recover("a") for _ in range(4)))
         assert len([checkpoint for checkpoint in found if checkpoint]) == 2
+
+
+def test_recoveries_serve_one_loop_after_another() -> None:
+    """Also where two of one agent had to wait for each other."""
+    store = AgentStateStore()
+    recovery = AgentRecoveryManager(store, max_recovery_attempts=9)
+
+    class Slow:
+        id = "a"
+
+        async def restore_from_checkpoint(self, state: object) -> None:
+            await asyncio.sleep(0.01)
+
+    recovery.register(Slow())
+
+    async def use() -> list[bool]:
+        await store.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
+        return [
+            found is not None for found in await asyncio.gather(*(recovery.recover("a") for _ in range(3)))
+        ]
+
+    assert [asyncio.run(use()) for _ in range(3)] == [[True] * 3] * 3
+    asyncio.run(store.close())

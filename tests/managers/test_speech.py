@@ -80,9 +80,9 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_nothing_happens_after_the_end(local_store: AgentStore) -> None:
+async def test_nothing_happens_after_the_end(agent_store: AgentStore) -> None:
     """Turns, states, another status and another end raise; what was said can be read, and stays as it was."""
-    async with SpeechStateManager(local_store()) as manager:
+    async with SpeechStateManager(agent_store()) as manager:
         session = await manager.create_session()
         await manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=1))
         await manager.end_session(session, "bye")
@@ -103,9 +103,9 @@ async def test_nothing_happens_after_the_end(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_the_status_completed_is_an_end(local_store: AgentStore) -> None:
+async def test_the_status_completed_is_an_end(agent_store: AgentStore) -> None:
     """There are not two ways to be over."""
-    async with SpeechStateManager(local_store()) as manager:
+    async with SpeechStateManager(agent_store()) as manager:
         session = await manager.create_session()
         await manager.update_session_status(session, AudioSessionStatus.COMPLETED)
         with pytest.raises(IllegalTransition):
@@ -114,9 +114,9 @@ async def test_the_status_completed_is_an_end(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_list_active(local_store: AgentStore) -> None:
+async def test_list_active(agent_store: AgentStore) -> None:
     """What has not ended is active, with a transcription that is PENDING too, and oldest first."""
-    async with SpeechStateManager(local_store()) as manager:
+    async with SpeechStateManager(agent_store()) as manager:
         sessions = [await manager.create_session() for _ in range(4)]
         await manager.update_stt_state(STTState(session_id=sessions[0]))
         await manager.update_session_status(sessions[1], AudioSessionStatus.ERROR)
@@ -131,9 +131,9 @@ async def test_list_active(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_state_begins_its_session(local_store: AgentStore) -> None:
+async def test_a_state_begins_its_session(agent_store: AgentStore) -> None:
     """A state of an id of one's own makes the session; any text is an id, and none is another's."""
-    async with SpeechStateManager(local_store()) as manager:
+    async with SpeechStateManager(agent_store()) as manager:
         ids = ["call/1", "call", "call:1", "call_1", "../1", "", "ä %2f"]
         for number, id in enumerate(ids):
             await manager.update_stt_state(STTState(session_id=id, audio_received_bytes=number))
@@ -185,9 +185,9 @@ def test_members(kind: type[StrEnum], names: str) -> None:
 
 
 @in_a_loop
-async def test_one_of_many_ends_wins(local_store: AgentStore) -> None:
+async def test_one_of_many_ends_wins(agent_store: AgentStore) -> None:
     """Of ten that end a session at once, one does, and the others are told."""
-    managers = [SpeechStateManager(store) for store in [local_store()] * 2]
+    managers = [SpeechStateManager(store) for store in [agent_store()] * 2]
     session = await managers[0].create_session()
     ends = [managers[n % 2].end_session(session, str(n)) for n in range(10)]
     outcomes = await asyncio.gather(*ends, return_exceptions=True)

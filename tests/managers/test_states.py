@@ -264,10 +264,10 @@ async def test_a_server_that_is_down_reads_as_an_error() -> None:
 
 
 @in_a_loop
-async def test_without_auto_save_changes_are_gathered_until_flush(local_store: AgentStore) -> None:
+async def test_without_auto_save_changes_are_gathered_until_flush(agent_store: AgentStore) -> None:
     """This manager reads them, others do not, and one commit has them all."""
-    async with StateManager(local_store(), config=StateConfig(auto_save=False)) as manager:
-        other = StateManager(local_store())
+    async with StateManager(agent_store(), config=StateConfig(auto_save=False)) as manager:
+        other = StateManager(agent_store())
         await other.save("gone", 1)
         await other.save("merged", {"theirs": 0, "ours": 0})
         await manager.save("a", {"n": 1})
@@ -537,8 +537,8 @@ async def test_history_and_rollback_of_a_key(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_rollback_of_all_keys_leaves_other_managers_alone(local_store: AgentStore) -> None:
-    async with StateManager(local_store(), config=StateConfig(ttl=60)) as manager:
+async def test_rollback_of_all_keys_leaves_other_managers_alone(agent_store: AgentStore) -> None:
+    async with StateManager(agent_store(), config=StateConfig(ttl=60)) as manager:
         await manager.save("a", 1)
         await manager.save("b", 1)
         before = (await manager.history("b"))[0]
@@ -605,3 +605,71 @@ async def test_a_closed_manager_says_so() -> None:
             await call()
     with pytest.raises(InvalidInput, match="closed"):
         manager.subscribe("*", Heard())
+
+
+@in_a_loop
+async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store: AgentStore) -> None:
+    manager = StateManager(agent_store(), config=StateConfig(auto_save=False))
+    await manager.save("early", 1)
+    reading = asyncio.create_task(manager.read(lambda part: time.sleep(0.1)))
+    await asyncio.sleep(0.02)
+    closing = asyncio.create_task(manager.close())
+    await asyncio.sleep(0.02)
+    assert not reading.done()  # so that the commit is under way, and waits for it
+    await manager.save("late", 2)
+    await closing
+    async with StateManager(agent_store()) as other:
+        assert await other.list_keys() == ["early", "late"]
+
+
+@in_a_loop
+async def test_a_flush_that_is_cancelled_is_not_made_twice(local_store: AgentStore) -> None:
+    """It goes on, and what another manager writes after it stays."""
+    manager = StateManager(local_store(), config=StateConfig(auto_save=False))
+    async with manager, StateManager(local_store()) as other:
+        for n in range(20):
+            await manager.save("k", f"gathered {n}")
+            flushing = asyncio.create_task(manager.flush())
+            await asyncio.sleep(0.0002 * n)
+            flushing.cancel()
+            await asyncio.wait([flushing])
+            while await other.get("k") != f"gathered {n}":
+                await asyncio.sleep(0.001)
+            await other.save("k", "new")
+            await manager.flush()
+            assert await other.get("k") == "new"
+
+
+@in_a_loop
+async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_over() -> None:
+    """Though it was the call itself that committed, and no other one comes."""
+    memory = Memory()
+    store = Unreachable(memory)
+    manager = StateManager(store, config=StateConfig(save_interval=0.05))
+    await manager.save("first", 0)
+    await asyncio.sleep(0.06)
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        await manager.save("k", 1)
+    store.down = False
+    end = time.monotonic() + 10
+    async with StateManager(memory) as other:
+        while await other.get("k") != 1:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.01)
+    await manager.close()
+
+
+def test_a_manager_that_many_tasks_use_serves_one_loop_after_another() -> None:
+    """Also where they had to wait for each other: when subscriptions begin, and when they commit what is gathered."""
+    manager = StateManager(config=StateConfig(save_interval=0.001))
+
+    async def use(loop: int) -> None:
+        manager.subscribe("*", lambda key, old, new: None)
+        await asyncio.gather(*(manager.save(f"{loop}/{n}", n) for n in range(5)))
+        await asyncio.gather(*(manager.flush() for _ in range(5)), *(manager.get("k") for _ in range(5)))
+
+    for loop in range(3):
+        asyncio.run(use(loop))
+    assert len(asyncio.run(manager.list_keys())) == 15
+    asyncio.run(manager.close())

@@ -170,9 +170,9 @@ async def test_what_is_not_there() -> None:
 
 
 @in_a_loop
-async def test_ids_never_collide(local_store: AgentStore) -> None:
+async def test_ids_never_collide(agent_store: AgentStore) -> None:
     """Teams, agents and tasks with slashes and with ids that begin alike are all their own."""
-    async with OrchestrationStateManager(local_store()) as manager:
+    async with OrchestrationStateManager(agent_store()) as manager:
         for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
             await manager.create_team(team(1, team_id))
             await manager.enqueue_task(team_id, {"id": "x/y"})
@@ -561,3 +561,8 @@ def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_stor
     """As on Disk, with fewer tasks."""
     assert shared_store.url is not None
     pull(run_python, shared_store.url, tasks=24, own=5)
+
+
+def test_zero_is_one_priority_whatever_its_sign() -> None:
+    at = datetime.now(UTC)
+    assert place(-0.0, at) == place(0.0, at) == place("normal", at) == place(None, at)

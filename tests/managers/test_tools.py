@@ -92,9 +92,9 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_an_execution_ends_once(local_store: AgentStore) -> None:
+async def test_an_execution_ends_once(agent_store: AgentStore) -> None:
     """Completing twice, failing what is complete and starting what runs raise, and nothing is counted twice."""
-    async with ToolStateManager(local_store()) as manager:
+    async with ToolStateManager(agent_store()) as manager:
         await manager.start_execution(execution("a"))
         with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
             await manager.start_execution(execution("a"))
@@ -243,9 +243,9 @@ async def test_errors_of_any_text(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_history(local_store: AgentStore) -> None:
+async def test_history(agent_store: AgentStore) -> None:
     """The one that began last comes first, of that tool only; the limit is kept, and what is naive stays so."""
-    async with ToolStateManager(local_store()) as manager:
+    async with ToolStateManager(agent_store()) as manager:
         for n in (8, 12, 3):
             await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
         aware = datetime(2026, 1, 3, tzinfo=UTC)
@@ -359,10 +359,10 @@ async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_results_grow_old(local_store: AgentStore) -> None:
+async def test_results_grow_old(agent_store: AgentStore) -> None:
     """A result is given for its own ttl, else for the manager's, counted from when it was made; 0 is not at all."""
     with standing_still() as time:
-        async with ToolStateManager(local_store(), cache_ttl=100) as manager:
+        async with ToolStateManager(agent_store(), cache_ttl=100) as manager:
             now = datetime.now(UTC)
 
             async def keep(name: str, **fields: Any) -> None:
@@ -416,9 +416,9 @@ async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_invalidating(local_store: AgentStore) -> None:
+async def test_invalidating(agent_store: AgentStore) -> None:
     """Exactly the tool, and exactly the parameters, that were named: {} is not all, and "s" is not "s:x"."""
-    async with ToolStateManager(local_store()) as manager:
+    async with ToolStateManager(agent_store()) as manager:
         for tool in ("s", "s:x", "s/x", "sx"):
             for parameters in ({}, {"q": 1}, {"q": 2}):
                 await manager.cache_result(ToolCacheEntry(tool_name=tool, parameters=parameters))
@@ -447,9 +447,9 @@ async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_retries(local_store: AgentStore) -> None:
+async def test_retries(agent_store: AgentStore) -> None:
     """Pending is what waits: the one that is due first at the beginning, until it runs again or has no attempt left."""
-    async with ToolStateManager(local_store()) as manager:
+    async with ToolStateManager(agent_store()) as manager:
         naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
         await manager.start_execution(execution("a"))
         await manager.fail_execution("a", "no")
@@ -475,9 +475,9 @@ async def test_retries(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_a_retry_that_is_completed_without_another_start(local_store: AgentStore) -> None:
+async def test_a_retry_that_is_completed_without_another_start(agent_store: AgentStore) -> None:
     """As documented there: the state of a retry is noted while it runs, and then it is completed."""
-    async with ToolStateManager(local_store()) as manager:
+    async with ToolStateManager(agent_store()) as manager:
         await manager.start_execution(execution("a"))
         await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
         assert len(await manager.get_pending_retries()) == 1
@@ -590,3 +590,14 @@ async def test_the_log_reads_well() -> None:
             "execution e1: started search",
         ]
         assert len(await manager.history("executions/e1")) == 3
+
+
+@in_a_loop
+async def test_what_is_completed_leaves_no_retry_behind(local_store: AgentStore) -> None:
+    async with ToolStateManager(local_store()) as manager:
+        await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+        await manager.fail_execution("e", "timeout")
+        await manager.update_retry_state(RetryState(execution_id="e", attempts=1))
+        assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == ["retries/e"]
+        await manager.complete_execution("e")
+        assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == []

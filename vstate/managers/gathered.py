@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from vstate.errors import VStateError
 from vstate.managers.edits import Edit
+from vstate.managers.waiting import LoopLock
 
 Commit = Callable[[Mapping[str, Edit]], Awaitable[object]]
 
@@ -27,11 +27,11 @@ class Gathered:
         self._interval = interval
         self._edits: dict[str, Edit] = {}
         self._under_way: dict[str, Edit] = {}
-        self._committing = asyncio.Lock()
+        self._committing = LoopLock()
         self._next_commit = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[bool]] = set()  # a loop itself does not keep them
 
     def __bool__(self) -> bool:
         return bool(self._edits or self._under_way)
@@ -56,8 +56,31 @@ class Gathered:
             self._set_timer(commit)
 
     async def flush(self, commit: Commit) -> bool:
-        """Commit what is gathered; False if nothing is. If that fails, all of it stays gathered."""
-        async with self._committing:
+        """Commit what is gathered; False if nothing is. If that fails, all of it stays gathered.
+
+        Who is cancelled meanwhile goes, and the commit goes on: only so it is known whether it is to be made again.
+        """
+        task = self._begin_flush(commit)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_warn)
+            raise
+
+    def stop(self) -> None:
+        """Commit nothing by the clock any more."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _begin_flush(self, commit: Commit) -> asyncio.Task[bool]:
+        task = asyncio.get_running_loop().create_task(self._flush(commit))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def _flush(self, commit: Commit) -> bool:
+        async with self._committing.here():
             if not self._edits:
                 return False
             self._under_way, self._edits = self._edits, {}
@@ -69,13 +92,14 @@ class Gathered:
             finally:
                 self._under_way = {}
                 self._next_commit = time.monotonic() + (self._interval or 0)
+                if self._edits and self._interval is not None:
+                    self._set_timer(commit)
             return True
 
-    def stop(self) -> None:
-        """Commit nothing by the clock any more."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody is told that nobody did
 
     def _set_timer(self, commit: Commit) -> None:
         loop = asyncio.get_running_loop()
@@ -85,11 +109,11 @@ class Gathered:
 
     def _on_time(self, commit: Commit) -> None:
         self._timer = None
-        self._task = asyncio.get_running_loop().create_task(self._flush_in_time(commit))
+        self._begin_flush(commit).add_done_callback(_warn)
 
-    async def _flush_in_time(self, commit: Commit) -> None:
-        try:
-            await self.flush(commit)
-        except VStateError as error:
-            _log.warning("not committed, and still gathered: %s; it is tried again", error)
-            self._set_timer(commit)
+
+def _warn(task: asyncio.Task[bool]) -> None:
+    """Tell the log of a failure that nobody waits for."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        _log.warning("not committed, and still gathered: %s; it is tried again", error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from vstate.errors import InvalidInput
 from vstate.managers.knowledge_records import (
@@ -43,6 +42,7 @@ class KnowledgeStateManager(Manager):
 
     async def update_indexing_progress(self, progress: IndexingProgress) -> IndexingProgress:
         """Keep how far the indexing is, in place of what was known."""
+        progress = progress.taken()
         id = progress.knowledge_base_id
 
         def update(part: Namespace) -> IndexingProgress:
@@ -78,7 +78,8 @@ class KnowledgeStateManager(Manager):
 
     async def update_source_state(self, source: SourceState) -> SourceState:
         """Keep how a source is, in place of what was known."""
-        made = source.model_copy(update={"updated_at": datetime.now()})
+        made = source.taken()
+        made.updated_at = datetime.now()
         return await self.change(
             lambda part: _sources(part).put(made),
             f"knowledge base {source.knowledge_base_id}: source {source.source_id} {source.sync_status}",
@@ -138,15 +139,12 @@ def _derived(
     if not parts:
         return None
 
-    def summed(name: str) -> Any:
-        return sum((part.model_extra or {}).get(name, 0) for part in parts)
-
     documents = progress.total_documents if progress is not None else 0
     return KnowledgeBaseState(
         knowledge_base_id=id,
         status=progress.status if progress is not None else IndexingStatus.IDLE,
         total_documents=documents or sum(s.documents_synced + s.documents_pending for s in sources),
-        total_embeddings=summed("total_embeddings"),
+        total_embeddings=sum(part.total_embeddings for part in parts),
         last_updated=max((part.updated_at for part in parts if part.updated_at is not None), default=None),
-        storage_size_mb=summed("storage_size_mb"),
+        storage_size_mb=sum(part.storage_size_mb for part in parts),
     )

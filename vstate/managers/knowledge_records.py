@@ -40,6 +40,8 @@ class IndexingProgress(Record):
     total_documents: int = Field(default=0, ge=0)
     processed_documents: int = Field(default=0, ge=0)
     failed_documents: int = Field(default=0, ge=0)
+    total_embeddings: int = Field(default=0, ge=0)
+    storage_size_mb: float = Field(default=0.0, ge=0)
     started_at: datetime | None = None
     updated_at: datetime | None = None
     """When the manager wrote it."""
@@ -65,6 +67,8 @@ class SourceState(Record):
     last_sync: datetime | None = None
     documents_synced: int = Field(default=0, ge=0)
     documents_pending: int = Field(default=0, ge=0)
+    total_embeddings: int = Field(default=0, ge=0)
+    storage_size_mb: float = Field(default=0.0, ge=0)
     updated_at: datetime | None = None
     """When the manager wrote it."""
 
@@ -83,7 +87,7 @@ class KnowledgeBaseState(Record):
     total_documents: int = 0
     """Those of the progress; as long as that has none, those synced and pending in the sources."""
     total_embeddings: int = 0
-    """The sum of what the progress and the sources have under this name, in fields of the program's own."""
+    """The sum of those of the progress and of the sources."""
     last_updated: datetime | None = None
     storage_size_mb: float = 0.0
     """As `total_embeddings`."""

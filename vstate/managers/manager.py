@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Self, TypeVar
 
 from vstate import aio
@@ -17,6 +19,8 @@ _T = TypeVar("_T")
 _ATTEMPTS = 1000
 """How often a change is tried. On a server that has no turns, one of eight that all pull from one queue was seen to
 need fifty."""
+
+_LOOK_AGAIN = 0.001  # seconds
 
 
 class Manager:
@@ -37,6 +41,8 @@ class Manager:
         self._state = aio.Versioned(store, branch="main")
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
+        self._ended = False
+        self._under_way = 0
 
     @property
     def state(self) -> aio.Versioned:
@@ -49,34 +55,41 @@ class Manager:
         Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
         and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
-        self._require_open()
         returned: list[_T] = []
 
         def call(state: Any) -> None:
             returned[:] = [function(state.namespace(self.part))]
 
-        await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
+        async with self._call():
+            await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
         """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
-        self._require_open()
-        return await self._state.read(lambda state: function(state.namespace(self.part)))
+        async with self._call():
+            return await self._state.read(lambda state: function(state.namespace(self.part)))
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first."""
-        self._require_open()
-        await self._state.read(lambda state: None)
-        return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
+        async with self._call():
+            await self._state.read(lambda state: None)
+            return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
 
     async def close(self) -> None:
-        """Close the manager, and the store, if it was made here. Closing twice is fine; using it then is not."""
-        if self._closed:
-            return
+        """Close the manager, and the store, if it was made here, once the calls under way have ended.
+
+        Closing twice is fine, and ends what a cancelled `close` has begun. Using it then raises InvalidInput.
+        """
         self._closed = True
-        await self._state.close()
-        if self._own_store is not None:
-            self._own_store.close()
+        try:
+            while self._under_way:  # in this event loop or another one
+                await asyncio.sleep(_LOOK_AGAIN)
+            if not self._ended:
+                await self._state.close()
+                self._ended = True
+        finally:
+            if self._own_store is not None:
+                self._own_store.close()
 
     async def __aenter__(self) -> Self:
         await self.read(lambda part: None)
@@ -84,6 +97,20 @@ class Manager:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
+
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """For as long as a call takes; InvalidInput if the manager is closed."""
+        self._require_open()
+        self._under_way += 1
+        try:
+            await self._begin()
+            yield
+        finally:
+            self._under_way -= 1
+
+    async def _begin(self) -> None:
+        """What a manager does at the beginning of each call."""
 
     def _require_open(self) -> None:
         if self._closed:

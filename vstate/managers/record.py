@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from enum import Enum
-from typing import Annotated, Self
+from enum import Enum, StrEnum
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from vstate.errors import Unpicklable
+from vstate.errors import InvalidInput, Unpicklable
+from vstate.patterns.copies import copied
 from vstate.values.pickling import culprit
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class Record(BaseModel):
@@ -37,3 +40,21 @@ Now = Annotated[datetime, Field(default_factory=datetime.now)]
 
 Word = Annotated[str, BeforeValidator(lambda given: given.value if isinstance(given, Enum) else given)]
 """A text, or the member of any enum whose value is one."""
+
+
+def taken(value: Any, name: str) -> Any:
+    """A value as it is at this moment, as `Record.taken` takes what is in a record."""
+    try:
+        return value.taken() if isinstance(value, Record) else copied(value)
+    except Unpicklable:
+        raise
+    except Exception as error:
+        raise Unpicklable({name: culprit(value, name, error)}) from error
+
+
+def member(kind: type[E], value: str) -> E:
+    """The member of this value; InvalidInput, which names those there are."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(f"{value!r} is no {kind.__name__}; these are: {', '.join(kind)}") from None

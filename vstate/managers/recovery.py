@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from typing import Any, Final
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
-from vstate.managers.waiting import Wait
+from vstate.managers.waiting import LoopLock, Wait
 from vstate.state.namespace import Namespace
 
 LATEST: Final = "latest"
@@ -61,7 +60,7 @@ class AgentRecoveryManager:
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts
         self._agents: dict[str, Any] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, LoopLock] = {}
 
     def register(self, agent: Any, agent_id: str | None = None) -> Wait:
         """Look after an agent, in place of the one that had its id; it may be awaited, and need not be."""
@@ -82,7 +81,7 @@ class AgentRecoveryManager:
         agent = self._agents.get(agent_id)
         if agent is None:
             raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
-        async with self._turns.setdefault(agent_id, asyncio.Lock()):
+        async with self._turns.setdefault(agent_id, LoopLock()).here():
             checkpoint = await self._find(agent_id, from_checkpoint)
             if checkpoint is None:
                 _log.warning("agent %s has no checkpoint to recover from", agent_id)

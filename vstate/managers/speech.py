@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from vstate.errors import IllegalTransition, InvalidInput
+from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record
+from vstate.managers.record import Record, member, taken
 from vstate.managers.speech_records import (
     AudioSession,
     AudioSessionStatus,
@@ -24,7 +23,6 @@ from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 R = TypeVar("R", bound=Record)
-E = TypeVar("E", bound=StrEnum)
 
 _KINDS: Mapping[type[Record], str] = {
     STTState: "stt",
@@ -56,8 +54,8 @@ class SpeechStateManager(Manager):
         session = AudioSession(
             session_id=f"speech-{uuid4().hex}",
             session_type=session_type,
-            streaming_mode=_member(StreamingMode, streaming_mode),
-            config=dict(config or {}),
+            streaming_mode=member(StreamingMode, streaming_mode),
+            config=taken(dict(config or {}), "config"),
         )
         await self.change(lambda speech: _write(speech, session), f"session {session.session_id}: begun")
         return session.session_id
@@ -77,7 +75,7 @@ class SpeechStateManager(Manager):
 
     async def update_session_status(self, session_id: str, status: AudioSessionStatus | str) -> AudioSession:
         """Set the status of a session. Raises KeyNotFound, InvalidInput, and IllegalTransition if it has ended."""
-        new = _member(AudioSessionStatus, status)
+        new = member(AudioSessionStatus, status)
         if new is AudioSessionStatus.COMPLETED:
             return await self.end_session(session_id)
 
@@ -125,6 +123,8 @@ class SpeechStateManager(Manager):
         return await self._get(VoiceConversationState, session_id)
 
     async def _update(self, state: STTState | TTSState | VoiceConversationState, message: str) -> None:
+        state = state.taken()
+
         def update(speech: Namespace) -> None:
             if state.session_id not in _sessions(speech):
                 _write(speech, AudioSession(session_id=state.session_id))
@@ -160,10 +160,3 @@ def _going_on(speech: Namespace, session_id: str, event: str) -> AudioSession:
     if session.status is AudioSessionStatus.COMPLETED:
         raise IllegalTransition(session.status, event)
     return session
-
-
-def _member(kind: type[E], value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidInput(f"{value!r} is no {kind.__name__}; these are: {', '.join(kind)}") from None

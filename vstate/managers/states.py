@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import finalize
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.managers.edits import Edit, require_dict
-from vstate.managers.frozen import Frozen, copied
+from vstate.managers.edits import Edit, Frozen, copied, require_dict
 from vstate.managers.gathered import Gathered
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import Persistence
@@ -24,8 +23,6 @@ from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
-
-_T = TypeVar("_T")
 
 _ABSENT: Final = object()
 _NAMED: Final = 3  # keys in the message of a commit
@@ -184,18 +181,13 @@ class StateManager(Manager):
 
     # Mechanism
 
-    async def change(self, function: Callable[[Namespace], _T], message: str, **info: Any) -> _T:
+    async def _begin(self) -> None:
         await self._subscriptions.begin()
-        return await super().change(function, message, **info)
-
-    async def read(self, function: Callable[[Namespace], _T]) -> _T:
-        await self._subscriptions.begin()
-        return await super().read(function)
 
     async def close(self) -> None:
         """Commit what was gathered, end the subscriptions, and close; StorageError, not closed, if that fails."""
         if not self._closed:
-            if self._gathered:
+            while self._gathered:  # by other tasks too, for as long as it is open
                 await self.flush()
             self._gathered.stop()
             self._subscriptions.end_all()

@@ -11,7 +11,7 @@ from typing import Any
 
 from vstate import aio
 from vstate.errors import VStateError
-from vstate.managers.waiting import Wait
+from vstate.managers.waiting import LoopLock, Wait
 from vstate.state.watching import Watch
 
 Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]
@@ -30,7 +30,7 @@ class Subscriptions:
         self._state = state
         self._part = part
         self._all: list[_Subscription] = []
-        self._beginning = asyncio.Lock()
+        self._beginning = LoopLock()
 
     def add(self, pattern: str, function: Subscriber) -> Wait:
         """Have the function called from now on; nothing new if it is already."""
@@ -69,7 +69,7 @@ class Subscriptions:
         """See to it that all that are subscribed hear of whatever is committed after this. Raises StorageError."""
         if all(subscription.runs() for subscription in self._all):
             return
-        async with self._beginning:
+        async with self._beginning.here():
             for subscription in list(self._all):
                 if not subscription.runs():
                     await subscription.begin(self._state, self._part)

@@ -193,7 +193,11 @@ class Team:
 def task_id_of(task: Mapping[Any, Any]) -> str:
     """The id of a task, under "id" or "task_id"; a new one if it has none."""
     given = task.get("id", task.get("task_id"))
-    return f"task-{uuid4().hex[:12]}" if given is None else given
+    if given is None:
+        return f"task-{uuid4().hex[:12]}"
+    if not isinstance(given, str):
+        raise InvalidInput(f"a task's id is a text, not {given!r}")
+    return given
 
 
 def _waiting(task: Task) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
+from vstate.managers.record import taken
 from vstate.managers.tool_records import (
     RetryState,
     ToolCacheEntry,
@@ -72,23 +73,27 @@ class ToolStateManager(Manager):
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
         """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
 
+        new = execution.taken()
+
         def start(tools: Namespace) -> ToolExecution:
             executions = _executions(tools)
-            before = executions.get(execution.execution_id)
+            before = executions.get(new.execution_id)
             status = _MOVES.next(before.status if before else _Status.PENDING, "start")
             if before is not None:
                 del tools[_place(before)]
-            started = executions.put(execution.model_copy(update={"status": status}))
+            started = executions.put(new.model_copy(update={"status": status}))
             tools[_place(started)] = None
             return started
 
-        return await self.change(start, f"execution {execution.execution_id}: started {execution.tool_name}")
+        return await self.change(start, f"execution {new.execution_id}: started {new.tool_name}")
 
     async def complete_execution(
         self, execution_id: str, result: Any = None, duration_ms: float | None = None
     ) -> ToolExecution:
         """Note the result of an execution. Raises KeyNotFound, and IllegalTransition if it has ended before."""
-        return await self._end(execution_id, "complete", "completed", duration_ms, result=result, error=None)
+        return await self._end(
+            execution_id, "complete", "completed", duration_ms, result=taken(result, "result"), error=None
+        )
 
     async def fail_execution(
         self, execution_id: str, error: str | BaseException, duration_ms: float | None = None
@@ -135,6 +140,7 @@ class ToolStateManager(Manager):
         """Keep a result until its `ttl` is over, in place of the one of the same tool and parameters."""
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
+        entry = entry.taken()
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
         left = None if ttl is None else ttl - _seconds_since(entry.created_at)
 
@@ -183,6 +189,8 @@ class ToolStateManager(Manager):
 
     async def update_retry_state(self, retry: RetryState) -> None:
         """Note when an execution is to be tried again. IllegalTransition if it is completed or cancelled."""
+
+        retry = retry.taken()
 
         def note(tools: Namespace) -> None:
             executions = _executions(tools)

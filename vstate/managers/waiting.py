@@ -1,9 +1,11 @@
-"""Wait: what a method returns that need not be awaited."""
+"""Waiting: what need not be awaited, and what is waited for in one event loop after another."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 
 class Wait:
@@ -16,3 +18,14 @@ class Wait:
     def __await__(self) -> Generator[Any, None, None]:
         if self._until_done is not None:
             yield from self._until_done().__await__()
+
+
+class LoopLock:
+    """A lock for the tasks of one event loop after another, each of which an `asyncio.Lock` would hold on to."""
+
+    def __init__(self) -> None:
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def here(self) -> asyncio.Lock:
+        """The lock of the running loop."""
+        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())

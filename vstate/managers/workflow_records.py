@@ -12,7 +12,7 @@ from vstate.managers.record import Record, Word
 
 
 class WorkflowStatus(StrEnum):
-    """Where a workflow is. Nothing leads out of COMPLETED and CANCELLED; out of FAILED, only `resume_from`."""
+    """Where a workflow is. Nothing leads out of COMPLETED and CANCELLED; out of FAILED, `retry` and `resume_from`."""
 
     PENDING = "pending"
     RUNNING = "running"

@@ -8,6 +8,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
+from vstate.managers.record import member, taken
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
 from vstate.state.namespace import Namespace
@@ -42,7 +43,8 @@ class WorkflowStateManager(Manager):
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
         """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
-        new = workflow.model_copy(update={"steps_before": workflow.current_step})
+        new = workflow.taken()
+        new.steps_before = new.current_step
         return await self.change(
             lambda part: workflows(part).add(new), f"workflow {new.workflow_id}: created"
         )
@@ -57,7 +59,7 @@ class WorkflowStateManager(Manager):
 
     async def list_workflows(self, status: WorkflowStatus | str | None = None) -> list[WorkflowState]:
         """All workflows, or those in one status, in the order of their ids."""
-        wanted = None if status is None else WorkflowStatus(status)
+        wanted = None if status is None else member(WorkflowStatus, status)
         return await self.read(
             lambda part: [found for found in workflows(part).values() if wanted in (None, found.status)]
         )
@@ -70,6 +72,8 @@ class WorkflowStateManager(Manager):
         In a paused workflow a step may end, but none begins. Steps may be done in any order, and next to each other:
         `current_step` never passes one that was begun and is not done.
         """
+
+        step = step.taken()
 
         def update(part: Namespace) -> WorkflowState:
             return Workflow(part, workflow_id).update_step(step, self._interval)
@@ -86,6 +90,8 @@ class WorkflowStateManager(Manager):
 
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
         """Set these keys of the workflow's context."""
+
+        values = taken(dict(values), "context")
 
         def update(part: Namespace) -> WorkflowState:
             workflow = workflows(part)[workflow_id]
@@ -135,6 +141,8 @@ class WorkflowStateManager(Manager):
 
         What it leaves out (`step`, `state`, `context`) is taken from the workflow as it is now.
         """
+
+        checkpoint = checkpoint.taken()
 
         def keep(part: Namespace) -> WorkflowCheckpoint:
             return Workflow(part, checkpoint.workflow_id).keep(checkpoint)

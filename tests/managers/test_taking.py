@@ -1,0 +1,195 @@
+"""What a manager is given is taken when it is called: whatever its owner does to it later makes no difference."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from loops import in_a_loop
+
+from vstate import InvalidInput, Unpicklable
+from vstate.managers import (
+    AgentCheckpoint,
+    AgentCoordinationState,
+    AgentSnapshot,
+    AgentStateStore,
+    IndexingProgress,
+    KnowledgeStateManager,
+    Manager,
+    OrchestrationStateManager,
+    RetryState,
+    SourceState,
+    SpeechStateManager,
+    StateManager,
+    StepState,
+    STTState,
+    TeamState,
+    ToolCacheEntry,
+    ToolExecution,
+    ToolStateManager,
+    TTSState,
+    VoiceConversationState,
+    WorkflowCheckpoint,
+    WorkflowState,
+    WorkflowStateManager,
+)
+
+Call = Callable[[Any, dict[str, Any]], Awaitable[object]]
+"""A call of a manager that is given a dict, on its own or in a record; by `(manager, given)`."""
+
+CALLS: list[tuple[type[Manager], Call, Callable[[Any], Awaitable[Any]]]] = [
+    (StateManager, lambda m, d: m.save("k", d), lambda m: m.get("k")),
+    (StateManager, lambda m, d: m.update("k", d), lambda m: m.get("k")),
+    (
+        AgentStateStore,
+        lambda m, d: m.save_snapshot(AgentSnapshot(agent_id="a", memory_state=d)),
+        lambda m: m.load_snapshot("a"),
+    ),
+    (
+        AgentStateStore,
+        lambda m, d: m.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c", state=d)),
+        lambda m: m.latest_checkpoint("a"),
+    ),
+    (
+        WorkflowStateManager,
+        lambda m, d: m.create(WorkflowState(workflow_id="new", context=d)),
+        lambda m: m.get("new"),
+    ),
+    (
+        WorkflowStateManager,
+        lambda m, d: m.update_step("w", StepState(step_number=1, result=d)),
+        lambda m: m.get_step("w", 1),
+    ),
+    (WorkflowStateManager, lambda m, d: m.update_context("w", d), lambda m: m.get("w")),
+    (
+        WorkflowStateManager,
+        lambda m, d: m.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", context=d)),
+        lambda m: m.list_checkpoints("w"),
+    ),
+    (
+        OrchestrationStateManager,
+        lambda m, d: m.create_team(TeamState(team_id="new", **d)),
+        lambda m: m.get_team("new"),
+    ),
+    (
+        OrchestrationStateManager,
+        lambda m, d: m.add_agent("t", AgentCoordinationState(agent_id="b", **d)),
+        lambda m: m.get_team("t"),
+    ),
+    (OrchestrationStateManager, lambda m, d: m.enqueue_task("t", d), lambda m: m.get_queue_status("t")),
+    (
+        OrchestrationStateManager,
+        lambda m, d: m.complete_task("t", "1", d),
+        lambda m: m.get_queue_status("t"),
+    ),
+    (
+        KnowledgeStateManager,
+        lambda m, d: m.update_indexing_progress(IndexingProgress(knowledge_base_id="k", **d)),
+        lambda m: m.get_indexing_progress("k"),
+    ),
+    (
+        KnowledgeStateManager,
+        lambda m, d: m.update_source_state(SourceState(knowledge_base_id="k", source_id="s", **d)),
+        lambda m: m.get_sources("k"),
+    ),
+    (
+        ToolStateManager,
+        lambda m, d: m.start_execution(ToolExecution(execution_id="new", tool_name="t", parameters=d)),
+        lambda m: m.get_execution("new"),
+    ),
+    (ToolStateManager, lambda m, d: m.complete_execution("e", d), lambda m: m.get_execution("e")),
+    (
+        ToolStateManager,
+        lambda m, d: m.cache_result(ToolCacheEntry(tool_name="t", parameters_hash="h", result=d)),
+        lambda m: m.get_cached_result("t", parameters_hash="h"),
+    ),
+    (
+        ToolStateManager,
+        lambda m, d: m.update_retry_state(RetryState(execution_id="r", **d)),
+        lambda m: m.get_pending_retries(),
+    ),
+    (
+        SpeechStateManager,
+        lambda m, d: m.create_session(config=d),
+        lambda m: m.list_active(),
+    ),
+    (
+        SpeechStateManager,
+        lambda m, d: m.update_stt_state(STTState(session_id="s", **d)),
+        lambda m: m.get_stt_state("s"),
+    ),
+    (
+        SpeechStateManager,
+        lambda m, d: m.update_tts_state(TTSState(session_id="s", **d)),
+        lambda m: m.get_tts_state("s"),
+    ),
+    (
+        SpeechStateManager,
+        lambda m, d: m.update_conversation_state(VoiceConversationState(session_id="s", **d)),
+        lambda m: m.get_conversation_state("s"),
+    ),
+]
+
+
+async def prepare(manager: Manager) -> None:
+    """What some of the calls need to be there."""
+    if isinstance(manager, WorkflowStateManager):
+        await manager.create(WorkflowState(workflow_id="w"))
+    if isinstance(manager, ToolStateManager):
+        await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+    if isinstance(manager, OrchestrationStateManager):
+        await manager.create_team(TeamState(team_id="t"))
+        await manager.add_agent("t", AgentCoordinationState(agent_id="a"))
+        await manager.enqueue_task("t", {"id": "1"})
+        await manager.assign_task("t", "1", "a")
+
+
+@pytest.mark.parametrize(("kind", "call", "look"), CALLS)
+@in_a_loop
+async def test_what_is_given_is_taken_at_once(
+    kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]], local_store: AgentStore
+) -> None:
+    """Though the call has to wait for another one first."""
+    async with kind(local_store()) as manager:
+        await prepare(manager)
+        before = asyncio.create_task(manager.read(lambda part: time.sleep(0.05)))
+        await asyncio.sleep(0.01)
+        inner = ["given"]
+        given = {"own": {"inner": inner}}
+        under_way = asyncio.create_task(call(manager, given))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        assert not before.done()
+        inner[:] = ["edited"]
+        await under_way
+        found = str(await look(manager))
+        assert "given" in found
+        assert "edited" not in found
+
+
+@pytest.mark.parametrize(("kind", "call", "look"), CALLS)
+@in_a_loop
+async def test_what_cannot_be_copied_is_named(
+    kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]], local_store: AgentStore
+) -> None:
+    async with kind(local_store()) as manager:
+        await prepare(manager)
+        head = manager.state.head
+        with pytest.raises(Unpicklable, match="lock"):
+            await call(manager, {"own": threading.Lock()})
+        await manager.read(lambda part: None)
+        assert manager.state.head == head
+
+
+@in_a_loop
+async def test_what_is_no_id_number_or_status_is_said() -> None:
+    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
+        await teams.create_team(TeamState(team_id="t"))
+        with pytest.raises(InvalidInput, match="a task's id is a text, not 5"):
+            await teams.enqueue_task("t", {"id": 5})
+        with pytest.raises(InvalidInput, match="'nope' is no WorkflowStatus; these are: pending, running"):
+            await workflows.list_workflows("nope")

@@ -1,0 +1,133 @@
+"""Turns of tasks: in their order, woken by whoever ends one, whatever becomes of those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+import pytest
+from loops import in_a_loop
+
+from vstate.state.turns import Turn, Turns
+
+SOON = 0.5  # seconds: those that nobody wakes look again after a whole one
+
+
+async def take(turns: Turns, order: list[int], number: int, pause: float = 0) -> None:
+    turn = Turn()
+    with turn.bell, turn.held:
+        await turns.take_async(turn)
+        order.append(number)
+        await asyncio.sleep(pause)
+
+
+@in_a_loop
+async def test_tasks_have_their_turns_in_the_order_in_which_they_came() -> None:
+    turns, order = Turns(), list[int]()
+    began = time.monotonic()
+    await asyncio.gather(*(take(turns, order, number) for number in range(200)))
+    assert order == list(range(200))
+    assert time.monotonic() - began < 2 * SOON
+
+
+@in_a_loop
+async def test_who_takes_one_turn_after_another_lets_others_have_theirs() -> None:
+    turns, order = Turns(), list[int]()
+
+    async def greedy() -> None:
+        for _ in range(20):
+            await take(turns, order, 0)
+
+    await asyncio.gather(greedy(), take(turns, order, 1))
+    assert order.index(1) <= 2
+
+
+@in_a_loop
+async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> None:
+    turns, order, turn = Turns(), list[int](), Turn()
+    with turn.bell, turn.held:
+        await turns.take_async(turn)
+        waiting = [asyncio.create_task(take(turns, order, number)) for number in range(3)]
+        await asyncio.sleep(0.01)
+    for task in waiting[:2]:
+        task.cancel()
+    await asyncio.wait_for(waiting[2], SOON)
+    assert order == [2]
+
+
+@in_a_loop
+async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over() -> None:
+    turns, order, turn = Turns(), list[int](), Turn()
+    with turn.held:
+        await turns.take_async(turn)
+        waiting = asyncio.create_task(take(turns, order, 1))
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(waiting, 5)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: bool) -> None:
+    """Neither one that was closed, nor one that was only stopped, for longer than a moment."""
+    turns, order, turn = Turns(), list[int](), Turn()
+    loop = asyncio.new_event_loop()
+    with turn.bell, turn.held:
+        turns.take(turn)
+        left = loop.create_task(take(turns, order, 0))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        if closed:
+            loop.close()
+
+    async def others() -> None:
+        for number in range(1, 20):
+            await take(turns, order, number)
+
+    began = time.monotonic()
+    asyncio.run(others())
+    assert time.monotonic() - began < 3
+    assert order == list(range(1, 20))
+    if closed:
+        left._log_destroy_pending = False  # type: ignore[attr-defined]
+        del left
+    else:
+        loop.run_until_complete(left)
+        loop.close()
+    gc.collect()
+    assert not turns._in_line()
+
+
+def test_tasks_of_several_loops_and_threads_are_never_at_it_at_once() -> None:
+    turns, count = Turns(), 0
+
+    async def add(times: int) -> None:
+        nonlocal count
+        for _ in range(times):
+            turn = Turn()
+            with turn.bell, turn.held:
+                await turns.take_async(turn)
+                before = count
+                await asyncio.sleep(0)
+                count = before + 1
+
+    async def tasks() -> None:
+        await asyncio.gather(*(add(20) for _ in range(5)))
+
+    def block() -> None:
+        nonlocal count
+        for _ in range(50):
+            turn = Turn()
+            with turn.bell, turn.held:
+                turns.take(turn)
+                before = count
+                time.sleep(0.0001)
+                count = before + 1
+
+    threads = [threading.Thread(target=lambda: asyncio.run(tasks())) for _ in range(3)]
+    threads += [threading.Thread(target=block) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert count == 3 * 5 * 20 + 2 * 50
+    assert not turns._in_line()
