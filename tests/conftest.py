@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from running import RunPython
 
 pytest_plugins = ["redis_server", "postgres_server", "seaweed_server", "server_urls", "agent_stores"]
 
@@ -22,8 +22,6 @@ settings.register_profile(
 settings.load_profile("vstate")
 
 ROOT = Path(__file__).parent.parent
-
-RunPython = Callable[..., str]
 
 
 @pytest.fixture(scope="session")

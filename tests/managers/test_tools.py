@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
-from conftest import RunPython
 from loops import in_a_loop
+from running import RunPython
 
 from vstate import CorruptObject, Disk, IllegalTransition, InvalidInput, KeyNotFound, Memory, StoreUnavailable
 from vstate.errors import InvalidRecord

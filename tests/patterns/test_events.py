@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
-from conftest import RunPython
+from running import RunPython
 
 from vstate import Live, Versioned
 from vstate.errors import CannotLoad, InvalidInput, KeyNotFound

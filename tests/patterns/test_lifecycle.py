@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
-from conftest import RunPython
 from pydantic import BaseModel
+from running import RunPython
 
 from vstate import Live, Versioned, aio
 from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, UncommittedChanges

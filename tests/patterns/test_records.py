@@ -14,8 +14,8 @@ import pydantic.dataclasses
 import pytest
 from agent_stores import AgentStore
 from clock import standing_still
-from conftest import RunPython
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
+from running import RunPython
 
 from vstate import Live, Versioned, aio
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound

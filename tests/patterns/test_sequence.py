@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
-from conftest import RunPython
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from running import RunPython
 
 from vstate import Live, Versioned, aio
 from vstate.errors import InvalidInput, KeyNotFound, UncommittedChanges

@@ -261,7 +261,7 @@ OPERATIONS: dict[str, Operation] = {
     "export": Operation(export, steps=0, writes=False),
     "import": Operation(import_bundle, steps=3, prepare=make_a_bundle),
     "be pushed to": Operation(be_pushed_to, steps=3, prepare=go_on_elsewhere),
-    "push": Operation(lambda state: state.push(elsewhere(state)), steps=0, prepare=go_on_here),
+    "push": Operation(lambda state: state.push(elsewhere(state)), steps=0, prepare=go_on_here, writes=False),
     "fetch": Operation(
         lambda state: state.repo.fetch(elsewhere(state), remote="other"), steps=3, prepare=go_on_elsewhere
     ),
