@@ -160,7 +160,7 @@ class EventStream(Generic[E]):
         return known
 
     def _load(self, kept: str | bytes) -> Any:
-        if isinstance(kept, bytes):
+        if isinstance(kept, bytes):  # a pickle of this process's own, never one from a store
             return pickle.loads(kept)
         try:
             return copied(self._base[kept])

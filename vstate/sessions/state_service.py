@@ -299,7 +299,7 @@ def _kept(state: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], bytes]:
     A filling makes a state of some kilobytes large enough to be cut into chunks. It is stored once for all rounds.
     """
     try:
-        pickled = pickle.dumps(state, 5)
+        pickled = pickle.dumps(state, 5)  # loaded again below, in this process; it goes into no store
     except Exception:  # a class that only a commit can pickle; or nobody can, and it tells where that is
         kept = copy.deepcopy(state)
         return lambda: copy.deepcopy(kept), b""
