@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,6 +330,27 @@ def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     for process in processes:
         process.communicate(timeout=60)
     assert [process.returncode for process in processes] == [0, 0, 0]
+
+
+def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where opening a file takes long, a turn that nobody else wants does not pause before the next one."""
+
+    def slow_open(*arguments: Any) -> int:
+        time.sleep(0.001)
+        return opened(*arguments)
+
+    def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    opened, pauses = os.open, list[float]()
+    with Disk(directory) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr("vstate.kv.locking.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
+            patched.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+            for _ in range(3):
+                with store.turn("alone"):
+                    pass
+    assert pauses == []
 
 
 def test_a_busy_writer_starves_nobody(directory: Path) -> None:

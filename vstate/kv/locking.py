@@ -92,39 +92,39 @@ class Queue:
         opened: list[int] = []
         if self._waited:
             time.sleep(POLITE_PAUSE)
-        began = time.monotonic()
-        limit = began + PATIENCE
+        self._waited = False
+        limit = time.monotonic() + PATIENCE
         try:
             if sys.platform != "win32":
                 following, now = self._paths
-                if _lock(following, opened, limit, LONGEST_PAUSES[0]) and _lock(
+                if self._lock(following, opened, limit, LONGEST_PAUSES[0]) and self._lock(
                     now, opened, limit, LONGEST_PAUSES[1]
                 ):
                     _close_first(opened)
-            self._waited = time.monotonic() - began > FIRST_PAUSE
             yield
         finally:
             while opened:
                 _close_first(opened)
 
-
-def _lock(path: str, opened: list[int], limit: float, longest_pause: float) -> bool:
-    """Open the file, put its descriptor into `opened`, and lock it; False if it cannot be had."""
-    try:
-        # Put there before it is locked: whatever interrupts this, it is closed in the end.
-        opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
-    except OSError:
-        return False
-    pause = FIRST_PAUSE
-    while True:
+    def _lock(self, path: str, opened: list[int], limit: float, longest_pause: float) -> bool:
+        """Open the file, put its descriptor into `opened`, and lock it; False if it cannot be had."""
         try:
-            fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError as error:
-            if not isinstance(error, BlockingIOError) or time.monotonic() > limit:
-                return False
-        time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
-        pause = min(pause * 1.5, longest_pause)
+            # Put there before it is locked: whatever interrupts this, it is closed in the end.
+            opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        except OSError:
+            return False
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except OSError as error:
+                if not isinstance(error, BlockingIOError) or time.monotonic() > limit:
+                    return False
+            # Not told by the clock: opening the files may take as long, and one who is alone need not be polite.
+            self._waited = True
+            time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
+            pause = min(pause * 1.5, longest_pause)
 
 
 def _close_first(opened: list[int]) -> None:
