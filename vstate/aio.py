@@ -73,9 +73,11 @@ class _Workers:
             raise InvalidInput("this state is closed") from None
         future = asyncio.wrap_future(work)
         try:
-            return await asyncio.shield(future)
+            # Without a shield where none is needed: that would be another round of the loop for each call.
+            return await (asyncio.shield(future) if surely else future)
         except asyncio.CancelledError:
             if surely or not work.cancel():  # it may have begun
+                future = asyncio.wrap_future(work)  # the other one is cancelled
                 await _settled(future)
                 if undo is not None and future.exception() is None:
                     await self.run(partial(undo, future.result()), surely=True)

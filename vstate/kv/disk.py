@@ -290,7 +290,8 @@ class Disk(KVStore, ForkAware):
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
-        return self._queues.setdefault(name, Queue(self._directory, name)).turn()
+        queue = self._queues.get(name) or self._queues.setdefault(name, Queue(self._directory, name))
+        return queue.turn()
 
     def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
         sets, deletes = [], []

@@ -234,6 +234,8 @@ class WorkingMapping(RootState):
         """Whether `commit` would make a commit."""
         with self._lock:
             self._catch_up()
+            if not self._events and not self._working.may_have_changed(""):
+                return False
             return bool(self._events or self._compared(self._tree).changes)
 
     def _require_clean(self, operation: str) -> None:
