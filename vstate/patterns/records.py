@@ -16,11 +16,14 @@ except ImportError as error:
 
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns.copies import plainly
+from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.state.base import ReadableState, State
 
 M = TypeVar("M")
 _T = TypeVar("_T")
+
+_Hints = Mapping[str, str | None]  # by the names of the indexes
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -39,6 +42,9 @@ class Records(Generic[M]):
     - A record is stored as a dict of plain values, which `vstate diff` and `vstate show` can read. What goes in and
       what comes out are copies: changing one changes nothing until it is `put`.
     - It is validated when it is written and when it is read: InvalidRecord.
+    - `index` has a function of a record for each name. It returns the place where the record stands under that name:
+      a text, a number, which sorts as one, or a tuple of them; or None. `indexed(name)` finds those that stand there,
+      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update.
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
@@ -52,6 +58,7 @@ class Records(Generic[M]):
         model: type[M],
         *,
         key: str | Sequence[str] | Callable[[M], Id],
+        index: Mapping[str, Callable[[M], Place | None]] | None = None,
         version: int = 1,
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
@@ -64,6 +71,10 @@ class Records(Generic[M]):
         self._id_of: Callable[[M], Id] = (
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
         )
+        self._indexes = {name: Index(name, place) for name, place in index.items()} if index else {}
+        # Whoever gets a record may change it before it is put: where it stood is noted before.
+        self._last: tuple[str, Any, _Hints] | None = None
+        self._in_vain: set[tuple[str, str]] = set()
         self._version = version
         self._migrations = dict(migrate or {})
         missing = [
@@ -88,7 +99,7 @@ class Records(Generic[M]):
             stored = self._state[key]
         except KeyNotFound:
             raise KeyNotFound(key) from None
-        return self._read(key, stored)
+        return self._read_one(key, stored)
 
     @overload
     def get(self, id: Id) -> M | None: ...
@@ -100,7 +111,7 @@ class Records(Generic[M]):
         """The record with this id, `default` if there is none; one that is there and not valid raises InvalidRecord."""
         key = path_of(id)
         stored = self._state.get(key, _ABSENT)
-        return default if stored is _ABSENT else self._read(key, stored)
+        return default if stored is _ABSENT else self._read_one(key, stored)
 
     def __contains__(self, id: Id) -> bool:
         return path_of(id) in self._state
@@ -113,33 +124,50 @@ class Records(Generic[M]):
 
     def count(self, *within: str) -> int:
         """How many records there are; with the first parts of an id, of those that begin so."""
-        return self._state.count_keys(_prefix(within))
+        if within:
+            return self._state.count_keys(_prefix(within))
+        return self._state.count_keys("") - self._state.count_keys(INDEXES)
 
     def ids(self, *within: str) -> Iterator[Id]:
         """The ids, in the order of their keys; with the first parts of an id, those that begin so."""
-        for key in self._state.keys(_prefix(within)):
+        for key in self._keys(within):
             parts = split_path(key)
             yield parts[0] if len(parts) == 1 else parts
 
     def values(self, *within: str) -> Iterator[M]:
         """The records, in the order of their keys; with the first parts of an id, of those that begin so."""
-        for key, stored in self._state.items(_prefix(within)):
-            yield self._read(key, stored)
+        return (self._read(key, stored) for key, stored in self._items(within))
+
+    def indexed(self, name: str, *within: Part) -> Iterator[M]:
+        """The records that stand in an index, in the order of their places, those in one place in that of their ids;
+        with the first parts of a place, of those that begin so. Each is read when it is asked for, and no others are.
+
+        All of them stand there, and none is missing that was last written by Records with this index: on whatever
+        branch, before and after merges in which only one side changed it. One may be missing if it was last written
+        by what does not know the index, if its migration moves it, or if both sides of a merge changed it, and a
+        policy said which one counts: until it is put, or `reindex` is called.
+
+        Raises InvalidRecord for a record that is not valid, and InvalidInput for an index that there is not.
+        """
+        index = self._indexes.get(name)
+        if index is None:
+            raise InvalidInput(f"there is no index {name!r}; there are: {', '.join(self._indexes) or 'none'}")
+        for hint in index.hints(self._state, within):
+            record = self._record_at(name, hint)
+            if record is None:
+                self._in_vain.add((name, hint))
+            else:
+                yield record
 
     # Writing
 
     def put(self, record: M) -> M:
         """Write a record, in place of the one that has its id, and give back what was written: valid, and a copy."""
-        return self._write(record)[1]
+        return self._write(record)
 
     def add(self, record: M) -> M:
         """Write a record whose id is not taken; AlreadyExists."""
-        data = self._dumped(record)
-        valid = self._validated(path_of(self._id_of(record)), data)
-        key = path_of(self._id_of(valid))
-        if key in self._state:
-            raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
-        return self._write(valid)[1]
+        return self._write(record, new=True)
 
     def change(self, id: Id, function: Callable[[M], M | None] | None = None, /, **fields: Any) -> M:
         """Read a record, change it by a function, which may also return another one, and by fields, and put it.
@@ -154,13 +182,16 @@ class Records(Generic[M]):
             record = record if returned is None else returned
         if fields:
             record = self._with_fields(key, record, fields)
-        return self._write(record, key)[1]
+        return self._write(record, key)
 
     def __delitem__(self, id: Id) -> None:
         key = path_of(id)
         if key not in self._state:
             raise KeyNotFound(key)
+        before = self._hints_before(key, self._state[key]) if self._indexes else {}
         del self._writable()[key]
+        if self._indexes:
+            self._move(before, {})
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
@@ -169,13 +200,32 @@ class Records(Generic[M]):
         del self[id]
         return True
 
+    def clear(self) -> None:
+        """Delete all records, and what stands in the indexes. None is read: one that is not valid is no obstacle."""
+        state = self._writable()
+        for key in [*self._keys(()), *state.scan_keys(INDEXES)]:
+            del state[key]
+
     def expire(self, id: Id, ttl: float | None) -> None:
-        """Let a record count as absent in `ttl` seconds; None: never."""
+        """Let a record count as absent in `ttl` seconds, also in the indexes; None: never."""
         self._writable().expire(path_of(id), ttl)
+
+    def reindex(self) -> None:
+        """Let every record stand in its places, and nothing else in any: of an index that is new, and of records that
+        were written as `indexed` says. All of them are read; InvalidRecord, with nothing changed, if one is not valid.
+        """
+        state = self._writable()
+        records = ((key, self._read(key, stored)) for key, stored in self._items(()))
+        hints = {hint for key, record in records for hint in self._hints(key, record).values() if hint}
+        there = {hint for index in self._indexes.values() for hint in index.hints(state)}
+        for hint in there - hints:
+            del state[hint]
+        for hint in hints - there:
+            state[hint] = None
 
     # Forms
 
-    def _write(self, record: M, expected: str | None = None) -> tuple[str, M]:
+    def _write(self, record: M, expected: str | None = None, *, new: bool = False) -> M:
         data = self._dumped(record)
         valid = self._validated(path_of(self._id_of(record)), data)
         key = path_of(self._id_of(valid))
@@ -187,6 +237,8 @@ class Records(Generic[M]):
             raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
         stored = self._state.get(key, _ABSENT)
         if stored is not _ABSENT:
+            if new:
+                raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
             self._require_known(key, stored)
         kept = self._dumped(valid)
         if lost := data.keys() - kept.keys():
@@ -195,8 +247,68 @@ class Records(Generic[M]):
             )
         if self._version != 1:
             kept[_VERSION] = self._version
+        if not self._indexes:
+            self._writable()[key] = kept
+            return valid
+        before = {} if stored is _ABSENT else self._hints_before(key, stored)
+        after = self._hints(key, valid)
         self._writable()[key] = kept
-        return key, valid
+        self._move(before, after)
+        return valid
+
+    def _hints(self, key: str, record: M) -> _Hints:
+        return {name: index.hint(record, key) for name, index in self._indexes.items()}
+
+    def _hints_before(self, key: str, stored: Any) -> _Hints:
+        """The hints at what is stored; none if it is not valid, and does not say where it stood."""
+        if self._last is not None and self._last[0] == key and self._last[1] is stored:
+            return self._last[2]
+        try:
+            return self._hints(key, self._read(key, stored))
+        except InvalidRecord:
+            return {}
+
+    def _move(self, before: _Hints, after: _Hints) -> None:
+        """Delete the hints at what was stored, as far as they are others than these, and those followed in vain."""
+        state = self._writable()
+        for name in self._indexes:
+            old, new = before.get(name), after.get(name)
+            if old is not None and old != new:
+                state.pop(old, None)
+            # Also where it has not moved: what was stored may be of a program that does not know the index.
+            if new is not None and new not in state:
+                state[new] = None
+        self._last = None
+        if self._in_vain:
+            self._clean()
+
+    def _clean(self) -> None:
+        """Delete the hints that were followed in vain, and lead nowhere still."""
+        in_vain, self._in_vain = self._in_vain, set()
+        for name, hint in in_vain:
+            try:
+                if self._record_at(name, hint) is None:
+                    self._writable().pop(hint, None)
+            except InvalidRecord:
+                continue  # whoever looks for it is to hear of it, and not who writes another one
+
+    def _record_at(self, name: str, hint: str) -> M | None:
+        """The record that stands where a hint says; None if it stands elsewhere, or is no more."""
+        key = key_of(hint)
+        stored = self._state.get(key, _ABSENT)
+        if stored is _ABSENT:
+            return None
+        record = self._read_one(key, stored)
+        return record if self._hints_before(key, stored).get(name) == hint else None
+
+    def _keys(self, within: Sequence[str]) -> Iterator[str]:
+        return (key for key in self._state.scan_keys(_prefix(within)) if not key.startswith(INDEXES))
+
+    def _items(self, within: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for key in self._keys(within):
+            stored = self._state.get(key, _ABSENT)
+            if stored is not _ABSENT:  # deleted while the ones before were looked at
+                yield key, stored
 
     def _dumped(self, record: M) -> dict[str, Any]:
         if not isinstance(record, self._kind):
@@ -222,6 +334,13 @@ class Records(Generic[M]):
             return cast(M, dataclasses.replace(cast(Any, record), **fields))
         except ValidationError as error:  # of a dataclass of pydantic's
             raise InvalidRecord(key, _reasons(error)) from None
+
+    def _read_one(self, key: str, stored: Any) -> M:
+        """As `_read`, of a record that is perhaps going to be changed, and put."""
+        record = self._read(key, stored)
+        if self._indexes:
+            self._last = key, stored, self._hints(key, record)
+        return record
 
     def _read(self, key: str, stored: Any) -> M:
         at = self._require_known(key, stored)
