@@ -34,11 +34,12 @@ class Index(Generic[M]):
         self._prefix = f"{INDEXES}{join_path(name)}"
         self._function = function
 
-    def hint(self, record: M, key: str) -> str | None:
-        """The hint at this record, which has that key, in its place; None if it stands nowhere."""
-        place = self._function(record)
-        if place is None:
-            return None
+    def place(self, record: M) -> Place | None:
+        """Where this record stands; None for nowhere."""
+        return self._function(record)
+
+    def hint(self, place: Place, key: str) -> str:
+        """The hint at the record with this key, in this place."""
         parts = place if isinstance(place, tuple) else (place,)
         return f"{self._prefix}{_path(parts)}{_BEFORE_KEY}{key}"
 

@@ -23,7 +23,7 @@ from vstate.state.base import ReadableState, State
 M = TypeVar("M")
 _T = TypeVar("_T")
 
-_Hints = Mapping[str, str | None]  # by the names of the indexes
+_Places = Mapping[str, Place | None]  # by the names of the indexes
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -73,7 +73,7 @@ class Records(Generic[M]):
         )
         self._indexes = {name: Index(name, place) for name, place in index.items()} if index else {}
         # Whoever gets a record may change it before it is put: where it stood is noted before.
-        self._last: tuple[str, Any, _Hints] | None = None
+        self._last: tuple[str, Any, _Places] | None = None
         self._in_vain: set[tuple[str, str]] = set()
         self._version = version
         self._migrations = dict(migrate or {})
@@ -142,10 +142,10 @@ class Records(Generic[M]):
         """The records that stand in an index, in the order of their places, those in one place in that of their ids;
         with the first parts of a place, of those that begin so. Each is read when it is asked for, and no others are.
 
-        All of them stand there, and none is missing that was last written by Records with this index: on whatever
-        branch, before and after merges in which only one side changed it. One may be missing if it was last written
-        by what does not know the index, if its migration moves it, or if both sides of a merge changed it, and a
-        policy said which one counts: until it is put, or `reindex` is called.
+        All of them stand there, and in `state.update(function)` none is missing that was written by Records with this
+        index. One may be missing that was written by what does not know the index, or that a migration moves; and
+        after a merge of branches one that both sides changed, as a policy said, or that had expired and is there
+        anew: until it is put, or `reindex` is called.
 
         Raises InvalidRecord for a record that is not valid, and InvalidInput for an index that there is not.
         """
@@ -188,10 +188,13 @@ class Records(Generic[M]):
         key = path_of(id)
         if key not in self._state:
             raise KeyNotFound(key)
-        before = self._hints_before(key, self._state[key]) if self._indexes else {}
-        del self._writable()[key]
-        if self._indexes:
-            self._move(before, {})
+        state = self._writable()
+        if not self._indexes:
+            del state[key]
+            return
+        gone, come = self._hints(key, self._places_before(key, self._state[key]), {})
+        del state[key]
+        self._move(gone, come)
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
@@ -211,12 +214,17 @@ class Records(Generic[M]):
         self._writable().expire(path_of(id), ttl)
 
     def reindex(self) -> None:
-        """Let every record stand in its places, and nothing else in any: of an index that is new, and of records that
-        were written as `indexed` says. All of them are read; InvalidRecord, with nothing changed, if one is not valid.
+        """Let every record stand in its places, and nothing else in any: for an index that is new, and whatever else
+        `indexed` may miss. All records are read; InvalidRecord, with nothing changed, if one is not valid.
         """
         state = self._writable()
         records = ((key, self._read(key, stored)) for key, stored in self._items(()))
-        hints = {hint for key, record in records for hint in self._hints(key, record).values() if hint}
+        hints = {
+            self._indexes[name].hint(place, key)
+            for key, record in records
+            for name, place in self._places(record).items()
+            if place is not None
+        }
         there = {hint for index in self._indexes.values() for hint in index.hints(state)}
         for hint in there - hints:
             del state[hint]
@@ -227,7 +235,7 @@ class Records(Generic[M]):
 
     def _write(self, record: M, expected: str | None = None, *, new: bool = False) -> M:
         data = self._dumped(record)
-        valid = self._validated(path_of(self._id_of(record)), data)
+        valid = self._validated(lambda: path_of(self._id_of(record)), data)
         key = path_of(self._id_of(valid))
         if expected is not None and key != expected:
             raise InvalidInput(
@@ -250,34 +258,45 @@ class Records(Generic[M]):
         if not self._indexes:
             self._writable()[key] = kept
             return valid
-        before = {} if stored is _ABSENT else self._hints_before(key, stored)
-        after = self._hints(key, valid)
+        before = {} if stored is _ABSENT else self._places_before(key, stored)
+        gone, come = self._hints(key, before, self._places(valid))
         self._writable()[key] = kept
-        self._move(before, after)
+        self._move(gone, come)
         return valid
 
-    def _hints(self, key: str, record: M) -> _Hints:
-        return {name: index.hint(record, key) for name, index in self._indexes.items()}
+    def _places(self, record: M) -> _Places:
+        return {name: index.place(record) for name, index in self._indexes.items()}
 
-    def _hints_before(self, key: str, stored: Any) -> _Hints:
-        """The hints at what is stored; none if it is not valid, and does not say where it stood."""
+    def _places_before(self, key: str, stored: Any) -> _Places:
+        """Where what is stored stands; nowhere if it is not valid, and does not say."""
         if self._last is not None and self._last[0] == key and self._last[1] is stored:
             return self._last[2]
         try:
-            return self._hints(key, self._read(key, stored))
+            return self._places(self._read(key, stored))
         except InvalidRecord:
             return {}
 
-    def _move(self, before: _Hints, after: _Hints) -> None:
-        """Delete the hints at what was stored, as far as they are others than these, and those followed in vain."""
-        state = self._writable()
-        for name in self._indexes:
+    def _hints(self, key: str, before: _Places, after: _Places) -> tuple[list[str], list[str]]:
+        """The hints that are to go when a record moves, and those that are to come."""
+        gone, come = [], []
+        for name, index in self._indexes.items():
             old, new = before.get(name), after.get(name)
             if old is not None and old != new:
-                state.pop(old, None)
-            # Also where it has not moved: what was stored may be of a program that does not know the index.
-            if new is not None and new not in state:
-                state[new] = None
+                gone.append(index.hint(old, key))
+            if new is not None:
+                hint = index.hint(new, key)
+                # Also where it has not moved: what was stored may be of a program that does not know the index.
+                if old != new or hint not in self._state:
+                    come.append(hint)
+        return gone, come
+
+    def _move(self, gone: list[str], come: list[str]) -> None:
+        """Delete these hints, and those that were followed in vain, and write the others."""
+        state = self._writable()
+        for hint in gone:
+            state.pop(hint, None)
+        for hint in come:
+            state[hint] = None
         self._last = None
         if self._in_vain:
             self._clean()
@@ -299,7 +318,8 @@ class Records(Generic[M]):
         if stored is _ABSENT:
             return None
         record = self._read_one(key, stored)
-        return record if self._hints_before(key, stored).get(name) == hint else None
+        place = self._places_before(key, stored)[name]
+        return record if place is not None and self._indexes[name].hint(place, key) == hint else None
 
     def _keys(self, within: Sequence[str]) -> Iterator[str]:
         return (key for key in self._state.scan_keys(_prefix(within)) if not key.startswith(INDEXES))
@@ -339,7 +359,7 @@ class Records(Generic[M]):
         """As `_read`, of a record that is perhaps going to be changed, and put."""
         record = self._read(key, stored)
         if self._indexes:
-            self._last = key, stored, self._hints(key, record)
+            self._last = key, stored, self._places(record)
         return record
 
     def _read(self, key: str, stored: Any) -> M:
@@ -358,7 +378,7 @@ class Records(Generic[M]):
                 raise InvalidRecord(
                     key, f"its migration from version {version} raised {type(error).__name__}"
                 ) from error
-        return self._validated(key, data)
+        return self._validated(lambda: key, data)
 
     def _require_known(self, key: str, stored: Any) -> int:
         """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
@@ -374,11 +394,11 @@ class Records(Generic[M]):
             )
         return at
 
-    def _validated(self, key: str, data: Any) -> M:
+    def _validated(self, key: Callable[[], str], data: Any) -> M:
         try:
             return self._model.validate_python(data, by_alias=True, by_name=True)
         except ValidationError as error:
-            raise InvalidRecord(key, _reasons(error)) from None
+            raise InvalidRecord(key(), _reasons(error)) from None
 
     def _writable(self) -> State:
         if not isinstance(self._state, State):
