@@ -55,8 +55,7 @@ class ToolStateManager(Manager):
         """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
         new = execution.taken()
         return await self.change(
-            lambda part: Executions(part).start(new),
-            f"execution {new.execution_id}: started {new.tool_name}",
+            lambda part: Executions(part).start(new), f"execution {new.execution_id}: started {new.tool_name}"
         )
 
     async def complete_execution(
@@ -118,8 +117,7 @@ class ToolStateManager(Manager):
         if not self._caches:
             return None
         return await self.change(
-            lambda part: Cache(part).look_up(tool_name, hash, self._shard),
-            f"cache of {tool_name}: looked up",
+            lambda part: Cache(part).look_up(tool_name, hash, self._shard), f"cache of {tool_name}: looked up"
         )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
