@@ -14,7 +14,8 @@ from vstate.objects.tree import Node
 from vstate.repo.guard import Guard
 from vstate.repo.refs import HEADS
 from vstate.repo.repository import Repository
-from vstate.state.working import Staged, WorkingValues
+from vstate.state.staged import Staged
+from vstate.state.working import WorkingValues
 
 if TYPE_CHECKING:
     from vstate.repo.merge import Merged
