@@ -25,7 +25,7 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -105,8 +105,8 @@ def _awaited(
     @wraps(function)
     async def method(self: _Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
         handle = await self._opened()
-        async with self._turn(handle) if turn else nullcontext():
-            return await self._workers.run(partial(getattr(handle, function.__name__), *args, **options))
+        call = partial(getattr(handle, function.__name__), *args, **options)
+        return await (self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call))
 
     return method
 
@@ -128,17 +128,15 @@ class _Reading(Generic[_S]):
             raise InvalidInput("this state is not open yet: use `async with` it, or await it")
         return self._handle
 
-    @asynccontextmanager
-    async def _turn(self, handle: ReadableState) -> AsyncIterator[bool]:
-        """Hold the turn, and say whether this is the outermost to hold it."""
-        turns = handle.root.turns if isinstance(handle, sync.Versioned | sync.Namespace) else None
-        if turns is None or turns.nested:
-            yield False
-            return
+    async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
+        """Call the function in a thread, in the turn, with whether this is the outermost to have that."""
+        turns = handle.root.turns
+        if turns.nested:
+            return await self._workers.run(partial(function, False))
         turn = Turn()
         with turn.bell, turn.held:
             await turns.take_async(turn)
-            yield True
+            return await self._workers.run(partial(function, True))
 
     async def __getitem__(self, key: str) -> Any:
         """The value of the key: `await state["k"]`. Raises KeyNotFound."""
@@ -264,9 +262,11 @@ class _Writing(_Reading[_W]):
         root = handle.root
         assert isinstance(root, sync.Versioned)
         call = partial(other, handle)
-        async with self._turn(handle) as outermost:
-            update = root.update_in_turn if outermost else root.run_update
-            return await self._workers.run(partial(update, call, **values))
+
+        def update(outermost: bool) -> Commit | None:
+            return (root.update_in_turn if outermost else root.run_update)(call, **values)
+
+        return await self._in_turn(handle, update)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""
@@ -274,18 +274,16 @@ class _Writing(_Reading[_W]):
         root = handle.root
         assert isinstance(root, sync.Versioned)
 
-        def call() -> _T:
+        def call(outermost: bool) -> _T:
             root.refresh()
             return function(handle)
 
-        async with self._turn(handle):
-            return await self._workers.run(call)
+        return await self._in_turn(handle, call)
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit what changed, in place or by key; None if nothing did. Cancelled, it is done or not done."""
         handle = await self._opened()
-        async with self._turn(handle):
-            return await self._workers.run(lambda: handle.commit(message, **info))
+        return await self._in_turn(handle, lambda outermost: handle.commit(message, **info))
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:
@@ -296,9 +294,12 @@ class _Writing(_Reading[_W]):
         handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
-        async with self._turn(handle) as outermost:
+        turn, nested = Turn(), root.turns.nested
+        with turn.bell, turn.held:  # nobody waits for a turn that was not taken
+            if not nested:
+                await root.turns.take_async(turn)
             inner: AbstractContextManager[Any] = (
-                root.transaction_in_turn(message, info) if outermost else root.transaction()
+                root.transaction() if nested else root.transaction_in_turn(message, info)
             )
             try:
                 # Surely, all of it: what was begun is ended before the turn is.
@@ -365,8 +366,9 @@ class Lease:
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the state unless the lease is lost: LeaseLost then, with nothing committed."""
-        async with self._state._turn(self._state.sync):
-            return await self._state._workers.run(lambda: self._lease.commit(message, **info))
+        return await self._state._in_turn(
+            self._state.sync, lambda outermost: self._lease.commit(message, **info)
+        )
 
 
 async def _entered(lease: HeldLease) -> None:

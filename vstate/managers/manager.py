@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Self, TypeVar
 
 from vstate import aio
@@ -60,20 +59,23 @@ class Manager:
         def call(state: Any) -> None:
             returned[:] = [function(state.namespace(self.part))]
 
-        async with self._call():
-            await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
+        await self._called(lambda: self._state.update(call, message=message, attempts=_ATTEMPTS, **info))
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
         """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
-        async with self._call():
-            return await self._state.read(lambda state: function(state.namespace(self.part)))
+        return await self._called(
+            lambda: self._state.read(lambda state: function(state.namespace(self.part)))
+        )
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first."""
-        async with self._call():
+
+        async def walk() -> list[Commit]:
             await self._state.read(lambda state: None)
             return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
+
+        return await self._called(walk)
 
     async def close(self) -> None:
         """Close the manager, and the store, if it was made here, once the calls under way have ended.
@@ -98,14 +100,13 @@ class Manager:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    @asynccontextmanager
-    async def _call(self) -> AsyncIterator[None]:
-        """For as long as a call takes; InvalidInput if the manager is closed."""
+    async def _called(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """What a call returns, which `close` waits for; InvalidInput if the manager is closed."""
         self._require_open()
         self._under_way += 1
         try:
             await self._begin()
-            yield
+            return await call()
         finally:
             self._under_way -= 1
 
