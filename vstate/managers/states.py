@@ -21,6 +21,7 @@ from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
+from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
 
@@ -71,6 +72,7 @@ class StateManager(Manager):
 
     async def save(self, key: str, value: Any) -> None:
         """Set the value of a key. Raises Unpicklable, which says where in the value the trouble is."""
+        self._require_key(key)
         await self._edit(f"save {key}", key, Edit(replaces=True, value=Frozen(value, key)))
 
     async def update(self, key: str, changes: Mapping[Any, Any]) -> None:
@@ -78,7 +80,10 @@ class StateManager(Manager):
 
         Others may update other top-level keys at the same time. Raises InvalidInput for a value that is no dict.
         """
-        merged = {name: Frozen(value, key) for name, value in dict(changes).items()}
+        self._require_key(key)
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"changes are given as a dict, not as a {type(changes).__name__}")
+        merged = {name: Frozen(value, key) for name, value in changes.items()}
         if self._gathers:
             require_dict(key, await self.get(key, {}))
         await self._edit(f"update {key}", key, Edit(merged=merged))
@@ -130,6 +135,11 @@ class StateManager(Manager):
     @property
     def _gathers(self) -> bool:
         return not self.config.auto_save or bool(self.config.save_interval)
+
+    def _require_key(self, key: str) -> None:
+        """TypeError, InvalidInput for what is no key: once gathered it would stop every commit to come."""
+        check_key(key)
+        check_key(f"{self.part}/{key}")
 
     async def _edit(self, message: str, key: str, edit: Edit) -> None:
         if not self._gathers:

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from vstate.errors import KeyNotFound
+from vstate.managers.record import seconds
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
@@ -81,7 +82,7 @@ class Workflow:
 
     def checkpoints(self) -> list[WorkflowCheckpoint]:
         """The checkpoints, by step, and by time within one."""
-        return sorted(self._checkpoints.values(), key=lambda made: (made.step, made.timestamp.timestamp()))
+        return sorted(self._checkpoints.values(), key=lambda made: (made.step, seconds(made.timestamp)))
 
     # Changing
 
