@@ -102,10 +102,10 @@ class NotFound(VStateError, KeyError):
 
 
 class KeyNotFound(NotFound):
-    """The mapping has no such key."""
+    """The mapping has no such key; `kind` is what the key stands for, if it is that of a record."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"no key {key!r}", name=key)
+    def __init__(self, key: str, *, kind: str = "key") -> None:
+        super().__init__(f"no {kind} {key!r}", name=key)
         self.key = key
 
 
@@ -285,18 +285,22 @@ class IllegalTransition(InvalidInput):
 
 
 class Unpicklable(VStateError, TypeError):
-    """Some values cannot be pickled; nothing was committed, everything is still staged.
+    """Some values cannot be pickled; nothing was committed, and what is `staged` still is.
 
     `culprits` maps each key to where in its value the trouble is, for example
     `'state["job"]["conn"]: sqlite3.Connection'`.
     """
 
-    def __init__(self, culprits: Mapping[str, str]) -> None:
+    def __init__(self, culprits: Mapping[str, str], *, staged: bool = True) -> None:
         self.culprits = dict(culprits)
         self.keys = tuple(self.culprits)
+        what_next = (
+            "Nothing was committed, everything is still staged: delete or replace these values"
+            if staged
+            else "Nothing was stored: replace these values"
+        )
         super().__init__(
-            f"cannot pickle {'; '.join(self.culprits.values())}. Nothing was committed, everything is "
-            "still staged: delete or replace these values, or give their class a __getstate__"
+            f"cannot pickle {'; '.join(self.culprits.values())}. {what_next}, or give their class a __getstate__"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import InvalidInput, Memory, Versioned
+from vstate import InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
 from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
@@ -23,6 +23,7 @@ from vstate.managers import (
     SpeechStateManager,
     StateConfig,
     StateManager,
+    StepState,
     TeamState,
     ToolExecution,
     ToolStateManager,
@@ -69,6 +70,46 @@ async def test_what_is_no_record_is_told_by_the_name_of_the_one_that_goes_there(
         with pytest.raises(TypeError, match=f"takes a {record}, not a {type(other).__name__}$"):
             await call(manager, other)
         assert manager.state.head is None
+
+
+@in_a_loop
+async def test_what_is_not_there_is_told_by_what_it_would_be() -> None:
+    """A call with three ids in it says which of them there is not."""
+    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
+        with pytest.raises(KeyNotFound, match=r"^no team 't'$"):
+            await teams.assign_task("t", "x", "a")
+        await teams.create_team(TeamState(team_id="t"))
+        with pytest.raises(KeyNotFound, match=r"^no Task 'x'$"):
+            await teams.complete_task("t", "x", agent_id="a")
+        with pytest.raises(KeyNotFound, match=r"^no AgentCoordinationState 'a'$"):
+            await teams.update_agent_status("t", "a", "idle")
+        with pytest.raises(KeyNotFound, match=r"^no workflow 'w'$"):
+            await workflows.update_step("w", StepState(step_number=1))
+        await workflows.create(WorkflowState(workflow_id="w"))
+        with pytest.raises(KeyNotFound, match=r"^no WorkflowCheckpoint 'c'$") as caught:
+            await workflows.resume_from("w", "c")
+        assert caught.value.key == "c"
+    async with SpeechStateManager() as speech:
+        with pytest.raises(KeyNotFound, match=r"^no AudioSession 's'$"):
+            await speech.end_session("s")
+
+
+@in_a_loop
+async def test_what_cannot_be_pickled_is_not_said_to_be_staged() -> None:
+    """A manager stages nothing: what it is given is stored, or it is not."""
+    generator = (number for number in [1])
+    async with ToolStateManager() as tools, StateManager() as states:
+        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+        calls = [
+            lambda: tools.complete_execution("e", generator),
+            lambda: tools.start_execution(
+                ToolExecution(execution_id="f", tool_name="t", parameters={"it": generator})
+            ),
+            lambda: states.save("k", [generator]),
+        ]
+        for call in calls:
+            with pytest.raises(Unpicklable, match=r"generator.*\. Nothing was stored: replace these values"):
+                await call()
 
 
 @in_a_loop

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -175,10 +177,10 @@ async def test_what_is_refused() -> None:
         for session in (0, False, []):
             with pytest.raises(TypeError, match="session_id"):
                 await service.save_state("u", {}, session)  # type: ignore[arg-type]
-        with pytest.raises((Unpicklable, TypeError)):
-            await service.save_state("u", {"lock": __import__("threading").Lock()})
+        with pytest.raises(Unpicklable, match=r'state\["held"\]\["lock"\]: _thread.lock'):
+            await service.save_state("u", {"held": {"lock": threading.Lock()}})
         assert await service.list_users() == []
-        for ttl in (0, -1):
+        for ttl in (0, -1, math.nan):
             with pytest.raises(InvalidInput):
                 StateService(ttl=ttl)
 
@@ -344,6 +346,21 @@ async def test_a_store_that_fails() -> None:
         assert await service.export_state("u") == {"n": 1}
         assert await service.save_state("u", {}) == 2
     assert Versioned(store, branch="main").head is not None
+
+
+@in_a_loop
+async def test_a_stop_lets_the_saves_end_that_have_begun(tmp_path: Path) -> None:
+    """As a server does that is told to stop while requests are under way; who comes later is told so."""
+    service = StateService(tmp_path)
+    await service.start()
+    saves = [asyncio.create_task(service.save_state("u", {"n": n})) for n in range(20)]
+    await asyncio.sleep(0)
+    await service.stop()
+    assert sorted(await asyncio.gather(*saves)) == list(range(1, 21))
+    with pytest.raises(RuntimeError, match="not started"):
+        await service.save_state("u", {})
+    async with service:
+        assert await service.list_rounds("u") == list(range(1, 21))
 
 
 @in_a_loop

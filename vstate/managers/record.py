@@ -33,7 +33,7 @@ class Record(BaseModel):
             return self.model_copy(deep=True)
         except Exception as error:
             name = type(self).__name__
-            raise Unpicklable({name: culprit(self.__dict__, name, error)}) from error
+            raise Unpicklable({name: culprit(self.__dict__, name, error)}, staged=False) from error
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -67,7 +67,7 @@ def taken(value: Any, name: str) -> Any:
     except Unpicklable:
         raise
     except Exception as error:
-        raise Unpicklable({name: culprit(value, name, error)}) from error
+        raise Unpicklable({name: culprit(value, name, error)}, staged=False) from error
 
 
 def taken_dict(given: Any, name: str) -> dict[Any, Any]:

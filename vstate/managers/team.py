@@ -54,7 +54,7 @@ class Team:
         self.tasks = Records(scope(part, "tasks", team_id), Task, key="task_id")
         self._pending = scope(part, "pending", team_id)
         if known and team_id not in self._teams:
-            raise KeyNotFound(team_id)
+            raise KeyNotFound(team_id, kind="team")
 
     @classmethod
     def create(cls, part: Namespace, team: TeamState) -> TeamState:

@@ -63,7 +63,7 @@ class Workflow:
             scope(part, "checkpoints", workflow_id), WorkflowCheckpoint, key="checkpoint_id"
         )
         if workflow_id not in self._workflows:
-            raise KeyNotFound(workflow_id)
+            raise KeyNotFound(workflow_id, kind="workflow")
 
     # Reading
 

@@ -87,7 +87,7 @@ class Records(Generic[M]):
         try:
             stored = self._state[key]
         except KeyNotFound:
-            raise KeyNotFound(key) from None
+            raise KeyNotFound(key, kind=self._name) from None
         return self._read(key, stored)
 
     @overload
@@ -159,7 +159,7 @@ class Records(Generic[M]):
     def __delitem__(self, id: Id) -> None:
         key = path_of(id)
         if key not in self._state:
-            raise KeyNotFound(key)
+            raise KeyNotFound(key, kind=self._name)
         del self._writable()[key]
 
     def discard(self, id: Id) -> bool:
