@@ -278,10 +278,15 @@ class IllegalTransition(InvalidInput):
 
     def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
         possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
-        super().__init__(f"in the status {status!r} {event!r} is not possible; {possible}")
+        # The texts of members of enums too, which their repr would bury.
+        super().__init__(f"in the status {_text(status)!r} {_text(event)!r} is not possible; {possible}")
         self.status = status
         self.event = event
         self.allowed = tuple(allowed)
+
+
+def _text(given: object) -> object:
+    return str.__str__(given) if isinstance(given, str) else given
 
 
 class Unpicklable(VStateError, TypeError):

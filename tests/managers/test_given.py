@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
+from vstate import IllegalTransition, InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
 from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
@@ -89,9 +89,23 @@ async def test_what_is_not_there_is_told_by_what_it_would_be() -> None:
         with pytest.raises(KeyNotFound, match=r"^no WorkflowCheckpoint 'c'$") as caught:
             await workflows.resume_from("w", "c")
         assert caught.value.key == "c"
+        with pytest.raises(KeyNotFound, match=r"^no checkpoint to resume from in workflow 'w'$"):
+            await workflows.resume_from("w")
     async with SpeechStateManager() as speech:
         with pytest.raises(KeyNotFound, match=r"^no AudioSession 's'$"):
             await speech.end_session("s")
+
+
+@in_a_loop
+async def test_statuses_are_told_by_their_texts() -> None:
+    """Not as <AudioSessionStatus.COMPLETED: 'completed'>."""
+    async with SpeechStateManager() as speech:
+        id = await speech.create_session()
+        await speech.end_session(id)
+        with pytest.raises(
+            IllegalTransition, match=r"^in the status 'completed' 'active' is not possible; nothing"
+        ):
+            await speech.update_session_status(id, "active")
 
 
 @in_a_loop
@@ -106,6 +120,7 @@ async def test_what_cannot_be_pickled_is_not_said_to_be_staged() -> None:
                 ToolExecution(execution_id="f", tool_name="t", parameters={"it": generator})
             ),
             lambda: states.save("k", [generator]),
+            lambda: tools.complete_execution("e", duration_ms=generator),  # type: ignore[arg-type]
         ]
         for call in calls:
             with pytest.raises(Unpicklable, match=r"generator.*\. Nothing was stored: replace these values"):

@@ -147,6 +147,8 @@ class Workflow:
     def resume_from(self, checkpoint_id: str) -> WorkflowState:
         """Go back to a checkpoint, and run from there; the steps behind it are to be done again."""
         made = self.checkpoints() if checkpoint_id == LATEST and LATEST not in self._checkpoints else []
+        if not made and checkpoint_id == LATEST and LATEST not in self._checkpoints:
+            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
         checkpoint = made[-1] if made else self._checkpoints[checkpoint_id]
         workflow = self.now
         status = _LIFE.next(workflow.status, "resume from a checkpoint")

@@ -158,7 +158,8 @@ class WorkflowStateManager(Manager):
     async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowState:
         """Run the workflow on from a checkpoint, by default the last one: with its state, context and step.
 
-        The steps behind that are to be done again; what they were is in the history.
+        The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
+        is no checkpoint.
         """
 
         def resume(part: Namespace) -> WorkflowState:
