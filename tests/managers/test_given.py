@@ -163,6 +163,24 @@ async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
 
 
 @in_a_loop
+async def test_a_subscription_to_nothing_is_refused_at_once() -> None:
+    """Else every later call of the manager would fail as it tries to begin it."""
+    async with StateManager() as manager:
+        for pattern, function in (
+            (None, print),
+            (5, print),
+            (b"*", print),
+            ("*", None),
+            ("*", "print"),
+            (print, "*"),
+        ):
+            with pytest.raises(TypeError, match="subscribe takes a pattern and a function, not"):
+                manager.subscribe(pattern, function)  # type: ignore[arg-type]
+        await manager.save("k", 1)
+        assert await manager.get("k") == 1
+
+
+@in_a_loop
 async def test_a_limit_is_a_number_from_0_on() -> None:
     """Whoever counts down below it, or gives a text of the command line, is told which argument it is."""
     async with AgentStateStore() as agents, ToolStateManager() as tools:

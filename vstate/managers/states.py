@@ -169,6 +169,7 @@ class StateManager(Manager):
         and need not be. A call before there is a loop counts from the first call of the manager in one.
         """
         self._require_open()
+        _require_subscription(pattern, function)
         return self._subscriptions.add(pattern, function)
 
     def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
@@ -202,3 +203,10 @@ class StateManager(Manager):
             self._gathered.stop()
             self._subscriptions.end_all()
         await super().close()
+
+
+def _require_subscription(pattern: object, function: object) -> None:
+    """TypeError for what is none: begun with each call of the manager, it would make all of them fail."""
+    if not isinstance(pattern, str) or not callable(function):
+        kinds = " and ".join(type(given).__name__ for given in (pattern, function))
+        raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")

@@ -24,7 +24,7 @@ from vstate.values.pickling import culprit
 
 _T = TypeVar("_T")
 
-_SESSIONS = "sessions"
+_SESSIONS = "users"  # not "sessions", where a VersionedSession on the same store keeps its own
 _ROUNDS = "rounds"
 _DIGITS = 12
 _MOST_ROUNDS = 10**_DIGITS - 1
@@ -41,6 +41,8 @@ class StateService:
 
     - Every save is one commit. Rounds that share most of their contents are stored as what differs: on Disk a round
       of a conversation takes 5 to 7 KB, commit and keys included, whether the state has 13 KB or 400.
+    - In the state a session is `users/<user>/<session>`, a round `rounds/<user>/<session>/<number>`; managers and
+      VersionedSessions may share the store.
     - Any number of savers, in any number of processes, get a round each.
     - States are dicts of anything that can be pickled; what goes in and what comes out are copies.
     - `ttl`, in seconds: a session is gone so long after it was last saved or exported; None: never. `purge` makes
