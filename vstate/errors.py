@@ -110,7 +110,7 @@ class KeyNotFound(NotFound):
 
 
 class AlreadyExists(VStateError):
-    """A branch or tag of that name is there already."""
+    """A branch or tag of that name, or a record of that id, is there already."""
 
     def __init__(self, message: str, *, name: str) -> None:
         super().__init__(message)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from loops import in_a_loop
 
-from vstate import IllegalTransition, InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
+from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
 from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
+    AgentCoordinationState,
     AgentSnapshot,
     AgentStateStore,
     KnowledgeStateManager,
@@ -259,3 +260,26 @@ async def test_an_age_is_a_number_of_seconds(age: float) -> None:
     async with KnowledgeStateManager() as knowledge:
         with pytest.raises(InvalidInput, match="older_than is in seconds from 0 on, or a timedelta, not"):
             await knowledge.needs_resync("kb", age)
+
+
+@in_a_loop
+async def test_what_a_team_refuses_it_says_in_the_words_of_a_team() -> None:
+    """With what is possible instead, once."""
+    async with OrchestrationStateManager() as teams:
+        agents = {
+            "a": AgentCoordinationState(agent_id="a"),
+            "b": AgentCoordinationState(agent_id="b", status="away"),
+        }
+        await teams.create_team(TeamState(team_id="t", agents=agents))
+        with pytest.raises(AlreadyExists, match=r"^there is a team 't' already$"):
+            await teams.create_team(TeamState(team_id="t"))
+        for priority in (True, False, "huge", nan):
+            with pytest.raises(InvalidInput, match=f"critical, urgent, .*, low, not {priority!r}$"):
+                await teams.enqueue_task("t", {"id": "x", "priority": priority})
+        for id in ("x", "y"):
+            await teams.enqueue_task("t", {"id": id})
+        await teams.assign_task("t", "x", "a")
+        with pytest.raises(IllegalTransition, match=r"working at 'x'.*possible are: complete or fail 'x'$"):
+            await teams.assign_task("t", "y", "a")
+        with pytest.raises(IllegalTransition, match=r"'away'.*possible are: be idle$"):
+            await teams.assign_task("t", "y", "b")
