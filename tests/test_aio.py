@@ -706,6 +706,21 @@ async def test_push_and_pull() -> None:
         assert await state["b"] == 2
 
 
+@in_a_loop
+async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -> None:
+    """Python falls back on `state[0]`, `state[1]`, … for `in` and `for`, which would never end here, and fill the memory."""
+    async with aio.Versioned() as state:
+        await state.set("plan", 1)
+        await state.commit("a plan")
+        for mapping in (state, state.namespace("a"), await state.checkout("HEAD")):
+            with pytest.raises(TypeError, match="async for key in state"):
+                list(mapping)
+            with pytest.raises(TypeError, match=r"await state\.contains\(key\)"):
+                assert "plan" in mapping
+            with pytest.raises(TypeError, match="async for key in state"):
+                await mapping.get(*mapping)
+
+
 def test_nothing_is_missing() -> None:
     """Every public method of the sync state is here, under its name."""
     other_ways = {

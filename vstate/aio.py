@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from vstate import state as sync
 from vstate.errors import InvalidInput
@@ -160,6 +160,14 @@ class _Reading(Generic[_S]):
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.keys()
+
+    # Without these Python would ask for `state[0]`, `state[1]`, …, without end: each is a coroutine, and none an IndexError.
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("the keys of this state come awaited: `async for key in state`")
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TypeError("a look into this state is awaited: `await state.contains(key)`")
 
     def keys(self, prefix: str = "") -> AsyncIterator[str]:
         """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import gzip
 import json
 import os
@@ -412,3 +413,13 @@ def test_asyncio_is_not_needed_for_backends(tmp_path: Path) -> None:
 
         asyncio.run(inside())
     assert shown(tmp_path) == {"k.json": 2}
+
+
+def test_what_is_no_path_and_no_url_is_told_and_leaves_nothing_behind() -> None:
+    """No half-made store that fails once more, unseen, when it is dropped."""
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
+            FileBackend(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a Redis server is given as a URL, not as"):
+            RedisBackend(wrong)  # type: ignore[arg-type]
+    gc.collect()

@@ -9,6 +9,7 @@ from vstate.managers.agent_records import AgentCheckpoint, AgentSnapshot, Recove
 from vstate.managers.manager import Manager
 from vstate.managers.ranked import Ranked, moment
 from vstate.patterns.records import Records
+from vstate.repo.history import check_limit
 from vstate.state.namespace import Namespace
 
 
@@ -25,7 +26,7 @@ class AgentStateStore(Manager):
 
     async def save_snapshot(self, snapshot: AgentSnapshot) -> AgentSnapshot:
         """Keep a snapshot; as it was kept, with its `snapshot_id`. One that has that id already is replaced."""
-        taken = snapshot.taken()
+        taken = AgentSnapshot.of(snapshot)
         taken.snapshot_id = taken.snapshot_id or secrets.token_hex(8)
         return await self.change(
             lambda part: snapshots_of(part).put(taken), f"snapshot of agent {taken.agent_id}"
@@ -33,7 +34,9 @@ class AgentStateStore(Manager):
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """An agent's snapshots, oldest first; with `limit` only so many, the newest."""
-        newest = await self.read(lambda part: list(islice(snapshots_of(part).newest_first(agent_id), limit)))
+        newest = await self.read(
+            lambda part: list(islice(snapshots_of(part).newest_first(agent_id), check_limit(limit)))
+        )
         return newest[::-1]
 
     async def load_snapshot(self, agent_id: str, snapshot_id: str | None = None) -> AgentSnapshot | None:
@@ -46,7 +49,7 @@ class AgentStateStore(Manager):
 
     async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> AgentCheckpoint:
         """Keep a checkpoint, in place of the one of this agent that has its id; as it was kept."""
-        taken = checkpoint.taken()
+        taken = AgentCheckpoint.of(checkpoint)
         return await self.change(
             lambda part: checkpoints_of(part).put(taken),
             f"checkpoint {taken.checkpoint_id} of agent {taken.agent_id} at step {taken.step}",
@@ -59,7 +62,7 @@ class AgentStateStore(Manager):
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """An agent's checkpoints by step, and by time at one step; with `limit` only so many, the latest."""
         newest = await self.read(
-            lambda part: list(islice(checkpoints_of(part).newest_first(agent_id), limit))
+            lambda part: list(islice(checkpoints_of(part).newest_first(agent_id), check_limit(limit)))
         )
         return newest[::-1]
 

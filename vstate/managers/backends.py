@@ -98,6 +98,8 @@ class RedisBackend(Redis):
         key_prefix: str = KEY_PREFIX,
         connection_pool_size: int = CONNECTIONS,
     ) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"a Redis server is given as a URL, not as {type(url).__name__}")
         if connection_pool_size < 1:
             raise InvalidInput(f"connection_pool_size is 1 or more, not {connection_pool_size}")
         super().__init__(_address(url, db, connection_pool_size), prefix=key_prefix)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
+from vstate.managers.record import seconds
 from vstate.patterns.paths import join_path, split_path
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
@@ -93,4 +94,4 @@ class Ranked(Generic[M]):
 
 def moment(time: datetime) -> int:
     """A time as a rank: microseconds since 1970, by the local clock if it has no zone."""
-    return max(round(time.timestamp() * 1_000_000), 0)
+    return max(round(seconds(time) * 1_000_000), 0)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, member, taken
+from vstate.managers.record import Record, member, seconds, taken_dict
 from vstate.managers.speech_records import (
     AudioSession,
     AudioSessionStatus,
@@ -55,7 +55,7 @@ class SpeechStateManager(Manager):
             session_id=f"speech-{uuid4().hex}",
             session_type=session_type,
             streaming_mode=member(StreamingMode, streaming_mode),
-            config=taken(dict(config or {}), "config"),
+            config=taken_dict({} if config is None else config, "config"),
         )
         await self.change(lambda speech: _write(speech, session), f"session {session.session_id}: begun")
         return session.session_id
@@ -69,7 +69,7 @@ class SpeechStateManager(Manager):
 
         def look(speech: Namespace) -> list[AudioSession]:
             found = [_sessions(speech)[id] for _, id in map(split_path, speech.keys("active/"))]
-            return sorted(found, key=lambda session: session.created_at.timestamp())
+            return sorted(found, key=lambda session: seconds(session.created_at))
 
         return await self.read(look)
 
@@ -98,6 +98,7 @@ class SpeechStateManager(Manager):
 
     async def update_stt_state(self, state: STTState) -> None:
         """Write what has been heard. Raises IllegalTransition if the session has ended."""
+        state = STTState.of(state)
         await self._update(state, f"session {state.session_id}: hearing, {state.status}")
 
     async def get_stt_state(self, session_id: str) -> STTState | None:
@@ -106,6 +107,7 @@ class SpeechStateManager(Manager):
 
     async def update_tts_state(self, state: TTSState) -> None:
         """Write what is being said. Raises IllegalTransition if the session has ended."""
+        state = TTSState.of(state)
         await self._update(
             state, f"session {state.session_id}: {'speaking' if state.is_speaking else 'silent'}"
         )
@@ -116,6 +118,7 @@ class SpeechStateManager(Manager):
 
     async def update_conversation_state(self, state: VoiceConversationState) -> None:
         """Write the turns of a session. Raises IllegalTransition if the session has ended."""
+        state = VoiceConversationState.of(state)
         await self._update(state, f"session {state.session_id}: turn {state.turn_count}")
 
     async def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
@@ -123,8 +126,6 @@ class SpeechStateManager(Manager):
         return await self._get(VoiceConversationState, session_id)
 
     async def _update(self, state: STTState | TTSState | VoiceConversationState, message: str) -> None:
-        state = state.taken()
-
         def update(speech: Namespace) -> None:
             if state.session_id not in _sessions(speech):
                 _write(speech, AudioSession(session_id=state.session_id))

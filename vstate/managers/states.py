@@ -21,6 +21,7 @@ from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
+from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
 from vstate.state.versioned import Versioned
 
@@ -71,6 +72,7 @@ class StateManager(Manager):
 
     async def save(self, key: str, value: Any) -> None:
         """Set the value of a key. Raises Unpicklable, which says where in the value the trouble is."""
+        self._require_key(key)
         await self._edit(f"save {key}", key, Edit(replaces=True, value=Frozen(value, key)))
 
     async def update(self, key: str, changes: Mapping[Any, Any]) -> None:
@@ -78,7 +80,10 @@ class StateManager(Manager):
 
         Others may update other top-level keys at the same time. Raises InvalidInput for a value that is no dict.
         """
-        merged = {name: Frozen(value, key) for name, value in dict(changes).items()}
+        self._require_key(key)
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"changes are given as a dict, not as a {type(changes).__name__}")
+        merged = {name: Frozen(value, key) for name, value in changes.items()}
         if self._gathers:
             require_dict(key, await self.get(key, {}))
         await self._edit(f"update {key}", key, Edit(merged=merged))
@@ -131,6 +136,11 @@ class StateManager(Manager):
     def _gathers(self) -> bool:
         return not self.config.auto_save or bool(self.config.save_interval)
 
+    def _require_key(self, key: str) -> None:
+        """TypeError, InvalidInput for what is no key: once gathered it would stop every commit to come."""
+        check_key(key)
+        check_key(f"{self.part}/{key}")
+
     async def _edit(self, message: str, key: str, edit: Edit) -> None:
         if not self._gathers:
             await self._carry_out({key: edit}, message)
@@ -159,6 +169,7 @@ class StateManager(Manager):
         and need not be. A call before there is a loop counts from the first call of the manager in one.
         """
         self._require_open()
+        _require_subscription(pattern, function)
         return self._subscriptions.add(pattern, function)
 
     def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
@@ -192,3 +203,10 @@ class StateManager(Manager):
             self._gathered.stop()
             self._subscriptions.end_all()
         await super().close()
+
+
+def _require_subscription(pattern: object, function: object) -> None:
+    """TypeError for what is none: begun with each call of the manager, it would make all of them fail."""
+    if not isinstance(pattern, str) or not callable(function):
+        kinds = " and ".join(type(given).__name__ for given in (pattern, function))
+        raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")

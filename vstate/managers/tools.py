@@ -10,7 +10,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
-from vstate.managers.record import taken
+from vstate.managers.record import seconds, taken
 from vstate.managers.tool_records import (
     RetryState,
     ToolCacheEntry,
@@ -23,6 +23,7 @@ from vstate.managers.tool_tally import add_up, any_shard, count
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import join_path, split_path
 from vstate.patterns.records import Records
+from vstate.repo.history import check_limit
 from vstate.state.namespace import Namespace
 
 _FAR_FUTURE = 1 << 60  # microseconds
@@ -73,7 +74,7 @@ class ToolStateManager(Manager):
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
         """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
 
-        new = execution.taken()
+        new = ToolExecution.of(execution)
 
         def start(tools: Namespace) -> ToolExecution:
             executions = _executions(tools)
@@ -130,7 +131,7 @@ class ToolStateManager(Manager):
 
         def look(tools: Namespace) -> list[ToolExecution]:
             history = tools.namespace("history").keys(join_path(tool_name) + "/")
-            return [_executions(tools)[split_path(key)[-1]] for key in islice(history, limit)]
+            return [_executions(tools)[split_path(key)[-1]] for key in islice(history, check_limit(limit))]
 
         return await self.read(look)
 
@@ -138,9 +139,9 @@ class ToolStateManager(Manager):
 
     async def cache_result(self, entry: ToolCacheEntry) -> None:
         """Keep a result until its `ttl` is over, in place of the one of the same tool and parameters."""
+        entry = ToolCacheEntry.of(entry)
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
-        entry = entry.taken()
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
         left = None if ttl is None else ttl - _seconds_since(entry.created_at)
 
@@ -190,7 +191,7 @@ class ToolStateManager(Manager):
     async def update_retry_state(self, retry: RetryState) -> None:
         """Note when an execution is to be tried again. IllegalTransition if it is completed or cancelled."""
 
-        retry = retry.taken()
+        retry = RetryState.of(retry)
 
         def note(tools: Namespace) -> None:
             executions = _executions(tools)
@@ -216,7 +217,7 @@ class ToolStateManager(Manager):
                 waits = execution is None or execution.status is _Status.RETRYING
                 if waits and retry.attempts < retry.max_attempts:
                     pending.append(retry)
-            return sorted(pending, key=lambda retry: retry.next_retry_at.timestamp())
+            return sorted(pending, key=lambda retry: seconds(retry.next_retry_at))
 
         return await self.read(look)
 
@@ -244,7 +245,7 @@ _hash = parameters_hash  # there is an argument of that name
 
 def _place(execution: ToolExecution) -> str:
     """A key that comes before those of the executions that began earlier, so that the last ones are found first."""
-    latest_first = _FAR_FUTURE - round(execution.started_at.timestamp() * 1_000_000)
+    latest_first = _FAR_FUTURE - round(seconds(execution.started_at) * 1_000_000)
     return "history/" + join_path(execution.tool_name, f"{latest_first:016x}", execution.execution_id)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
-from vstate.managers.record import member, taken
+from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
 from vstate.state.namespace import Namespace
@@ -43,7 +43,7 @@ class WorkflowStateManager(Manager):
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
         """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
-        new = workflow.taken()
+        new = WorkflowState.of(workflow)
         new.steps_before = new.current_step
         return await self.change(
             lambda part: workflows(part).add(new), f"workflow {new.workflow_id}: created"
@@ -73,7 +73,7 @@ class WorkflowStateManager(Manager):
         `current_step` never passes one that was begun and is not done.
         """
 
-        step = step.taken()
+        step = StepState.of(step)
 
         def update(part: Namespace) -> WorkflowState:
             return Workflow(part, workflow_id).update_step(step, self._interval)
@@ -91,7 +91,7 @@ class WorkflowStateManager(Manager):
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
         """Set these keys of the workflow's context."""
 
-        values = taken(dict(values), "context")
+        values = taken_dict(values, "context")
 
         def update(part: Namespace) -> WorkflowState:
             workflow = workflows(part)[workflow_id]
@@ -142,7 +142,7 @@ class WorkflowStateManager(Manager):
         What it leaves out (`step`, `state`, `context`) is taken from the workflow as it is now.
         """
 
-        checkpoint = checkpoint.taken()
+        checkpoint = WorkflowCheckpoint.of(checkpoint)
 
         def keep(part: Namespace) -> WorkflowCheckpoint:
             return Workflow(part, checkpoint.workflow_id).keep(checkpoint)
@@ -158,7 +158,8 @@ class WorkflowStateManager(Manager):
     async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowState:
         """Run the workflow on from a checkpoint, by default the last one: with its state, context and step.
 
-        The steps behind that are to be done again; what they were is in the history.
+        The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
+        is no checkpoint.
         """
 
         def resume(part: Namespace) -> WorkflowState:

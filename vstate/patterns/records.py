@@ -14,10 +14,11 @@ try:
 except ImportError as error:
     raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
 
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
 from vstate.patterns.copies import plainly
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.state.base import ReadableState, State
+from vstate.values.pickling import culprit
 
 M = TypeVar("M")
 _T = TypeVar("_T")
@@ -42,6 +43,8 @@ class Records(Generic[M]):
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
+      A field that is added is a reason for a new version too, unless the model keeps extra fields: an older
+      program would drop it with each record that it changes.
 
     Several writers change records in `state.update(function)`.
     """
@@ -87,7 +90,7 @@ class Records(Generic[M]):
         try:
             stored = self._state[key]
         except KeyNotFound:
-            raise KeyNotFound(key) from None
+            raise KeyNotFound(key, kind=self._name) from None
         return self._read(key, stored)
 
     @overload
@@ -159,7 +162,7 @@ class Records(Generic[M]):
     def __delitem__(self, id: Id) -> None:
         key = path_of(id)
         if key not in self._state:
-            raise KeyNotFound(key)
+            raise KeyNotFound(key, kind=self._name)
         del self._writable()[key]
 
     def discard(self, id: Id) -> bool:
@@ -205,7 +208,11 @@ class Records(Generic[M]):
         model = self._model if type(record) is self._kind else _adapter(type(record))
         # As it can be read again: without what is computed, by the names of the fields.
         data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
-        plain: dict[str, Any] = plainly(data)
+        try:
+            plain: dict[str, Any] = plainly(data)
+        except Exception as error:  # what pydantic makes of a generator, say, is nothing that could be copied
+            given = {name: getattr(record, name, None) for name in data}
+            raise Unpicklable({self._name: culprit(given, self._name, error)}, staged=False) from error
         return plain
 
     def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:

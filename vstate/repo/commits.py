@@ -30,7 +30,7 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.repo import revision
 from vstate.repo.diff import Diff
 from vstate.repo.guard import Guard
-from vstate.repo.history import History, Log
+from vstate.repo.history import History, Log, check_limit
 from vstate.repo.leases import Leases
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.policies import Policies
@@ -129,6 +129,7 @@ class Commits:
         head: Head | None = None,
     ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed it."""
+        check_limit(limit)
         start = self.resolve(rev, head=head).oid
 
         def walk() -> Iterator[Commit]:
