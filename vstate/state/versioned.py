@@ -20,6 +20,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.dates import parse_ttl
 from vstate.repo.diff import Change
 from vstate.repo.history import Log
+from vstate.repo.limit import check_limit
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
 from vstate.repo.repository import Landing, Revision
@@ -133,6 +134,7 @@ class Versioned(Worktree):
 
         Empty before the first commit; NotFound for a revision that is not there.
         """
+        check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
