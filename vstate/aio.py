@@ -33,6 +33,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 from vstate import state as sync
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import called
 from vstate.repo.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
@@ -274,7 +275,7 @@ class _Writing(_Reading[_W]):
 
         def call() -> _T:
             root.refresh()
-            return function(handle)
+            return called("the function of read", function, handle)
 
         async with self._turn(handle):
             return await self._workers.run(call)

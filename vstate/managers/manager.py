@@ -12,6 +12,7 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
+from vstate.repo.calling import called
 from vstate.state.namespace import Namespace
 
 _T = TypeVar("_T")
@@ -58,7 +59,7 @@ class Manager:
         returned: list[_T] = []
 
         def call(state: Any) -> None:
-            returned[:] = [function(state.namespace(self.part))]
+            returned[:] = [called("the function of change", function, state.namespace(self.part))]
 
         async with self._call():
             await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
@@ -67,7 +68,9 @@ class Manager:
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
         """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
         async with self._call():
-            return await self._state.read(lambda state: function(state.namespace(self.part)))
+            return await self._state.read(
+                lambda state: called("the function of read", function, state.namespace(self.part))
+            )
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first."""

@@ -94,7 +94,7 @@ class Repository(Commits):
 
     def bisect(
         self,
-        predicate: Callable[[Commit], bool],
+        predicate: Callable[[Commit], object],
         good: Revision,
         bad: Revision = "HEAD",
         *,

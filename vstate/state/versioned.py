@@ -17,6 +17,7 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
+from vstate.repo.calling import require_plain
 from vstate.repo.dates import parse_ttl
 from vstate.repo.diff import Change
 from vstate.repo.history import Log
@@ -92,6 +93,7 @@ class Versioned(Worktree):
         """
         from vstate.state.watching import Subscription
 
+        require_plain("the function of subscribe", function)
         return Subscription(self.watch(pattern), function)
 
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
@@ -160,7 +162,7 @@ class Versioned(Worktree):
         it does, `bad` a later one where it does not. Raises InvalidInput if that is not so.
         """
         return self._repo.bisect(
-            lambda commit: bool(predicate(self.checkout(commit))), good, bad, head=self._own_head()
+            lambda commit: predicate(self.checkout(commit)), good, bad, head=self._own_head()
         )
 
     @alone
