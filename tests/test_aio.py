@@ -607,6 +607,11 @@ async def test_a_lease() -> None:
     one, other = aio.Versioned(store, branch="main"), aio.Versioned(store, branch="main")
     async with one.lease("job", ttl=5) as lease:
         assert lease.held
+        assert (lease.name, lease.ttl) == ("job", 5)
+        assert repr(lease) == "<Lease 'job', ttl 5 s: held, fence 1>"
+        with pytest.raises(InvalidInput, match=r"0\.1 s or more"):
+            async with other.lease("job", ttl=1e-9):
+                pass
         await lease.check()
         with pytest.raises(LeaseHeld):
             async with other.lease("job", ttl=5, wait=0):

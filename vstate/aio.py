@@ -349,6 +349,16 @@ class Lease:
         self._lease = lease
 
     @property
+    def name(self) -> str:
+        """What the lease is on."""
+        return self._lease.name
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which another may have it if it is not renewed."""
+        return self._lease.ttl
+
+    @property
     def fence(self) -> int:
         """A number that grows with each holder."""
         return self._lease.fence
@@ -366,6 +376,9 @@ class Lease:
         """Commit the state unless the lease is lost: LeaseLost then, with nothing committed."""
         async with self._state._turn(self._state.sync):
             return await self._state._workers.run(lambda: self._lease.commit(message, **info))
+
+    def __repr__(self) -> str:
+        return repr(self._lease)
 
 
 async def _entered(lease: HeldLease) -> None:

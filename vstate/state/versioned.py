@@ -102,7 +102,7 @@ class Versioned(Worktree):
         A thread renews it. If this process stops for longer than `ttl`, or is gone, another one may take it over;
         `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a number that grows with each
         holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
-        raises LeaseHeld, which names him. A lease whose holder has died is free once its row has been seen
+        raises LeaseHeld, which names him. InvalidInput for a `ttl` below a tenth of a second. A lease whose holder has died is free once its row has been seen
         not to change for its `ttl` and a tenth more: no clocks of different machines are compared.
         """
         from vstate.state.lease import Lease  # late, for a quick `import vstate`
