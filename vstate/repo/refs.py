@@ -34,6 +34,7 @@ SWEEP = "gc"
 _SYMBOLIC = "ref: "
 _LONGEST_NAME = 200
 _TIME = re.compile("[0-7][0-9a-f]{15}")
+_UNSAID = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
@@ -357,7 +358,9 @@ class Refs:
             if not isinstance(action, str):
                 raise ValueError("it says no action")
             at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
-            return ReflogEntry(_oid(old), _oid(new), at, action)
+            # vstate 0.1.0 wrote nothing behind the colon for a commit without a message.
+            unsaid = _UNSAID.fullmatch(action)
+            return ReflogEntry(_oid(old), _oid(new), at, unsaid[1] if unsaid else action)
         except (ValueError, TypeError) as error:
             raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 
