@@ -164,7 +164,7 @@ def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_revisions_of_a_remote() -> None:
-    """A branch or tag of the same name goes first; all of the reflog's ways work."""
+    """All of the reflog's ways work; a branch here of the same name has to be told apart."""
     store, other = Memory(), Memory()
     chain(other, 3)
     repo = Repository(store)
@@ -178,7 +178,9 @@ def test_revisions_of_a_remote() -> None:
     with pytest.raises(NotFound, match="did you mean: o/main"):
         repo.resolve("o/mian")
     chain(store, 1, "o/main", start=20)
-    assert repo.resolve("o/main").message == "c20"
+    with pytest.raises(InvalidInput, match="both a branch and a branch of a remote"):
+        repo.resolve("o/main")
+    assert repo.resolve("heads/o/main").message == "c20"
     assert repo.resolve("remotes/o/main").message == "c4"
 
 
