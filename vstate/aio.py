@@ -39,7 +39,7 @@ from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
 from vstate.state.lease import Lease as HeldLease
 from vstate.state.turns import Turn
-from vstate.state.watching import Subscription, Watch
+from vstate.state.watching import Seen, Subscription, Watch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -308,10 +308,21 @@ class _Writing(_Reading[_W]):
                 raise
             await self._workers.run(lambda: inner.__exit__(None, None, None), surely=True)
 
-    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watching:
+        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in state.watch(...)`.
+
+        Awaited, it is the Watch itself, which can be asked what it has seen, and closed.
+        """
+        # Here, where nothing has to be read for it: what is committed from the call on is told, whenever it is gone through.
+        made = self._handle.watch(pattern) if since is None and self._handle is not None else None
+
+        async def begin() -> Watch:
+            handle = await self._opened()
+            return await self._workers.run(
+                lambda: handle.watch(pattern, since=since) if made is None else made, undo=Watch.close
+            )
+
+        return Watching(begin)
 
     async def subscribe(
         self, pattern: str, function: Callable[[str, Change, Commit], object]
@@ -339,6 +350,28 @@ def _ended(inner: AbstractContextManager[Any], error: BaseException) -> None:
 
 class Namespace(_Writing[sync.Namespace]):
     """The keys of a state under one prefix."""
+
+
+class Watching:
+    """What `watch` returns: to be gone through by `async for`, or awaited, which gives the Watch."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Watch]]) -> None:
+        self._begin = begin
+        self._watch: Watch | None = None
+
+    async def _begun(self) -> Watch:
+        if self._watch is None:
+            self._watch = await self._begin()
+        return self._watch
+
+    def __await__(self) -> Generator[Any, None, Watch]:
+        return self._begun().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Seen:
+        return await anext(await self._begun())
 
 
 class Lease:
