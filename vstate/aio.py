@@ -256,16 +256,32 @@ class _Writing(_Reading[_W]):
         """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
         on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
         """
+        if callable(other) and not hasattr(other, "keys"):
+            return await self.update_and_tell(other, lambda commit: None, **values)
         handle = await self._opened()
-        if not callable(other) or hasattr(other, "keys"):
-            await self._workers.run(lambda: handle.update(other, **values))
-            return None
+        await self._workers.run(lambda: handle.update(other, **values))
+        return None
+
+    async def update_and_tell(
+        self, function: Callable[[Any], object], told: Callable[[Commit | None], object], /, **options: Any
+    ) -> Commit | None:
+        """As `update` with a function; `told` hears what came of it, in the thread, even when the caller is cancelled.
+
+        Where it has not been called by the end of this, nothing is committed.
+        """
+        handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
-        call = partial(other, handle)
+        call = partial(function, handle)
         async with self._turn(handle) as outermost:
             update = root.update_in_turn if outermost else root.run_update
-            return await self._workers.run(partial(update, call, **values))
+
+            def work() -> Commit | None:
+                commit = update(call, **options)
+                told(commit)
+                return commit
+
+            return await self._workers.run(work)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""

@@ -56,13 +56,21 @@ class Manager:
         Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
         and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
+        return await self.change_and_tell(function, lambda: None, message, **info)
+
+    async def change_and_tell(
+        self, function: Callable[[Namespace], _T], told: Callable[[], object], message: str, **info: Any
+    ) -> _T:
+        """As `change`; `told` is called once it is committed, in a thread, even when the caller is cancelled then."""
         returned: list[_T] = []
 
         def call(state: Any) -> None:
             returned[:] = [called("the function of change", function, state.namespace(self.part))]
 
         async with self._call():
-            await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
+            await self._state.update_and_tell(
+                call, lambda commit: told(), message=message, attempts=_ATTEMPTS, **info
+            )
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
