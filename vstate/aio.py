@@ -33,12 +33,13 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 from vstate import state as sync
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import called
 from vstate.repo.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
 from vstate.state.lease import Lease as HeldLease
 from vstate.state.turns import Turn
-from vstate.state.watching import Subscription, Watch
+from vstate.state.watching import Seen, Subscription, Watch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -263,16 +264,28 @@ class _Writing(_Reading[_W]):
         """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
         on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
         """
+        if callable(other) and not hasattr(other, "keys"):
+            return await self.update_and_tell(other, lambda commit: None, **values)
         handle = await self._opened()
-        if not callable(other) or hasattr(other, "keys"):
-            await self._workers.run(lambda: handle.update(other, **values))
-            return None
+        await self._workers.run(lambda: handle.update(other, **values))
+        return None
+
+    async def update_and_tell(
+        self, function: Callable[[Any], object], told: Callable[[Commit | None], object], /, **options: Any
+    ) -> Commit | None:
+        """As `update` with a function; `told` hears what came of it, in the thread, even when the caller is cancelled.
+
+        Where it has not been called by the end of this, nothing is committed.
+        """
+        handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
-        call = partial(other, handle)
+        call = partial(function, handle)
 
         def update(outermost: bool) -> Commit | None:
-            return (root.update_in_turn if outermost else root.run_update)(call, **values)
+            commit = (root.update_in_turn if outermost else root.run_update)(call, **options)
+            told(commit)
+            return commit
 
         return await self._in_turn(handle, update)
 
@@ -284,7 +297,7 @@ class _Writing(_Reading[_W]):
 
         def call(outermost: bool) -> _T:
             root.refresh()
-            return function(handle)
+            return called("the function of read", function, handle)
 
         return await self._in_turn(handle, call)
 
@@ -318,10 +331,21 @@ class _Writing(_Reading[_W]):
                 raise
             await self._workers.run(lambda: inner.__exit__(None, None, None), surely=True)
 
-    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watching:
+        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in state.watch(...)`.
+
+        Awaited, it is the Watch itself, which can be asked what it has seen, and closed.
+        """
+        # Here, where nothing has to be read for it: what is committed from the call on is told, whenever it is gone through.
+        made = self._handle.watch(pattern) if since is None and self._handle is not None else None
+
+        async def begin() -> Watch:
+            handle = await self._opened()
+            return await self._workers.run(
+                lambda: handle.watch(pattern, since=since) if made is None else made, undo=Watch.close
+            )
+
+        return Watching(begin)
 
     async def subscribe(
         self, pattern: str, function: Callable[[str, Change, Commit], object]
@@ -351,12 +375,44 @@ class Namespace(_Writing[sync.Namespace]):
     """The keys of a state under one prefix."""
 
 
+class Watching:
+    """What `watch` returns: to be gone through by `async for`, or awaited, which gives the Watch."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Watch]]) -> None:
+        self._begin = begin
+        self._watch: Watch | None = None
+
+    async def _begun(self) -> Watch:
+        if self._watch is None:
+            self._watch = await self._begin()
+        return self._watch
+
+    def __await__(self) -> Generator[Any, None, Watch]:
+        return self._begun().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Seen:
+        return await anext(await self._begun())
+
+
 class Lease:
     """What `Versioned.lease` gives: the right to work, for as long as `held`."""
 
     def __init__(self, state: Versioned, lease: HeldLease) -> None:
         self._state = state
         self._lease = lease
+
+    @property
+    def name(self) -> str:
+        """What the lease is on."""
+        return self._lease.name
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which another may have it if it is not renewed."""
+        return self._lease.ttl
 
     @property
     def fence(self) -> int:
@@ -377,6 +433,9 @@ class Lease:
         return await self._state._in_turn(
             self._state.sync, lambda outermost: self._lease.commit(message, **info)
         )
+
+    def __repr__(self) -> str:
+        return repr(self._lease)
 
 
 async def _entered(lease: HeldLease) -> None:

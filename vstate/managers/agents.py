@@ -9,7 +9,7 @@ from vstate.managers.agent_records import AgentCheckpoint, AgentSnapshot, Recove
 from vstate.managers.manager import Manager
 from vstate.managers.ranked import Ranked, moment
 from vstate.patterns.records import Records
-from vstate.repo.history import check_limit
+from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
 
 
@@ -34,9 +34,8 @@ class AgentStateStore(Manager):
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """An agent's snapshots, oldest first; with `limit` only so many, the newest."""
-        newest = await self.read(
-            lambda part: list(islice(snapshots_of(part).newest_first(agent_id), check_limit(limit)))
-        )
+        most = check_limit(limit)
+        newest = await self.read(lambda part: list(islice(snapshots_of(part).newest_first(agent_id), most)))
         return newest[::-1]
 
     async def load_snapshot(self, agent_id: str, snapshot_id: str | None = None) -> AgentSnapshot | None:
@@ -61,9 +60,8 @@ class AgentStateStore(Manager):
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """An agent's checkpoints by step, and by time at one step; with `limit` only so many, the latest."""
-        newest = await self.read(
-            lambda part: list(islice(checkpoints_of(part).newest_first(agent_id), check_limit(limit)))
-        )
+        most = check_limit(limit)
+        newest = await self.read(lambda part: list(islice(checkpoints_of(part).newest_first(agent_id), most)))
         return newest[::-1]
 
     async def latest_checkpoint(self, agent_id: str, *, recoverable: bool = False) -> AgentCheckpoint | None:

@@ -11,6 +11,7 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
+from vstate.repo.calling import called
 from vstate.state.namespace import Namespace
 
 _T = TypeVar("_T")
@@ -54,18 +55,30 @@ class Manager:
         Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
         and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
+        return await self.change_and_tell(function, lambda: None, message, **info)
+
+    async def change_and_tell(
+        self, function: Callable[[Namespace], _T], told: Callable[[], object], message: str, **info: Any
+    ) -> _T:
+        """As `change`; `told` is called once it is committed, in a thread, even when the caller is cancelled then."""
         returned: list[_T] = []
 
         def call(state: Any) -> None:
-            returned[:] = [function(state.namespace(self.part))]
+            returned[:] = [called("the function of change", function, state.namespace(self.part))]
 
-        await self._called(lambda: self._state.update(call, message=message, attempts=_ATTEMPTS, **info))
+        await self._called(
+            lambda: self._state.update_and_tell(
+                call, lambda commit: told(), message=message, attempts=_ATTEMPTS, **info
+            )
+        )
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
         """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
         return await self._called(
-            lambda: self._state.read(lambda state: function(state.namespace(self.part)))
+            lambda: self._state.read(
+                lambda state: called("the function of read", function, state.namespace(self.part))
+            )
         )
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
@@ -143,12 +143,14 @@ class StateManager(Manager):
 
     async def _edit(self, message: str, key: str, edit: Edit) -> None:
         if not self._gathers:
-            await self._carry_out({key: edit}, message)
+            await self._carry_out({key: edit}, lambda: None, message)
             return
         self._require_open()
         await self._gathered.add(key, edit, self._carry_out)
 
-    async def _carry_out(self, edits: Mapping[str, Edit], message: str = "") -> None:
+    async def _carry_out(
+        self, edits: Mapping[str, Edit], told: Callable[[], object], message: str = ""
+    ) -> None:
         def carry_out(part: Namespace) -> None:
             for key, edit in edits.items():
                 edit.carry_out(part, key)
@@ -156,7 +158,7 @@ class StateManager(Manager):
                     part.expire(key, self.config.ttl)
 
         named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
-        await self.change(carry_out, message or f"save {named}")
+        await self.change_and_tell(carry_out, told, message or f"save {named}")
 
     # Subscribers
 

@@ -23,7 +23,7 @@ from vstate.managers.tool_tally import add_up, any_shard, count
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import join_path, split_path
 from vstate.patterns.records import Records
-from vstate.repo.history import check_limit
+from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
 
 _FAR_FUTURE = 1 << 60  # microseconds
@@ -128,10 +128,11 @@ class ToolStateManager(Manager):
 
     async def get_execution_history(self, tool_name: str, limit: int | None = 100) -> list[ToolExecution]:
         """The last executions of a tool, the one that began last first; None for all."""
+        most = check_limit(limit)
 
         def look(tools: Namespace) -> list[ToolExecution]:
             history = tools.namespace("history").keys(join_path(tool_name) + "/")
-            return [_executions(tools)[split_path(key)[-1]] for key in islice(history, check_limit(limit))]
+            return [_executions(tools)[split_path(key)[-1]] for key in islice(history, most)]
 
         return await self.read(look)
 

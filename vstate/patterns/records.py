@@ -17,6 +17,7 @@ except ImportError as error:
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
 from vstate.patterns.copies import plainly
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
+from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
 from vstate.values.pickling import culprit
 
@@ -153,7 +154,7 @@ class Records(Generic[M]):
         key = path_of(id)
         record = self[id]
         if function is not None:
-            returned = function(record)
+            returned = called("the function of change", function, record)
             record = record if returned is None else returned
         if fields:
             record = self._with_fields(key, record, fields)
@@ -241,7 +242,7 @@ class Records(Generic[M]):
                     key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
                 )
             try:
-                data = migrate(data)
+                data = called("a migration", migrate, data)
             except Exception as error:  # a KeyError of its own would look as if there were no such record
                 raise InvalidRecord(
                     key, f"its migration from version {version} raised {type(error).__name__}"

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
-from vstate.errors import CorruptObject, CorruptStore, InvalidInput
+from vstate.errors import CorruptObject, CorruptStore
 from vstate.objects import tree
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
@@ -175,15 +175,6 @@ def parse_shallow_row(key: str, value: bytes) -> tuple[ObjectId, tuple[ObjectId,
     if not isinstance(found, list) or any(not isinstance(i, bytes) or len(i) != ID_BYTES for i in found):
         raise ValueError("not a list of ids")
     return ObjectId.parse(key.removeprefix(SHALLOW)), tuple(ObjectId(oid) for oid in found)
-
-
-def check_limit(limit: int | None) -> int | None:
-    """How many to give at the most, None for all; TypeError, InvalidInput for what is no such number."""
-    if limit is not None and not isinstance(limit, int):
-        raise TypeError(f"limit is a number, or None for all, not a {type(limit).__name__}")
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"limit is a number from 0 on, or None for all, not {limit}")
-    return limit
 
 
 class Log(Iterator[Commit]):
