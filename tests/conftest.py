@@ -1,6 +1,7 @@
 """What the tests share: Hypothesis without clocks or luck, and real Python processes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,9 @@ settings.register_profile(
 settings.load_profile("vstate")
 
 ROOT = Path(__file__).parent.parent
+
+# What a shell starts in the background ignores Ctrl-C, and so would the processes that are to be interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Proxies that understand what passes through them: HTTP, and PostgreSQL's protocol."""
+"""Proxies that understand what passes through them: HTTP, and the protocols of Redis and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -188,6 +188,43 @@ def _read_answer(stream: BinaryIO, method: str) -> bytes:
         size = int(line, 16)
         parts += [line, stream.read(size + 2)]
     return b"".join(parts)
+
+
+# Redis
+
+
+@dataclass
+class Cut:
+    """Whether it was made."""
+
+    made: bool = False
+
+
+def at_request(proxy: Proxy, point: str, number: int = 1, match: bytes = b"") -> Cut:
+    """Have the proxy cut the connection of a request, of the one of this number, from 1, among those that hold `match`:
+    "before" it is passed on, "half" way through it, before its "reply", or half way through that, "torn". Or have it
+    "hold" the request, until `proxy.release()`.
+    """
+    cut, left, replying = Cut(), number, False
+
+    def watch(side: Side, data: bytes) -> str:
+        nonlocal left, replying
+        if side == "server" and replying:
+            replying, cut.made = False, True
+            return "half" if point == "torn" else "cut"
+        if side == "server" or not left or match not in data:
+            return "pass"
+        left -= 1
+        if left:
+            return "pass"
+        if point in ("reply", "torn"):
+            replying = True
+            return "pass"
+        cut.made = True
+        return "cut" if point == "before" else point
+
+    proxy.watch = watch
+    return cut
 
 
 # PostgreSQL

@@ -63,6 +63,10 @@ class Connections:
     def down(self) -> None:
         """Be a server that is not there: cut all connections, and take no new ones until `up()`."""
         self.refusing = True
+        self.cut_all()
+
+    def cut_all(self) -> None:
+        """Cut all connections that there are now."""
         with self.lock:
             reset(*self._open)
 
@@ -140,7 +144,8 @@ class Proxy(Connections):
 
     - "pass": it is passed on;
     - "cut": the connection is cut instead, as it is once a "half" or the "whole" of the piece was passed on;
-    - "freeze": the connection stays open, and nothing more is passed on.
+    - "freeze": the connection stays open, and nothing more is passed on;
+    - "hold": whoever sent it is cut off, and it is passed on when `release` is called.
 
     `points` are the pieces so far, by their sides and the times at which they came, and `round_trips` counts how
     often a client spoke after the server had.
@@ -151,6 +156,7 @@ class Proxy(Connections):
         self.points: list[tuple[Side, float]] = []
         self.round_trips = 0
         self.watch: Watch = lambda side, data: "pass"
+        self._released, self._answered = threading.Event(), threading.Event()
 
     def cut(self, point: int, *, after: bool = False) -> None:
         """Count from nothing, and cut at the piece of this number, from 1: before it is passed on, or after it was."""
@@ -165,6 +171,13 @@ class Proxy(Connections):
             count = len(self.points)
             self.points.clear()
             return count
+
+    def release(self) -> None:
+        """Pass on what was held back, and wait for the reply, which nobody gets."""
+        self._released.set()
+        assert self._answered.wait(10), "nothing was held back, or it got no reply"
+        self._released.clear()
+        self._answered.clear()
 
     def rounds(self) -> int:
         """How many latencies the requests since the count began took one after the other: those that went out side
@@ -207,13 +220,27 @@ class Proxy(Connections):
                 spoke_last = end
                 coming[others[end]].append((time.monotonic() + self.latency / 2, data))
                 if verdict != "pass":
-                    self._make_trouble(verdict, side, others[end], [data for _, data in coming[others[end]]])
+                    self._make_trouble(
+                        verdict, end, others[end], [data for _, data in coming[others[end]]], side
+                    )
                     reset(client, server)
                     return
 
-    def _make_trouble(self, verdict: str, side: Side, target: socket.socket, pieces: list[bytes]) -> None:
+    def _make_trouble(
+        self, verdict: str, source: socket.socket, target: socket.socket, pieces: list[bytes], side: Side
+    ) -> None:
         if verdict == "freeze":
             self.ended.wait()
+            return
+        if verdict == "hold":
+            reset(source)
+            while not self._released.wait(0.01):
+                if self.ended.is_set():
+                    return
+            target.settimeout(10)
+            target.sendall(b"".join(pieces))
+            if target.recv(1):
+                self._answered.set()
             return
         *before, last = pieces
         passed = {"cut": b"", "half": last[: len(last) // 2], "whole": last}[verdict]

@@ -607,6 +607,11 @@ async def test_a_lease() -> None:
     one, other = aio.Versioned(store, branch="main"), aio.Versioned(store, branch="main")
     async with one.lease("job", ttl=5) as lease:
         assert lease.held
+        assert (lease.name, lease.ttl) == ("job", 5)
+        assert repr(lease) == "<Lease 'job', ttl 5 s: held, fence 1>"
+        with pytest.raises(InvalidInput, match=r"0\.1 s or more"):
+            async with other.lease("job", ttl=1e-9):
+                pass
         await lease.check()
         with pytest.raises(LeaseHeld):
             async with other.lease("job", ttl=5, wait=0):
@@ -681,6 +686,37 @@ async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
 
 
 @in_a_loop
+async def test_a_watch_need_not_be_awaited() -> None:
+    """Gone through at once it tells what was committed since it was asked for; awaited it is the watch itself."""
+    async with aio.Versioned(Memory(), branch="main") as state:
+        for number, mapping in enumerate((state, state.namespace("part"))):
+            watching, begun = mapping.watch("n"), mapping.watch(since=state.head)
+            await mapping.set("n", number)
+            made = await state.commit()
+            assert [(key, change.new, commit) async for key, change, commit in limited(watching, 1)] == [
+                ("n", number, made)
+            ]
+            watch = await begun
+            assert watch is await begun
+            assert (await anext(begun))[2] == made
+            assert watch.seen == made
+    with pytest.raises(InvalidInput, match="closed"):
+        await anext(state.watch())
+    other = aio.Versioned(state.sync.store, branch="main")
+    watching = other.watch("part/n", since="HEAD~1")
+    assert (await anext(watching))[1].new == 1, "it opens the state"
+    await other.close()
+
+
+async def limited(items: Any, number: int) -> Any:
+    async for item in items:
+        yield item
+        number -= 1
+        if not number:
+            return
+
+
+@in_a_loop
 async def test_what_expires() -> None:
     """expire, expires and purge, awaited."""
     async with aio.Versioned(Memory()) as state:
@@ -704,6 +740,21 @@ async def test_push_and_pull() -> None:
             other.commit()
         await state.pull(there)
         assert await state["b"] == 2
+
+
+@in_a_loop
+async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -> None:
+    """Python falls back on `state[0]`, `state[1]`, … for `in` and `for`, which would never end here, and fill the memory."""
+    async with aio.Versioned() as state:
+        await state.set("plan", 1)
+        await state.commit("a plan")
+        for mapping in (state, state.namespace("a"), await state.checkout("HEAD")):
+            with pytest.raises(TypeError, match="async for key in state"):
+                list(mapping)
+            with pytest.raises(TypeError, match=r"await state\.contains\(key\)"):
+                assert "plan" in mapping
+            with pytest.raises(TypeError, match="async for key in state"):
+                await mapping.get(*mapping)
 
 
 def test_nothing_is_missing() -> None:

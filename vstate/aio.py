@@ -25,20 +25,21 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from vstate import state as sync
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import called
 from vstate.repo.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
 from vstate.state.lease import Lease as HeldLease
 from vstate.state.turns import Turn
-from vstate.state.watching import Subscription, Watch
+from vstate.state.watching import Seen, Subscription, Watch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -105,8 +106,8 @@ def _awaited(
     @wraps(function)
     async def method(self: _Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
         handle = await self._opened()
-        async with self._turn(handle) if turn else nullcontext():
-            return await self._workers.run(partial(getattr(handle, function.__name__), *args, **options))
+        call = partial(getattr(handle, function.__name__), *args, **options)
+        return await (self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call))
 
     return method
 
@@ -128,17 +129,15 @@ class _Reading(Generic[_S]):
             raise InvalidInput("this state is not open yet: use `async with` it, or await it")
         return self._handle
 
-    @asynccontextmanager
-    async def _turn(self, handle: ReadableState) -> AsyncIterator[bool]:
-        """Hold the turn, and say whether this is the outermost to hold it."""
-        turns = handle.root.turns if isinstance(handle, sync.Versioned | sync.Namespace) else None
-        if turns is None or turns.nested:
-            yield False
-            return
+    async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
+        """Call the function in a thread, in the turn, with whether this is the outermost to have that."""
+        turns = handle.root.turns
+        if turns.nested:
+            return await self._workers.run(partial(function, False))
         turn = Turn()
         with turn.bell, turn.held:
             await turns.take_async(turn)
-            yield True
+            return await self._workers.run(partial(function, True))
 
     async def __getitem__(self, key: str) -> Any:
         """The value of the key: `await state["k"]`. Raises KeyNotFound."""
@@ -162,6 +161,14 @@ class _Reading(Generic[_S]):
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.keys()
+
+    # Without these Python would ask for `state[0]`, `state[1]`, …, without end: each is a coroutine, and none an IndexError.
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("the keys of this state come awaited: `async for key in state`")
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TypeError("a look into this state is awaited: `await state.contains(key)`")
 
     def keys(self, prefix: str = "") -> AsyncIterator[str]:
         """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""
@@ -257,16 +264,30 @@ class _Writing(_Reading[_W]):
         """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
         on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
         """
+        if callable(other) and not hasattr(other, "keys"):
+            return await self.update_and_tell(other, lambda commit: None, **values)
         handle = await self._opened()
-        if not callable(other) or hasattr(other, "keys"):
-            await self._workers.run(lambda: handle.update(other, **values))
-            return None
+        await self._workers.run(lambda: handle.update(other, **values))
+        return None
+
+    async def update_and_tell(
+        self, function: Callable[[Any], object], told: Callable[[Commit | None], object], /, **options: Any
+    ) -> Commit | None:
+        """As `update` with a function; `told` hears what came of it, in the thread, even when the caller is cancelled.
+
+        Where it has not been called by the end of this, nothing is committed.
+        """
+        handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
-        call = partial(other, handle)
-        async with self._turn(handle) as outermost:
-            update = root.update_in_turn if outermost else root.run_update
-            return await self._workers.run(partial(update, call, **values))
+        call = partial(function, handle)
+
+        def update(outermost: bool) -> Commit | None:
+            commit = (root.update_in_turn if outermost else root.run_update)(call, **options)
+            told(commit)
+            return commit
+
+        return await self._in_turn(handle, update)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
         """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""
@@ -274,18 +295,16 @@ class _Writing(_Reading[_W]):
         root = handle.root
         assert isinstance(root, sync.Versioned)
 
-        def call() -> _T:
+        def call(outermost: bool) -> _T:
             root.refresh()
-            return function(handle)
+            return called("the function of read", function, handle)
 
-        async with self._turn(handle):
-            return await self._workers.run(call)
+        return await self._in_turn(handle, call)
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit what changed, in place or by key; None if nothing did. Cancelled, it is done or not done."""
         handle = await self._opened()
-        async with self._turn(handle):
-            return await self._workers.run(lambda: handle.commit(message, **info))
+        return await self._in_turn(handle, lambda outermost: handle.commit(message, **info))
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:
@@ -296,9 +315,12 @@ class _Writing(_Reading[_W]):
         handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
-        async with self._turn(handle) as outermost:
+        turn, nested = Turn(), root.turns.nested
+        with turn.bell, turn.held:  # nobody waits for a turn that was not taken
+            if not nested:
+                await root.turns.take_async(turn)
             inner: AbstractContextManager[Any] = (
-                root.transaction_in_turn(message, info) if outermost else root.transaction()
+                root.transaction() if nested else root.transaction_in_turn(message, info)
             )
             try:
                 # Surely, all of it: what was begun is ended before the turn is.
@@ -309,10 +331,21 @@ class _Writing(_Reading[_W]):
                 raise
             await self._workers.run(lambda: inner.__exit__(None, None, None), surely=True)
 
-    async def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in watch`."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
+    def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watching:
+        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in state.watch(...)`.
+
+        Awaited, it is the Watch itself, which can be asked what it has seen, and closed.
+        """
+        # Here, where nothing has to be read for it: what is committed from the call on is told, whenever it is gone through.
+        made = self._handle.watch(pattern) if since is None and self._handle is not None else None
+
+        async def begin() -> Watch:
+            handle = await self._opened()
+            return await self._workers.run(
+                lambda: handle.watch(pattern, since=since) if made is None else made, undo=Watch.close
+            )
+
+        return Watching(begin)
 
     async def subscribe(
         self, pattern: str, function: Callable[[str, Change, Commit], object]
@@ -342,12 +375,44 @@ class Namespace(_Writing[sync.Namespace]):
     """The keys of a state under one prefix."""
 
 
+class Watching:
+    """What `watch` returns: to be gone through by `async for`, or awaited, which gives the Watch."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Watch]]) -> None:
+        self._begin = begin
+        self._watch: Watch | None = None
+
+    async def _begun(self) -> Watch:
+        if self._watch is None:
+            self._watch = await self._begin()
+        return self._watch
+
+    def __await__(self) -> Generator[Any, None, Watch]:
+        return self._begun().__await__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Seen:
+        return await anext(await self._begun())
+
+
 class Lease:
     """What `Versioned.lease` gives: the right to work, for as long as `held`."""
 
     def __init__(self, state: Versioned, lease: HeldLease) -> None:
         self._state = state
         self._lease = lease
+
+    @property
+    def name(self) -> str:
+        """What the lease is on."""
+        return self._lease.name
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which another may have it if it is not renewed."""
+        return self._lease.ttl
 
     @property
     def fence(self) -> int:
@@ -365,8 +430,12 @@ class Lease:
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the state unless the lease is lost: LeaseLost then, with nothing committed."""
-        async with self._state._turn(self._state.sync):
-            return await self._state._workers.run(lambda: self._lease.commit(message, **info))
+        return await self._state._in_turn(
+            self._state.sync, lambda outermost: self._lease.commit(message, **info)
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._lease)
 
 
 async def _entered(lease: HeldLease) -> None:

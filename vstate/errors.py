@@ -102,15 +102,15 @@ class NotFound(VStateError, KeyError):
 
 
 class KeyNotFound(NotFound):
-    """The mapping has no such key."""
+    """The mapping has no such key; `kind` is what the key stands for, if it is that of a record."""
 
-    def __init__(self, key: str) -> None:
-        super().__init__(f"no key {key!r}", name=key)
+    def __init__(self, key: str, *, kind: str = "key") -> None:
+        super().__init__(f"no {kind} {key!r}", name=key)
         self.key = key
 
 
 class AlreadyExists(VStateError):
-    """A branch or tag of that name is there already."""
+    """A branch or tag of that name, or a record of that id, is there already."""
 
     def __init__(self, message: str, *, name: str) -> None:
         super().__init__(message)
@@ -278,25 +278,34 @@ class IllegalTransition(InvalidInput):
 
     def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
         possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
-        super().__init__(f"in the status {status!r} {event!r} is not possible; {possible}")
+        # The texts of members of enums too, which their repr would bury.
+        super().__init__(f"in the status {_text(status)!r} {_text(event)!r} is not possible; {possible}")
         self.status = status
         self.event = event
         self.allowed = tuple(allowed)
 
 
+def _text(given: object) -> object:
+    return str.__str__(given) if isinstance(given, str) else given
+
+
 class Unpicklable(VStateError, TypeError):
-    """Some values cannot be pickled; nothing was committed, everything is still staged.
+    """Some values cannot be pickled; nothing was committed, and what is `staged` still is.
 
     `culprits` maps each key to where in its value the trouble is, for example
     `'state["job"]["conn"]: sqlite3.Connection'`.
     """
 
-    def __init__(self, culprits: Mapping[str, str]) -> None:
+    def __init__(self, culprits: Mapping[str, str], *, staged: bool = True) -> None:
         self.culprits = dict(culprits)
         self.keys = tuple(self.culprits)
+        what_next = (
+            "Nothing was committed, everything is still staged: delete or replace these values"
+            if staged
+            else "Nothing was stored: replace these values"
+        )
         super().__init__(
-            f"cannot pickle {'; '.join(self.culprits.values())}. Nothing was committed, everything is "
-            "still staged: delete or replace these values, or give their class a __getstate__"
+            f"cannot pickle {'; '.join(self.culprits.values())}. {what_next}, or give their class a __getstate__"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, cast, overload
 
 from vstate.errors import CannotLoad, InvalidInput, VStateError
 from vstate.objects.commit import Event
+from vstate.repo.limit import check_limit
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
 from vstate.state.live import Live
@@ -190,13 +191,14 @@ def events(
     `state.checkout(event.commit)` shows them. It is None for events that no commit holds yet; those are
     included for "HEAD". With `kind`, only events of that kind; a namespace's are its own and those below.
     """
+    most = check_limit(limit)
     root = state.root
     namespace = state.prefix.removesuffix("/")
     found: list[Event] = []
 
     def take(batch: list[Event]) -> bool:
         for event in reversed(batch):
-            if limit is not None and len(found) >= limit:
+            if most is not None and len(found) >= most:
                 return False
             inside = (
                 not namespace or event.namespace == namespace or event.namespace.startswith(namespace + "/")

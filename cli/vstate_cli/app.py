@@ -113,10 +113,11 @@ def _silence() -> None:
 def cli(context: click.Context, store: str | None) -> None:
     """Look at, and move about in, the history of a vstate store.
 
-    A revision (REV) is a commit id or its first 4 or more digits, a branch, a tag, HEAD, or where a branch was:
-    main@{N}, N moves ago, or main@{2026-11-20 10:00}, main@{yesterday}, main@{2 hours ago}; each with ~N
-    (N commits back) or ^N (the N-th parent) behind it. Nothing that is stored is ever run: values are
-    shown as plain data, objects as records of their class and fields.
+    A revision (REV) is a commit id or its first 4 or more digits, a branch, a tag, a branch of a remote
+    (origin/main), HEAD, or where a branch was: main@{N}, N moves ago, or main@{2026-11-20 10:00},
+    main@{yesterday}, main@{2 hours ago}; each with ~N (N commits back) or ^N (the N-th parent) behind it. Where two
+    have one name, heads/NAME, tags/NAME and remotes/NAME say which is meant. Nothing that is stored is ever run:
+    values are shown as plain data, objects as records of their class and fields.
     """
     context.obj = store
 

@@ -16,7 +16,7 @@ JSON = (
     "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}: name is the full one of the ref "
     'that moved, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
     '"unchanged", "deleted", "left" or "fetched"; old and new are commits or null; objects and bytes (as they are '
-    "stored) are what was written."
+    "stored) are what was written. After a push that could not be noted here, not_noted says why."
 )
 
 _STYLES = {"created": "green", "moved": "green", "forced": "bold red", "deleted": "bold red", "left": "bold"}
@@ -24,7 +24,10 @@ _STYLES = {"created": "green", "moved": "green", "forced": "bold red", "deleted"
 
 def document(report: SyncReport) -> documents.Document:
     """The report as `--json` prints it."""
-    return dataclasses.asdict(report)
+    found = dataclasses.asdict(report)
+    if not report.not_noted:
+        del found["not_noted"]
+    return found
 
 
 def write(out: Output, report: SyncReport, what: str) -> None:
@@ -33,6 +36,8 @@ def write(out: Output, report: SyncReport, what: str) -> None:
     out.line(f"{what} {count}, {size_text(report.bytes)}")
     for ref in report.refs:
         out.line("  ", *_line(ref))
+    if report.not_noted:
+        out.note(f"where the branches are there could not be noted here: {report.not_noted}")
 
 
 def _line(ref: SyncRef) -> Line:

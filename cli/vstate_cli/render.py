@@ -16,7 +16,7 @@ from vstate.errors import InvalidInput, StorageError
 from vstate.objects.commit import Commit, Event
 from vstate.repo.details import Detail, common_prefix
 from vstate.repo.diff import Change, Diff
-from vstate.repo.refs import HEADS, Head
+from vstate.repo.refs import HEADS, REMOTES, Head
 from vstate.values.entry import Entry
 from vstate.values.inert import Array, InertError, preview
 from vstate.values.inspection import describe, size_text
@@ -67,6 +67,8 @@ def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
     current = f"{HEADS}{head.branch}" if head.branch is not None else None
     for ref in sorted(refs, key=lambda ref: (ref != current, ref)):
         kind, _, name = ref.partition("/")
+        if {HEADS + name, REMOTES + name} <= set(refs):  # by its name alone nobody could tell which one it is
+            name = ref
         if ref == current:
             names.append((_ARROW, "bold cyan"))
             names.append((safe(name), "bold green"))

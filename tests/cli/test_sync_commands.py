@@ -55,6 +55,42 @@ def test_clone(vstate, store, tmp_path):
     assert refs(tmp_path / "copy") == copied
 
 
+def test_a_branch_here_of_the_name_of_one_there(vstate, store, tmp_path):
+    """It is told apart in the log, refused where it is not clear, and pushed as the branch that it is."""
+    vstate("clone", str(store), str(tmp_path / "copy"))
+    copy = type(vstate)(tmp_path / "copy")
+    copy("branch", "origin/main")
+    decorated = copy("log", "-n", "1", "--oneline")
+    assert "(HEAD -> main, heads/origin/main, remotes/origin/main)" in decorated
+    copy("checkout", "origin/main")
+    copy("rollback", "HEAD~1")
+    message = copy.fails("log", "origin/main")
+    assert message == (
+        "'origin/main' is both a branch and a branch of a remote; did you mean: heads/origin/main, "
+        "remotes/origin/main?"
+    )
+    assert copy("log", "heads/origin/main") != copy("log", "remotes/origin/main")
+    copy("push", "origin", "origin/main")
+    assert refs(store)["heads/origin/main"] == refs(copy.store)["heads/origin/main"]
+    assert refs(copy.store)["remotes/origin/origin/main"] == refs(store)["heads/origin/main"]
+
+
+def test_a_push_out_of_a_store_opened_to_be_read(vstate, store, copy):
+    """It is done; that it could not be noted is a line behind, and a field of the document."""
+    reading = type(vstate)(f"readonly:{copy.store}")
+    change(copy.store, n=1)
+    result = reading.run("push")
+    assert result.exit_code == 0
+    assert "moved     heads/main" in result.stdout
+    assert "could not be noted here: the store at" in result.stderr
+    change(copy.store, n=2)
+    assert "read only" in reading.json("push")["not_noted"]
+    assert refs(store)["heads/main"] == refs(copy.store)["heads/main"]
+    assert refs(copy.store)["remotes/origin/main"] != refs(store)["heads/main"]
+    assert "not_noted" not in copy.json("push")
+    assert refs(copy.store)["remotes/origin/main"] == refs(store)["heads/main"]
+
+
 def test_clone_json(vstate, store, tmp_path):
     """The document has every ref."""
     document = vstate.json("clone", str(store), str(tmp_path / "copy"))

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import redis as driver
-from redis_server import Proxy, RedisServer, TlsProxy
+from protocol_proxies import at_request
+from proxy import Proxy
+from redis_server import RedisServer, TlsProxy
 
 from vstate import Versioned, open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
@@ -126,17 +128,22 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
+    with Proxy.before(server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied(server: RedisServer, proxy: Proxy) -> str:
+    """The URL of the server by way of the proxy."""
+    return proxy.through(server.url)
 
 
 # Round trips
 
 
-def test_round_trips(proxy: Proxy) -> None:
+def test_round_trips(proxy: Proxy, proxied: str) -> None:
     """Each method that needs one exchange with the server has one."""
-    with Redis(proxy.url) as store:
+    with Redis(proxied) as store:
         store.get("first use")
         many = {f"o/{number:064x}": b"x" * 200 for number in range(80)} | {
             f"n/{number}": b"" for number in range(20)
@@ -154,35 +161,35 @@ def test_round_trips(proxy: Proxy) -> None:
         }
         counted = {}
         for name, call in calls.items():
-            proxy.reset()
+            proxy.round_trips = 0
             call()
             counted[name] = proxy.round_trips
         assert counted == dict.fromkeys(calls, 1)
 
 
-def test_round_trips_of_the_first_use(proxy: Proxy) -> None:
+def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
     """A new process reads its first key in one, by which it also learns what the server does when it is full."""
-    with Redis(proxy.url) as store:
+    with Redis(proxied) as store:
         store.get("loads the scripts")
-    proxy.reset()
-    with Redis(proxy.url) as store:
+    proxy.round_trips = 0
+    with Redis(proxied) as store:
         store.get("key")
         assert proxy.round_trips == 1
 
 
-def test_round_trips_of_a_commit(proxy: Proxy) -> None:
+def test_round_trips_of_a_commit(proxy: Proxy, proxied: str) -> None:
     """A commit of 1 key of 10,000 takes one; opening the state and reading a key one for each thing read."""
-    with Redis(proxy.url) as store:
+    with Redis(proxied) as store:
         state = Versioned(store)
         state.update({f"key/{number:05}": f"value {number}" for number in range(10_000)})
         state.commit()
         for number in range(3):
             state["key/00500"] = f"new {number}"
-            proxy.reset()
+            proxy.round_trips = 0
             assert state.commit()
             assert proxy.round_trips == 1
-    proxy.reset()
-    with Redis(proxy.url) as store:
+    proxy.round_trips = 0
+    with Redis(proxied) as store:
         assert Versioned(store)["key/00500"] == "new 2"
     # The format, HEAD, the branch, its commit, and three levels of the tree.
     assert proxy.round_trips <= 7
@@ -239,15 +246,17 @@ def test_a_large_transaction_that_loses_a_race(store: Redis, redis_url: str, red
         assert stages() == []
 
 
-def test_a_transaction_of_many_small_rows(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_of_many_small_rows(
+    proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More of them than a server takes words in one command go in pieces, as one transaction all the same."""
     monkeypatch.setattr("vstate.kv.redis.store.STAGED_ROWS", 100)
     rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(101)}
-    with Redis(proxy.url) as store:
+    with Redis(proxied) as store:
         store.set("r/heads/main", b"0")
-        proxy.cut("reply", 1, b":stage:")
+        cut = at_request(proxy, "reply", match=b":stage:")
         assert store.transact({**rows, "r/heads/main": b"1"}, {"r/heads/main": b"0"}) is True
-        assert proxy.cuts == 1
+        assert cut.made
         assert set(store.keys()) == {*rows, "r/heads/main"}
 
 
@@ -468,20 +477,22 @@ def test_a_plan_longer_than_the_lock(store: Redis) -> None:
 
 
 def test_what_takes_longer_to_write_than_the_lock_lasts(
-    store: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is renewed until all is written, not only until it is known what."""
     monkeypatch.setattr("vstate.kv.redis.store.LOCK_SECONDS", 0.3)
     monkeypatch.setattr("vstate.kv.redis.store.BYTES_PER_COMMAND", 1_000_000)
-    proxy.delay = 0.02
+    proxy.latency = 0.05
     plans = []
 
     def plan() -> dict[str, bytes | None]:
         plans.append(1)
         return {f"o/{number:064x}": bytes(1_000_000) for number in range(40)}
 
-    with Redis(proxy.url) as slow:
+    with Redis(proxied) as slow:
+        start = time.monotonic()
         assert slow.exclusively(plan)
+        assert time.monotonic() - start > 0.6, "it is no test unless it takes longer than the lock"
         assert len(plans) == 1
         assert len(list(slow.keys("o/"))) == 40
 
@@ -562,9 +573,9 @@ def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
             assert _seconds(lambda: wait(0.01)) < 1
 
 
-def test_listening_while_cut_off(proxy: Proxy) -> None:
+def test_listening_while_cut_off(proxy: Proxy, proxied: str) -> None:
     """A wait that is cut off returns, so that what was missed is looked for; later changes are heard again."""
-    with Redis(proxy.url) as store:
+    with Redis(proxied) as store:
         with store.listening("a") as wait:
             assert _woken(wait, proxy.cut_all) < 5
             store.set("a", b"1")  # not heard

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from redis_server import Proxy, RedisServer
+from protocol_proxies import at_request
+from proxy import Proxy
+from redis_server import RedisServer
 
 from vstate import Versioned
 from vstate.errors import StorageError, StoreUnavailable
@@ -31,14 +33,19 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
+    with Proxy.before(server.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
-def store(proxy: Proxy) -> Iterator[Redis]:
-    with Redis(proxy.url) as store:
+def proxied(server: RedisServer, proxy: Proxy) -> str:
+    """The URL of the server by way of the proxy."""
+    return proxy.through(server.url)
+
+
+@pytest.fixture
+def store(proxied: str) -> Iterator[Redis]:
+    with Redis(proxied) as store:
         store.set_many({"r/heads/main": b"1", "stale": b"x", OBJECT: b"object"})
         yield store
 
@@ -66,9 +73,9 @@ def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) 
         (lambda: store.transact({"r/heads/main": b"4", "b": b"3"}, {"r/heads/main": b"2"}), False),
     ]
     for number, (call, expected) in enumerate(calls):
-        proxy.cut(point)
+        cut = at_request(proxy, point)
         assert call() == expected, number
-        assert proxy.cuts == number + 1
+        assert cut.made
     assert dict(store.items()) == {"r/heads/main": b"3", "stale": b"x", "b": b"2", OBJECT: b"object"}
 
 
@@ -83,11 +90,10 @@ def test_exclusively_when_any_of_its_exchanges_is_cut(store: Redis, proxy: Proxy
 
     while True:
         number += 1
-        proxy.reset()
-        proxy.cut(point, number)
+        cut = at_request(proxy, point, number)
         assert store.exclusively(plan)
         assert store.get("n") == str(number).encode()
-        if not proxy.cuts or number > 20:
+        if not cut.made or number > 20:
             break
     assert 3 < number < 10
 
@@ -98,10 +104,10 @@ def test_a_large_transaction_when_any_of_its_exchanges_is_cut(store: Redis, prox
     rows = {f"o/{number:064x}": bytes([number]) * (STAGED_FROM // 2 + 1) for number in range(2)}
     for number in (1, 2, 3):
         # Each row is brought on its own, and the script that puts them into the store names the stage too.
-        proxy.cut(point, number, b":stage:")
+        cut = at_request(proxy, point, number, b":stage:")
         old, new = str(number).encode(), str(number + 1).encode()
         assert store.transact({**rows, "r/heads/main": new}, {"r/heads/main": old}) is True
-        assert proxy.cuts == number
+        assert cut.made
         assert store.get("r/heads/main") == new
     assert store.get_many(rows) == rows
 
@@ -110,25 +116,25 @@ def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Prox
     """The first try of a transaction, held up in the network, reaches the server after the second was answered and after
     others have written: it must neither be done again nor be done after all.
     """
-    proxy.hold(b"EVALSHA")
+    at_request(proxy, "hold", match=b"EVALSHA")
     assert store.compare_and_swap("r/heads/main", b"1", b"2") is True
     assert store.compare_and_swap("r/heads/main", b"2", b"1") is True
     proxy.release()
     assert store.get("r/heads/main") == b"1"
 
-    proxy.hold(b"EVALSHA")
+    at_request(proxy, "hold", match=b"EVALSHA")
     assert store.compare_and_swap("r/heads/main", b"5", b"6") is False
     store.set("r/heads/main", b"5")
     proxy.release()
     assert store.get("r/heads/main") == b"5"
 
-    proxy.hold(b"EVALSHA")
+    at_request(proxy, "hold", match=b"EVALSHA")
     store.set("r/heads/main", b"7")
     store.set("r/heads/main", b"8")
     proxy.release()
     assert store.get("r/heads/main") == b"8"
 
-    proxy.hold(b"EVALSHA")
+    at_request(proxy, "hold", match=b"EVALSHA")
     store.delete("r/heads/main")
     store.set("r/heads/main", b"9")
     proxy.release()
@@ -136,7 +142,7 @@ def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Prox
 
 
 def test_what_may_arrive_after_the_error_is_not_denied(
-    store: Redis, proxy: Proxy, server: RedisServer
+    store: Redis, proxy: Proxy, proxied: str, server: RedisServer
 ) -> None:
     """A swap is held up in the network, its second try meets a lock until the time is over, and then the first comes
     through: the error must not have said that nothing was written.
@@ -148,12 +154,12 @@ def test_what_may_arrive_after_the_error_is_not_denied(
         over.wait(10)
         return {}
 
-    with Redis(server.url) as other, Redis(proxy.url, timeout=0.5) as hasty:
+    with Redis(server.url) as other, Redis(proxied, timeout=0.5) as hasty:
         hasty.get("r/heads/main")
         holder = threading.Thread(target=other.exclusively, args=(plan,))
         holder.start()
         assert locked.wait(10)
-        proxy.hold(b"EVALSHA")
+        at_request(proxy, "hold", match=b"EVALSHA")
         with pytest.raises(StoreUnavailable, match="locked") as caught:
             hasty.compare_and_swap("r/heads/main", b"1", b"2")
         assert caught.value.outcome_unknown is True
@@ -163,9 +169,9 @@ def test_what_may_arrive_after_the_error_is_not_denied(
         assert store.get("r/heads/main") == b"2"
 
 
-def test_an_answer_that_cannot_be_had(proxy: Proxy, server: RedisServer) -> None:
+def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None:
     """If the connection died after a write was sent, and the server with it, the error says that nobody knows."""
-    with Redis(proxy.url, timeout=0.5) as store:
+    with Redis(proxied, timeout=0.5) as store:
         store.set("a", b"1")
         calls: list[Callable[[], object]] = [
             lambda: store.compare_and_swap("a", b"1", b"2"),

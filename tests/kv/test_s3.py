@@ -61,7 +61,7 @@ def proxy(s3_place: S3Place) -> Iterator[RequestProxy]:
 @pytest.fixture
 def far(s3_place: S3Place, proxy: RequestProxy) -> Iterator[S3]:
     """The same place, through the proxy, by a handle that has settled: what it does first is behind it."""
-    with s3_place.open(endpoint=proxy.endpoint, timeout=10) as far:
+    with s3_place.open(endpoint=proxy.endpoint, timeout=60) as far:
         far.set_many({f"warm/{number}": b"up" for number in range(64)})
         assert far.compare_and_swap("warm/swap", None, b"up")
         proxy.latency = LATENCY

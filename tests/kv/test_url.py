@@ -93,6 +93,39 @@ def test_malformed_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "host=h dbname=d password=hunter2",
+        " password = 'hunter2 too'",
+        "service=s\nuser=hunter2",
+        "cache:host=h sslpassword=hunter2",
+        "encrypted:host=h user=me password=hunter2?key_file=k",
+    ],
+)
+def test_a_connection_string_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """It would be a directory named after a password; the error has the form that is read, and shows nothing."""
+    monkeypatch.chdir(tmp_path)
+    for create in (True, False):
+        with pytest.raises(InvalidInput, match="write it as a URL, postgresql://") as caught:
+            open_store(text, create=create)
+        assert "hunter2" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["user=alice", "./host=h port=1", "a=b c=d", "my user=alice", Path("host=h port=1")]
+)
+def test_a_path_with_an_equals_sign_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | Path
+) -> None:
+    """One setting alone is a common name for a directory."""
+    monkeypatch.chdir(tmp_path)
+    with open_store(path) as store:
+        store.set("key", b"value")
+    assert (tmp_path / path / "vstate.db").exists()
+
+
 # Options and composition
 
 

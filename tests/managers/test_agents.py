@@ -11,7 +11,7 @@ import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
 
-from vstate import InvalidRecord, StoreUnavailable, Unpicklable, Versioned
+from vstate import InvalidInput, InvalidRecord, StoreUnavailable, Unpicklable, Versioned
 from vstate.managers import AgentCheckpoint, AgentSnapshot, AgentStateStore
 from vstate.managers.agents import checkpoints_of
 
@@ -130,6 +130,9 @@ async def test_saving_a_checkpoint_again_replaces_it_and_its_rank(agent_store: A
         assert await store.delete("a", "y") is True
         assert await store.delete("a", "y") is False
         assert [c.checkpoint_id for c in await store.list_checkpoints("a")] == ["x"]
+        for lists in (store.list_snapshots, store.list_checkpoints):
+            with pytest.raises(InvalidInput, match="limit is a whole number"):
+                await lists("a", limit=-1)
         assert [commit.message for commit in await store.history("checkpoints/a/x")] == [
             "checkpoint x of agent a at step 3",
             "checkpoint x of agent a at step 5",

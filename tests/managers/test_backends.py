@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import gzip
 import json
 import os
@@ -229,6 +230,44 @@ def test_write_files_makes_up_for_anything(tmp_path: Path) -> None:
         assert shown(tmp_path) == {"a.json": 1, "d/b.json": 2}
 
 
+@pytest.mark.parametrize("lost", ["nothing", "the note", "what the note says"])
+def test_files_of_before_a_power_cut_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """They are not synced: empty, torn, gone, back again, or of an earlier commit; who opens the store sees to them."""
+    files = tmp_path / "files"
+    with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
+        state.update({"a": 1, "b": {"c": [1, 2]}, "d/e": 3, "f": 4})
+        state.commit()
+        assert (files / ".shown").read_text().split()[2:] == readable.this_boot().split()
+    (files / "a.json").write_bytes(b"")
+    (files / "b.json").write_bytes(b'{\n  "c": [\0\0')
+    (files / "d" / "e.json").unlink()
+    (files / "f.json").write_text("3")
+    if lost == "the note":
+        (files / ".shown").write_bytes(b"")
+    elif lost == "what the note says":
+        (files / ".shown").write_bytes(b"\0" * 100)
+    else:
+        (files / "gone.json").write_text("0")
+    monkeypatch.setattr(readable, "this_boot", lambda: "next")
+    FileBackend(tmp_path).close()
+    assert shown(tmp_path) == {"a.json": 1, "b.json": {"c": [1, 2]}, "d/e.json": 3, "f.json": 4}
+    (files / "a.json").write_text("5")
+    FileBackend(tmp_path).close()
+    assert shown(tmp_path)["a.json"] == 5, "once, and not each time that the store is opened"
+
+
+def test_opening_a_store_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there were none before."""
+    with Disk(tmp_path) as store, Versioned(store, branch="main") as state:
+        state["a"] = 1
+        state.commit()
+    monkeypatch.setattr(readable, "this_boot", lambda: "next")
+    FileBackend(tmp_path).close()
+    assert not (tmp_path / "files").exists()
+
+
 def test_who_sits_on_the_files_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -412,3 +451,13 @@ def test_asyncio_is_not_needed_for_backends(tmp_path: Path) -> None:
 
         asyncio.run(inside())
     assert shown(tmp_path) == {"k.json": 2}
+
+
+def test_what_is_no_path_and_no_url_is_told_and_leaves_nothing_behind() -> None:
+    """No half-made store that fails once more, unseen, when it is dropped."""
+    for wrong in (None, 5):
+        with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
+            FileBackend(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="a Redis server is given as a URL, not as"):
+            RedisBackend(wrong)  # type: ignore[arg-type]
+    gc.collect()

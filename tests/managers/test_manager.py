@@ -50,6 +50,8 @@ async def test_a_change_is_one_commit_in_the_managers_part(agent_store: AgentSto
         assert [commit.message for commit in history] == ["add to a"] * 2
         assert history[0].info == {"by": "test"}
         assert len(await notes.history("a", limit=1)) == 1
+        with pytest.raises(InvalidInput, match="limit is a whole number"):
+            await notes.history("a", limit=-1)
         assert notes.state.branch == "main"
     with Versioned(agent_store(), branch="main") as state:
         assert dict(state) == {"notes/a": "12"}

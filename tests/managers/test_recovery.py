@@ -310,3 +310,23 @@ def test_recoveries_serve_one_loop_after_another() -> None:
 
     assert [asyncio.run(use()) for _ in range(3)] == [[True] * 3] * 3
     asyncio.run(store.close())
+
+
+@in_a_loop
+async def test_the_note_on_a_recovery_that_failed_says_what_kind_of_error_it_was() -> None:
+    """The text of a KeyError alone, 'plan', would say little."""
+
+    class Broken:
+        id = "broken"
+
+        def restore_from_checkpoint(self, state: object) -> None:
+            raise KeyError("plan")
+
+    async with AgentStateStore() as store:
+        recovery = AgentRecoveryManager(agent_store=store)
+        recovery.register(Broken())
+        await store.save_checkpoint(AgentCheckpoint(agent_id="broken", checkpoint_id="c"))
+        with pytest.raises(TimeoutError) as caught:
+            async with recovery.guard("broken"):
+                raise TimeoutError
+        assert caught.value.__notes__ == ["vstate, while it recovered agent 'broken': KeyError: 'plan'"]

@@ -640,6 +640,45 @@ async def test_a_flush_that_is_cancelled_is_not_made_twice(local_store: AgentSto
             assert await other.get("k") == "new"
 
 
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_flush_that_the_end_of_the_loop_cancels_is_made_once(lands: bool) -> None:
+    """Its commit ends before the loop does: made, it is not made again, over what others wrote; else it still is to be."""
+    began = threading.Event()
+
+    class Slow(Faulty):
+        def transact(self, writes: Any, expected: Any) -> bool:
+            began.set()
+            time.sleep(0.1)
+            if lands or self.fail_at is None:
+                return super().transact(writes, expected)
+            raise StoreUnavailable("gone")
+
+    store = Slow(Memory())
+    manager = StateManager(store, config=StateConfig(auto_save=False))
+
+    async def begin_a_flush() -> None:
+        await manager.save("k", "gathered")
+        await manager.save("mine", 1)
+        flushing.append(asyncio.create_task(manager.flush()))
+        await asyncio.to_thread(began.wait)
+
+    async def flush_again() -> object:
+        return await manager.flush()
+
+    flushing: list[asyncio.Task[Any]] = []
+    store.fail_at = 0
+    asyncio.run(begin_a_flush())
+    assert flushing[0].cancelled()
+    store.fail_at = None
+    with Versioned(store.store, branch="main") as other:
+        other["state/k"] = "theirs"
+        other.commit()
+        assert (asyncio.run(flush_again()) is None) is lands
+        other.refresh()
+        assert dict(other) == {"state/k": "theirs" if lands else "gathered", "state/mine": 1}
+    asyncio.run(manager.close())
+
+
 @in_a_loop
 async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_over() -> None:
     """Though it was the call itself that committed, and no other one comes."""

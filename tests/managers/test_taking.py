@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -157,15 +156,17 @@ async def test_what_is_given_is_taken_at_once(
     """Though the call has to wait for another one first."""
     async with kind(local_store()) as manager:
         await prepare(manager)
-        before = asyncio.create_task(manager.read(lambda part: time.sleep(0.05)))
-        await asyncio.sleep(0.01)
+        begun, ends = threading.Event(), threading.Event()
+        before = asyncio.create_task(manager.read(lambda part: (begun.set(), ends.wait(60))))
+        await asyncio.to_thread(begun.wait, 60)
         inner = ["given"]
         given = {"own": {"inner": inner}}
         under_way = asyncio.create_task(call(manager, given))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
-        assert not before.done()
         inner[:] = ["edited"]
-        await under_way
+        assert not under_way.done()
+        ends.set()
+        await asyncio.gather(before, under_way)
         found = str(await look(manager))
         assert "given" in found
         assert "edited" not in found

@@ -53,6 +53,8 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
     await manager.complete_execution(execution_id="exec_001", result={"results": [1]}, duration_ms=1500)
     (done,) = await other.get_execution_history(tool_name="web_search", limit=100)
     assert (done.status, done.result, done.duration_ms) == ("completed", {"results": [1]}, 1500)
+    with pytest.raises(InvalidInput, match="limit is a whole number"):
+        await manager.get_execution_history("web_search", limit=-1)
     assert done.parameters == {"query": "AI news"}
 
     await manager.cache_result(

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from running import RunPython
 
 from vstate import Live, Versioned, aio
-from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, UncommittedChanges
+from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly, UncommittedChanges
 from vstate.patterns import Lifecycle, Records, scope
 
 
@@ -319,3 +319,17 @@ def test_it_can_be_looked_at() -> None:
         "    s0 --> s3: on",
         "    s3 --> [*]",
     ]
+
+
+def test_what_cannot_be_moved_is_told() -> None:
+    """A snapshot is for reading, a dict is no state, and None is no key."""
+    life = Lifecycle({("new", "pay"): "paid"}, initial="new")
+    state = Versioned()
+    life.fire(state, "order", "pay")
+    with pytest.raises(ReadOnly, match="a move writes, and this is a snapshot"):
+        life.fire(state.checkout("HEAD"), "order", "pay")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="is not a state: give a Versioned"):
+        life.fire({}, "order", "pay")  # type: ignore[call-overload]
+    for key in (None, 5, b"k"):
+        with pytest.raises(TypeError, match="an id is a str or a tuple of them, not"):
+            life.fire(state, key, "pay")  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validat
 from running import RunPython
 
 from vstate import Live, Versioned, aio
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
 from vstate.patterns import Records, scope
 
 
@@ -448,3 +448,16 @@ def test_it_needs_no_pydantic_for_the_rest(run_python: RunPython, tmp_path: Path
         "try:\n    from vstate.patterns import Records\nexcept ImportError as error:\n    print(error)\n"
     )
     assert "pip install 'vstate[agents]'" in run_python(script, path=tmp_path)
+
+
+def test_what_cannot_be_copied_is_told_by_its_field() -> None:
+    """Not by the name of what pydantic makes of it."""
+
+    class Anything(BaseModel):
+        id: str
+        held: Any = None
+
+    records = Records(Versioned(), Anything, key="id")
+    with pytest.raises(Unpicklable, match=r'Anything\["held"\]\["it"\]: generator'):
+        records.put(Anything(id="a", held={"it": (number for number in [1])}))
+    assert list(records) == []

@@ -1,11 +1,13 @@
 """History: its order, the commits that touched a key, and lazy diffs."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
 
 import pytest
 
-from vstate import Memory, Versioned
+from vstate import InvalidInput, Memory, Versioned, events
 from vstate.repo import commits
+from vstate.repo.details import details
 from vstate.testing import Faulty
 
 
@@ -18,6 +20,24 @@ def test_newest_first_with_limit() -> None:
     assert [commit.message for commit in state.log()] == ["c4", "c3", "c2", "c1", "c0"]
     assert [commit.message for commit in state.log("HEAD~1", limit=2)] == ["c3", "c2"]
     assert list(state.log(limit=0)) == []
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "2"])
+def test_a_limit_that_makes_no_sense(limit: Any) -> None:
+    """Whoever takes a limit refuses one that is none, at the call, before there is a commit and after."""
+    state = Versioned()
+    calls = [
+        lambda: state.log(limit=limit),
+        lambda: events(state, limit=limit),
+        lambda: Versioned().log(limit=limit),
+        lambda: state.diff().details("k", limit=limit),
+        lambda: details(1, 2, limit=limit),
+    ]
+    state["k"] = 1
+    state.commit()
+    for call in calls:
+        with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
+            call()
 
 
 def test_merges_come_after_both_sides() -> None:

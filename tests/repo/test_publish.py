@@ -1,5 +1,7 @@
 """Publishing a commit: in one step, and with an outcome that the store cannot tell."""
 
+import time
+
 import pytest
 
 from vstate import Disk, Memory, Versioned
@@ -92,6 +94,69 @@ def test_a_lost_swap_leaves_no_line_in_the_reflog() -> None:
     assert not repo.publish("main", [commit], {}, [], expected=head.oid, action="lost")
     assert memory.get("r/heads/main") == OTHER
     assert [line.action for line in Repository(memory).refs.reflog("heads/main")] == ["commit: one"]
+
+
+class OvertakenOnce(Overtaken):
+    """Another writer puts the key elsewhere right before the first swap."""
+
+    def compare_and_swap(self, key, expected, new):
+        if key in self.overtaken:
+            return self.store.compare_and_swap(key, expected, new)
+        self.overtaken.add(key)
+        return super().compare_and_swap(key, expected, new)
+
+
+@pytest.fixture
+def overtaken() -> OvertakenOnce:
+    store = OvertakenOnce(Memory(), atomic=False)
+    store.overtaken = set()
+    return store
+
+
+def test_a_head_that_another_moved_has_one_line(overtaken: OvertakenOnce) -> None:
+    """The last to ask has HEAD, and only the move that was made is on record."""
+    refs = Repository(overtaken).refs
+    assert refs.set_head(branch="other", action="checkout: to other")
+    assert refs.head().branch == "other"
+    (line,) = refs.reflog("HEAD")
+    assert line.old == ObjectId.parse(OTHER.decode())
+
+
+def test_a_head_that_waits_for_gc_in_vain_has_no_line(overtaken: OvertakenOnce) -> None:
+    """Nor is there one if gc has come in between when it is tried again."""
+    refs = Repository(overtaken).refs
+    sweep = refs.sweep()
+    swap = overtaken.compare_and_swap
+
+    def sweeping(key, expected, new):
+        overtaken.set("gc", b"another sweep")
+        return swap(key, expected, new)
+
+    overtaken.compare_and_swap = sweeping
+    assert not refs.set_head(branch="other", action="lost", sweep=sweep)
+    assert overtaken.get("r/HEAD") == OTHER
+    assert not list(refs.reflog("HEAD"))
+
+
+def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: OvertakenOnce) -> None:
+    """The repair was not made."""
+    refs = Repository(overtaken).refs
+    overtaken.set("r/heads/main", b"damaged")
+    new = ObjectId(b"n" * 32)
+    assert not refs.replace("heads/main", raw=b"damaged", new=new, action="lost")
+    assert overtaken.get("r/heads/main") == OTHER
+    assert not list(refs.reflog("heads/main"))
+
+
+def test_an_expired_branch_that_came_back_has_no_line_of_its_end(overtaken: OvertakenOnce) -> None:
+    """Somebody moved it while gc was about to delete it."""
+    state = Versioned(overtaken.store, branch="brief", ttl=0.01)
+    state["a"] = 1
+    state.commit("one")
+    time.sleep(0.02)
+    refs = Repository(overtaken).refs
+    assert not refs.drop_expired("heads/brief", {})
+    assert [line.action for line in refs.reflog("heads/brief")] == ["commit: one"]
 
 
 def test_publish_is_one_transaction(tmp_path) -> None:

@@ -11,6 +11,7 @@ from sync_stores import cloned
 from vstate import Disk, Memory, Versioned
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.repo import Repository
+from vstate.repo.clone import clone
 from vstate.repo.remotes import Remotes, absolute, expanded
 
 # Names and URLs
@@ -78,12 +79,19 @@ def test_names_of_remotes_are_checked(name: str) -> None:
         "az://container/prefix?access_key=hunter2",
         "az://container?azure_storage_master_key=hunter2",
         "az://container?sas=hunter2",
+        "host=h dbname=d password=hunter2",
+        "password = 'hunter2 and more' host=h",
+        "password=hunter2",
+        "cache:host=h password=hunter2",
+        "encrypted:readonly:host=h password=hunter2?key_file=k",
+        "postgres:host=h password=hunter2",
+        "host=h\tuser=me password=hun\\ ter2",
     ],
 )
 def test_a_password_is_not_kept(url: str) -> None:
     """The error says what to do instead, and does not show it."""
     store = Memory()
-    with pytest.raises(InvalidInput, match=r"\$\{NAME\}") as caught:
+    with pytest.raises(InvalidInput, match=r"\$\{[A-Z]+\}|as a path or a URL") as caught:
         Remotes(store).add("origin", url)
     assert "hunter2" not in str(caught.value)
     assert not list(store.keys())
@@ -102,12 +110,30 @@ def test_a_password_is_not_kept(url: str) -> None:
         "encrypted:/a?key_file=/home/me/secrets/key",
         "postgresql://user@host:5432,other:5432/db",
         "s3://bucket?aws_access_key_id=hunter2",
+        "/a/host=h password=x",
+        "postgresql://host/db?host=a&user=b",
+        "disk:/there/user=a port=b",
     ],
 )
 def test_what_holds_no_secret_is_kept(url: str) -> None:
     """Variables stand as they were written."""
     remotes = Remotes(Memory())
     assert remotes.add("origin", url) == url == remotes.url("origin")
+
+
+def test_a_connection_string_names_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushed to, or out of the environment, it is refused, and nothing is made that is named after the password."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "host=h password=hunter2")
+    state = chain(Memory(), 1)
+    state.repo.remotes.add("origin", "${PLACE}")
+    for place in ("host=h password=hunter2", "origin"):
+        with pytest.raises(InvalidInput, match="write it as a URL") as caught:
+            state.push(place, create=True)
+        assert "hunter2" not in str(caught.value)
+    with pytest.raises(InvalidInput):
+        clone("host=h password=hunter2", tmp_path / "copy")
+    assert not list(tmp_path.iterdir())
 
 
 def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +190,7 @@ def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_revisions_of_a_remote() -> None:
-    """A branch or tag of the same name goes first; all of the reflog's ways work."""
+    """All of the reflog's ways work; a branch here of the same name has to be told apart."""
     store, other = Memory(), Memory()
     chain(other, 3)
     repo = Repository(store)
@@ -178,7 +204,9 @@ def test_revisions_of_a_remote() -> None:
     with pytest.raises(NotFound, match="did you mean: o/main"):
         repo.resolve("o/mian")
     chain(store, 1, "o/main", start=20)
-    assert repo.resolve("o/main").message == "c20"
+    with pytest.raises(InvalidInput, match="both a branch and a branch of a remote"):
+        repo.resolve("o/main")
+    assert repo.resolve("heads/o/main").message == "c20"
     assert repo.resolve("remotes/o/main").message == "c4"
 
 

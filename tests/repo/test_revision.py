@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,37 @@ def test_a_branch_and_a_tag_of_one_name(state: Versioned) -> None:
     assert caught.value.candidates == ("heads/both", "tags/both")
     assert next(state.log("heads/both")).message == "c3"
     assert next(state.log("tags/both")).message == "c2"
+
+
+@pytest.mark.parametrize("kind", ["heads", "tags"])
+def test_a_name_that_a_remotes_branch_has_too(state: Versioned, kind: str) -> None:
+    """It is ambiguous unless both are at one commit; the long forms never are, and what takes a branch means that."""
+    refs, at = state.repo.refs, {made.message: made.oid for made in state.log()}
+
+    def move(ref: str, *messages: str | None) -> None:
+        for before, after in pairwise(messages):
+            old, new = (None if message is None else at[message] for message in (before, after))
+            assert refs.compare_and_swap(ref, expected=old, new=new, action="test")
+
+    move("remotes/origin/main", None, "c0", "c3")
+    move(f"{kind}/origin/main", None, "c1", "c3")
+    assert state.checkout("origin/main").commit.message == "c3"
+    move(f"{kind}/origin/main", "c3", "c2")
+    with pytest.raises(InvalidInput, match=r"'origin/main' is both a .* and a branch of a remote") as caught:
+        state.checkout("origin/main~1")
+    assert caught.value.candidates == (f"{kind}/origin/main", "remotes/origin/main")
+    assert state.checkout(f"{kind}/origin/main").commit.message == "c2"
+    assert state.checkout("remotes/origin/main").commit.message == "c3"
+    assert state.checkout("remotes/origin/main@{1}").commit.message == "c0"
+    if kind == "heads":
+        assert state.checkout("heads/origin/main@{1}").commit.message == "c3"
+        with pytest.raises(InvalidInput, match="is both") as caught:
+            state.checkout("origin/main@{1}")
+        assert caught.value.candidates == ("heads/origin/main", "remotes/origin/main")
+        state.switch("origin/main")
+        assert state.head is not None
+        assert state.head.message == "c2"
+        assert state.checkout("@{1}").commit.message == "c3"
 
 
 def test_a_branch_whose_name_is_a_number(state: Versioned) -> None:

@@ -20,6 +20,7 @@ from vstate.errors import (
     UncommittedChanges,
     UntrustedCommit,
 )
+from vstate.kv import ReadOnly
 from vstate.repo import Repository
 from vstate.repo.clone import clone
 
@@ -32,6 +33,36 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
 
 
 # There and back
+
+
+def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> None:
+    """It lands, and says that it could not be noted where the branch is there; so if it is stopped half way."""
+    store = Memory()
+    chain(store, 2)
+    repo = Repository(ReadOnly(store))
+    report = repo.push(target, remote="origin")
+    equal(store, target)
+    assert statuses(report) == {"heads/main": "created"}
+    assert "opened to be read only" in report.not_noted
+    assert str(report).endswith(f"not noted here: {report.not_noted}")
+    with pytest.raises(Diverged):
+        chain(target, 1, start=5)
+        chain(store, 1, start=9)
+        repo.push(target, remote="origin")
+    assert not list(store.keys("r/remotes/"))
+    report = Repository(store).push(target, remote="origin", force=True)
+    assert report.not_noted == ""
+    assert "noted" not in str(report)
+    assert refs_of(store)["remotes/origin/main"] == refs_of(target)["heads/main"]
+
+
+def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:
+    """The name under which it is to be noted is looked at first."""
+    store = Memory()
+    chain(store, 2)
+    with pytest.raises(InvalidInput, match="no name for a remote"):
+        Repository(store).push(target, remote="a/b")
+    assert not list(target.keys())
 
 
 def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:

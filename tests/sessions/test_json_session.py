@@ -296,3 +296,27 @@ def test_saves_at_once(tmp_path: Path, run_python: Any) -> None:
     asyncio.run(all_of_them())
     found = json.loads((tmp_path / "s.json").read_text())
     assert set(found) == {f"{name}{n}" for name in "abcd" for n in range(25)} | {"shared"}
+
+
+def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`user_1.json` is that of the session "user_1", or of the user "user": it is read as neither, and not in silence."""
+    session = JSONSession(save_dir=tmp_path)
+    for name in ("user_1.json", "user_1_s_2.json"):
+        (tmp_path / name).write_text('{"box": {"value": "theirs"}}')
+    for session_id, user_id, name in (("user_1", "", "user_1.json"), ("s_2", "user_1", "user_1_s_2.json")):
+        box = Box("as it was")
+        caplog.clear()
+        asyncio.run(session.load_session_state(session_id, user_id, box=box))
+        assert box.value == "as it was"
+        (message,) = caplog.messages
+        assert repr(session.path_of(session_id, user_id)) in message
+        assert f"but there is {name!r}: if AgentScope wrote that for it, rename it" in message
+        os.rename(tmp_path / name, session.path_of(session_id, user_id))
+        asyncio.run(session.load_session_state(session_id, user_id, box=box))
+        assert box.value == "theirs"
+    caplog.clear()
+    for session_id in ("new", "../user", "a\0b", "x" * 300, "x" * 5000 + "_", "\ud800_"):
+        asyncio.run(session.load_session_state(session_id, box=Box()))
+    assert caplog.messages == []

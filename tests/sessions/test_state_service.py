@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -16,7 +18,13 @@ from agent_stores import AgentStore
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, StoreUnavailable, Unpicklable
-from vstate.sessions import InMemoryStateService, RedisStateService, StateService
+from vstate.sessions import (
+    InMemoryStateService,
+    RedisStateService,
+    StateModule,
+    StateService,
+    VersionedSession,
+)
 from vstate.testing import Faulty
 
 
@@ -175,10 +183,10 @@ async def test_what_is_refused() -> None:
         for session in (0, False, []):
             with pytest.raises(TypeError, match="session_id"):
                 await service.save_state("u", {}, session)  # type: ignore[arg-type]
-        with pytest.raises((Unpicklable, TypeError)):
-            await service.save_state("u", {"lock": __import__("threading").Lock()})
+        with pytest.raises(Unpicklable, match=r'state\["held"\]\["lock"\]: _thread.lock'):
+            await service.save_state("u", {"held": {"lock": threading.Lock()}})
         assert await service.list_users() == []
-        for ttl in (0, -1):
+        for ttl in (0, -1, math.nan):
             with pytest.raises(InvalidInput):
                 StateService(ttl=ttl)
 
@@ -347,6 +355,49 @@ async def test_a_store_that_fails() -> None:
 
 
 @in_a_loop
+async def test_a_stop_lets_the_saves_end_that_have_begun(tmp_path: Path) -> None:
+    """As a server does that is told to stop while requests are under way; who comes later is told so."""
+    service = StateService(tmp_path)
+    await service.start()
+    saves = [asyncio.create_task(service.save_state("u", {"n": n})) for n in range(20)]
+    await asyncio.sleep(0)
+    await service.stop()
+    assert sorted(await asyncio.gather(*saves)) == list(range(1, 21))
+    with pytest.raises(RuntimeError, match="not started"):
+        await service.save_state("u", {})
+    async with service:
+        assert await service.list_rounds("u") == list(range(1, 21))
+
+
+@in_a_loop
+async def test_a_service_and_a_session_share_a_store() -> None:
+    """Under the same ids too: neither takes the other's sessions for its own, nor deletes them."""
+
+    class Box(StateModule):
+        def __init__(self, value: int) -> None:
+            super().__init__()
+            self.value = value
+            self.register_state("value")
+
+    store = Memory()
+    async with StateService(store) as service, VersionedSession(store) as session:
+        await service.save_state("u", {"n": 1}, "s")
+        assert await session.list_sessions() == []
+        await session.save_session_state("s", "u", box=Box(2))
+        (saved,) = await session.list_sessions()
+        assert (saved.user_id, saved.session_id, saved.saves) == ("u", "s", 1)
+        assert await service.save_state("u", {"n": 3}, "s") == 2
+        await session.delete_session("s", "u")
+        assert await service.list_rounds("u", "s") == [1, 2]
+        await session.save_session_state("s", "u", box=Box(4))
+        assert await service.delete_state("u") == 2
+        box = Box(0)
+        await session.load_session_state("s", "u", box=box)
+        assert box.value == 4
+        assert await service.list_users() == []
+
+
+@in_a_loop
 async def test_states_that_only_a_commit_can_pickle() -> None:
     """A class of a function's own is saved and found again, as it was when it was saved."""
 
@@ -402,7 +453,7 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
         assert await service.delete_state("u", "gone", 1) == 0
         assert await service.purge() == 1
         assert await service.purge() == 0
-        assert set(service.state.sync.checkout("main")) == {"rounds/u/kept/000000000001", "sessions/u/kept"}
+        assert set(service.state.sync.checkout("main")) == {"rounds/u/kept/000000000001", "users/u/kept"}
         await asyncio.sleep(2)
         assert await service.save_state("u", {"n": "new"}, "kept") == 1
         assert await service.list_rounds("u", "kept") == [1]

@@ -93,6 +93,27 @@ def test_some_modules(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_is_no_id_and_no_number() -> None:
+    """It is told by its name."""
+
+    async def main() -> None:
+        session = VersionedSession()
+        await session.save_session_state("s", box=Box(1))
+        for wrong in (None, 5, b"s", ("a", "b")):
+            with pytest.raises(TypeError, match="session_id is a str, not"):
+                await session.save_session_state(wrong, box=Box(1))  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="user_id is a str, not"):
+                await session.history("s", wrong)  # type: ignore[arg-type]
+        for steps in (1.5, "1", None):
+            with pytest.raises(TypeError, match="steps is an int, not"):
+                await session.rollback("s", steps)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="limit is a number from 0 on"):
+            await session.history("s", limit=-1)
+        assert len(await session.history("s")) == 1
+
+    asyncio.run(main())
+
+
 def test_nothing_is_half_saved() -> None:
     """A module that cannot be saved, and a store that is down, leave the session as it was; errors are not None."""
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -138,13 +139,43 @@ def test_it_is_renewed(opened: Open) -> None:
         assert lease.commit() is not None
 
 
+def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
+    """Before, while it is held, once it is lost, and when it was given up; it asks no store."""
+    state = Versioned(opened())
+    lease = state.lease("nightly", 30)
+    assert repr(lease) == "<Lease 'nightly', ttl 30 s: not taken>"
+    with lease:
+        assert repr(lease) == "<Lease 'nightly', ttl 30 s: held, fence 1>"
+        waiting = state.lease("nightly", wait=0)
+        with pytest.raises(LeaseHeld):
+            waiting.__enter__()
+        assert repr(waiting) == "<Lease 'nightly', ttl 30 s: given up>"
+    assert repr(lease) == "<Lease 'nightly', ttl 30 s: it was released, fence 1>"
+    with pytest.raises(LeaseLost), state.lease("other", 5) as lost:
+        state.store.delete("lease/other")
+        try:
+            lost.check()
+        finally:
+            assert repr(lost) == "<Lease 'other', ttl 5 s: its row is gone, fence 1>"
+
+
+def test_the_longest_is_given_back(opened: Open) -> None:
+    """Its thread waits for centuries, which is more than a thread can be told to wait, and ends with the block."""
+    state = Versioned(opened())
+    with state.lease("job", timedelta(days=365 * 999)) as lease:
+        time.sleep(0.05)
+        assert lease.held
+    with state.lease("job", wait=0):
+        pass
+
+
 def test_what_it_refuses(opened: Open) -> None:
     """Names are those of branches, times are positive, a lease is entered once, its info is its own."""
     state = Versioned(opened())
     for name in ("", "a b", "../x", "a:b"):
         with pytest.raises(InvalidInput):
             state.lease(name)
-    for ttl in (0, -1, float("inf"), float("nan")):
+    for ttl in (0, -1, float("inf"), float("nan"), 1e-9, 0.09, timedelta(milliseconds=99)):
         with pytest.raises(InvalidInput):
             state.lease("job", ttl)
     with pytest.raises(TypeError):

@@ -85,6 +85,48 @@ def test_several_steps_are_one_move(state: Versioned) -> None:
     assert [state.redo().message, state.redo().message] == ["c2", "c3"]
 
 
+def test_commits_without_a_message(state: Versioned) -> None:
+    """The reflog says that there was a commit, and no more; undo and redo know their lines all the same."""
+    other = Versioned(state.store)
+    commit(state, "", k=4)
+    commit(other, " \n", other=1)
+    state.refresh()
+    commit(state, "\nthe plan\nand more", k=5)
+    assert actions(state)[:3] == ["commit: the plan", "commit (merge)", "commit"]
+    state.undo(steps=2)
+    state.undo()
+    assert actions(state)[:2] == ["undo: commit", "undo 2 moves: commit: the plan"]
+    assert state["k"] == 3
+    state.redo()
+    state.redo()
+    assert state["k"] == 5
+    assert actions(state)[:2] == ["redo: commit: the plan", "redo: commit"]
+
+
+def test_old_lines_without_a_message_read_as_new_ones(state: Versioned) -> None:
+    """A colon with nothing behind it, and undoing it, as they were written before; a message that ends so is kept."""
+    refs, before = state.repo.refs, [made.oid for made in state.log()]
+    moves = [
+        "commit: ",
+        "undo: commit: ",
+        "commit (merge): ",
+        "undo 2 moves: commit: ",
+        "commit: next: ",
+        "plan: ",
+    ]
+    for number, action in enumerate(moves):
+        old, new = before[number % 2], before[1 - number % 2]
+        assert refs.compare_and_swap("heads/main", expected=old, new=new, action=action)
+    assert actions(state)[:6] == [
+        "plan: ",
+        "commit: next: ",
+        "undo 2 moves: commit",
+        "commit (merge)",
+        "undo: commit",
+        "commit",
+    ]
+
+
 def test_nothing_is_lost(state: Versioned) -> None:
     """What was undone is a revision of the reflog still, and keeps its commit."""
     head = state.head

@@ -524,9 +524,10 @@ class Disk(KVStore, ForkAware):
             self._checker.close()
 
     def __del__(self) -> None:
-        self._writer.close()
-        self._reader.close()
-        self._checker.close()
+        if "_checker" in self.__dict__:  # what a subclass was given may have kept it from ever being made
+            self._writer.close()
+            self._reader.close()
+            self._checker.close()
 
     def before_fork(self) -> None:
         for handle in (self._checker, self._writer, self._reader):

@@ -113,7 +113,24 @@ def _scheme_of(text: str) -> str | None:
             "this is no URL, which begins with its scheme and no space, as in redis://; a path that holds :// is "
             "written with ./ before it"
         )
+    if is_connection_string(text):
+        # It would be a directory named after its password, too.
+        raise InvalidInput(
+            "a connection string of libpq is for Postgres(…) alone: write it as a URL, postgresql://USER@HOST/DATABASE; a "
+            "path that looks like one is written with ./ before it"
+        )
     return None
+
+
+def is_connection_string(text: str) -> bool:
+    """Whether it is written as libpq has it, `host=HOST dbname=DATABASE`, rather than as a path."""
+    found = set(_LIBPQ.findall(text))
+    return not text.startswith(("/", ".", "~")) and (len(found) > 1 or any("pass" in name for name in found))
+
+
+_LIBPQ: Final = re.compile(
+    r"(?:^|[\s:])(host|hostaddr|port|dbname|user|password|passfile|service|sslmode|sslpassword)\s*="
+)
 
 
 def _resembled(scheme: str) -> list[str]:

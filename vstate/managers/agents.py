@@ -12,6 +12,7 @@ from vstate.managers.manager import Manager
 from vstate.managers.record import moment
 from vstate.patterns.paths import scope, split_path
 from vstate.patterns.records import Records
+from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
 
 _KINDS = ("recoverable", "other")
@@ -30,7 +31,7 @@ class AgentStateStore(Manager):
 
     async def save_snapshot(self, snapshot: AgentSnapshot) -> AgentSnapshot:
         """Keep a snapshot; as it was kept, with its `snapshot_id`. One that has that id already is replaced."""
-        taken = snapshot.taken()
+        taken = AgentSnapshot.of(snapshot)
         taken.snapshot_id = taken.snapshot_id or secrets.token_hex(8)
         return await self.change(
             lambda part: snapshots_of(part, taken.agent_id).put(taken), f"snapshot of agent {taken.agent_id}"
@@ -38,8 +39,9 @@ class AgentStateStore(Manager):
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """An agent's snapshots, oldest first; with `limit` only so many, the newest."""
+        most = check_limit(limit)
         newest = await self.read(
-            lambda part: list(islice(snapshots_of(part, agent_id).indexed("newest"), limit))
+            lambda part: list(islice(snapshots_of(part, agent_id).indexed("newest"), most))
         )
         return newest[::-1]
 
@@ -53,7 +55,7 @@ class AgentStateStore(Manager):
 
     async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> AgentCheckpoint:
         """Keep a checkpoint, in place of the one of this agent that has its id; as it was kept."""
-        taken = checkpoint.taken()
+        taken = AgentCheckpoint.of(checkpoint)
         return await self.change(
             lambda part: checkpoints_of(part, taken.agent_id).put(taken),
             f"checkpoint {taken.checkpoint_id} of agent {taken.agent_id} at step {taken.step}",
@@ -65,8 +67,9 @@ class AgentStateStore(Manager):
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """An agent's checkpoints by step, and by time at one step; with `limit` only so many, the latest."""
+        most = check_limit(limit)
         newest = await self.read(
-            lambda part: list(islice(_newest_first(checkpoints_of(part, agent_id)), limit))
+            lambda part: list(islice(_newest_first(checkpoints_of(part, agent_id)), most))
         )
         return newest[::-1]
 

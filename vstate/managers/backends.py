@@ -43,7 +43,8 @@ class FileBackend(Disk):
     than 1 MB, or 200 KB of what is no JSON, is only described. A key that has expired keeps its file until the commit that removes it. If a file
     cannot be written, a warning says so to the logger "vstate", since what was committed is safe, and the next commit
     writes it, as it does what others committed without writing files, or what was left after a crash. They are not
-    synced: after a power cut `write_files` writes all of them anew.
+    synced, and a power cut may empty them: on Linux whoever opens the store first after the machine was started writes
+    all of them anew, elsewhere `write_files` does.
 
     `format` is "json" or "msgpack", which holds the same; with `compression` the latter is compressed by gzip, as
     `.msgpack.gz`. JSON is there to be read, and never compressed. The store itself always compresses what shrinks.
@@ -58,6 +59,7 @@ class FileBackend(Disk):
         super().__init__(os.path.expanduser(base_path))
         self._how: tuple[Format, bool] = (format, compression)
         self._files = ReadableFiles(Path(self._directory, FILES), format, compression=compression)
+        self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As a Disk does it; files are written if that moved the branch."""
@@ -98,6 +100,8 @@ class RedisBackend(Redis):
         key_prefix: str = KEY_PREFIX,
         connection_pool_size: int = CONNECTIONS,
     ) -> None:
+        if not isinstance(url, str):
+            raise TypeError(f"a Redis server is given as a URL, not as {type(url).__name__}")
         if connection_pool_size < 1:
             raise InvalidInput(f"connection_pool_size is 1 or more, not {connection_pool_size}")
         super().__init__(_address(url, db, connection_pool_size), prefix=key_prefix)

@@ -28,7 +28,7 @@ class Frozen:
         try:
             data, buffers = dumps(value)
         except Exception as error:
-            raise Unpicklable({key: culprit(value, f'state["{key}"]', error)}) from error
+            raise Unpicklable({key: culprit(value, f'state["{key}"]', error)}, staged=False) from error
         self._data, self._buffers = data, [bytes(buffer) for buffer in buffers]
 
     def thaw(self) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from vstate.managers.edits import Edit
 from vstate.managers.waiting import LoopLock
 
-Commit = Callable[[Mapping[str, Edit]], Awaitable[object]]
+Commit = Callable[[Mapping[str, Edit], Callable[[], object]], Awaitable[object]]
+"""Commits the edits, and calls the function, in any thread, when that is done: whoever is cancelled meanwhile would not
+know otherwise."""
 
 _log = logging.getLogger("vstate")
 
@@ -93,10 +96,14 @@ class Gathered:
             if not self._edits:
                 return False
             self._under_way, self._edits = self._edits, {}
+            done = threading.Event()
             try:
-                await commit(self._under_way)
+                await commit(self._under_way, done.set)
             except BaseException:
-                self._edits = {key: edit for key in self if (edit := self.get(key))}
+                # Also where the loop ends, which cancels this very task. Made again, what others have written since would
+                # be gone.
+                if not done.is_set():
+                    self._edits = {key: edit for key in self if (edit := self.get(key))}
                 raise
             finally:
                 self._under_way = {}

@@ -42,7 +42,7 @@ class KnowledgeStateManager(Manager):
 
     async def update_indexing_progress(self, progress: IndexingProgress) -> IndexingProgress:
         """Keep how far the indexing is, in place of what was known."""
-        progress = progress.taken()
+        progress = IndexingProgress.of(progress)
         id = progress.knowledge_base_id
 
         def update(part: Namespace) -> IndexingProgress:
@@ -78,7 +78,7 @@ class KnowledgeStateManager(Manager):
 
     async def update_source_state(self, source: SourceState) -> SourceState:
         """Keep how a source is, in place of what was known."""
-        made = source.taken()
+        made = SourceState.of(source)
         made.updated_at = datetime.now()
         return await self.change(
             lambda part: _sources(part).put(made),
@@ -126,7 +126,10 @@ def _sources(part: Namespace) -> Records[SourceState]:
 
 
 def _age(older_than: float | timedelta) -> timedelta:
-    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+    try:
+        age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+    except (OverflowError, ValueError):  # inf, nan
+        age = -timedelta.resolution
     if age < timedelta():
         raise InvalidInput(f"older_than is in seconds from 0 on, or a timedelta, not {older_than!r}")
     return age

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -13,6 +12,7 @@ from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
+from vstate.repo.calling import called
 from vstate.state.namespace import Namespace
 
 X = TypeVar("X")
@@ -74,19 +74,31 @@ class Manager:
         Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
         and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
+        return await self.change_and_tell(function, lambda: None, message, **info)
+
+    async def change_and_tell(
+        self, function: Callable[[Namespace], _T], told: Callable[[], object], message: str, **info: Any
+    ) -> _T:
+        """As `change`; `told` is called once it is committed, in a thread, even when the caller is cancelled then."""
         returned: list[_T] = []
 
         def call(state: Any) -> None:
-            returned[:] = [function(state.namespace(self.part))]
+            returned[:] = [called("the function of change", function, state.namespace(self.part))]
 
-        async with self._call():
-            await self._state.update(call, message=message, attempts=_ATTEMPTS, **info)
+        await self._called(
+            lambda: self._state.update_and_tell(
+                call, lambda commit: told(), message=message, attempts=_ATTEMPTS, **info
+            )
+        )
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
         """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
-        async with self._call():
-            return await self._state.read(lambda state: function(state.namespace(self.part)))
+        return await self._called(
+            lambda: self._state.read(
+                lambda state: called("the function of read", function, state.namespace(self.part))
+            )
+        )
 
     def about(self, name: str, open: Callable[[Namespace], X]) -> Subject[X]:
         """What calls are about, such as one team, by the name that begins the messages of its commits."""
@@ -94,9 +106,12 @@ class Manager:
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first."""
-        async with self._call():
+
+        async def walk() -> list[Commit]:
             await self._state.read(lambda state: None)
             return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
+
+        return await self._called(walk)
 
     async def close(self) -> None:
         """Close the manager, and the store, if it was made here, once the calls under way have ended.
@@ -121,14 +136,13 @@ class Manager:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    @asynccontextmanager
-    async def _call(self) -> AsyncIterator[None]:
-        """For as long as a call takes; InvalidInput if the manager is closed."""
+    async def _called(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """What a call returns, which `close` waits for; InvalidInput if the manager is closed."""
         self._require_open()
         self._under_way += 1
         try:
             await self._begin()
-            yield
+            return await call()
         finally:
             self._under_way -= 1
 

@@ -32,9 +32,10 @@ def _number(priority: object) -> float:
         return 0.0
     if isinstance(priority, str) and priority.lower() in WORDS:
         return WORDS[priority.lower()]
-    if isinstance(priority, int | float) and abs(priority) <= sys.float_info.max:
+    if (
+        isinstance(priority, int | float)
+        and not isinstance(priority, bool)
+        and abs(priority) <= sys.float_info.max
+    ):
         return float(priority)
-    raise InvalidInput(
-        f"a task's priority is a number, or one of {', '.join(WORDS)}, not {priority!r}",
-        candidates=tuple(WORDS),
-    )
+    raise InvalidInput(f"a task's priority is a number, or one of {', '.join(WORDS)}, not {priority!r}")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -46,6 +47,7 @@ PATIENCE: Final = 10.0
 """Seconds for another process to write its files; then these are left to the next commit."""
 
 _PAUSE: Final = 0.001
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST_INDENTED: Final = 20_000
 _NO_NAMES: Final = Allow(())
 
@@ -57,7 +59,9 @@ class ReadableFiles:
 
     A note in the directory says which commit they show, and is locked while they are written. So whoever writes
     them begins where the last one ended, whatever else was committed in between, and goes to the newest commit: what is
-    in a file never goes back to what an earlier commit held.
+    in a file never goes back to what an earlier commit held. They are not synced, which would take longer than
+    the commit itself: the note says in which run of the machine they were written, and in another one, before which the
+    power may have been cut, all of them are written anew.
     """
 
     def __init__(self, directory: Path, format: Format, *, compression: bool) -> None:
@@ -69,6 +73,15 @@ class ReadableFiles:
         # A file's lock keeps threads apart too, but is not everywhere; a thread's would not survive a fork.
         self._lock = threading.Lock() if sys.platform == "win32" else nullcontext()
         self._names: Names | None = None
+
+    def look_after(self, repo: Repository) -> None:
+        """Write all of them anew, as `follow` does, if the machine has been started since they were written."""
+        try:
+            note = (self._directory / NOTE).read_bytes()
+        except OSError:  # there are none
+            return
+        if _parse_note(note)[2] != this_boot():
+            self.follow(repo)
 
     def follow(self, repo: Repository) -> None:
         """Write the files of what has changed; a warning in the log if that fails, since all of it is in the store."""
@@ -86,7 +99,9 @@ class ReadableFiles:
 
     def _go_on(self, repo: Repository, note: _Note) -> None:
         head = repo.refs.read(f"{HEADS}main")
-        shown, suffix = note.read()
+        shown, suffix, boot = note.read()
+        if boot != this_boot():
+            shown = None
         if shown is not None and shown == head and suffix == self._suffix:
             return
         if suffix is not None and (shown is None or suffix != self._suffix):
@@ -221,17 +236,30 @@ class _Note:
     def __init__(self, file: int) -> None:
         self._file = file
 
-    def read(self) -> tuple[ObjectId | None, str | None]:
-        """The commit and the suffix; no suffix in a note that is new."""
+    def read(self) -> tuple[ObjectId | None, str | None, str]:
+        """The commit, the suffix, and the run of the machine; no suffix in a note that is new."""
         os.lseek(self._file, 0, os.SEEK_SET)
-        words = os.read(self._file, 1000).decode(errors="replace").split()
-        try:
-            return ObjectId.parse(words[0]), words[1]
-        except (ValueError, IndexError):
-            return None, words[-1] if words else None
+        return _parse_note(os.read(self._file, 1000))
 
     def write(self, commit: ObjectId | None, suffix: str) -> None:
-        data = f"{commit if commit is not None else '-'} {suffix}\n".encode()
+        data = f"{commit if commit is not None else '-'} {suffix} {this_boot()}\n".encode()
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, data)
         os.ftruncate(self._file, len(data))
+
+
+def _parse_note(data: bytes) -> tuple[ObjectId | None, str | None, str]:
+    words = [*data.decode(errors="replace").split(), "", "", ""]
+    try:
+        return ObjectId.parse(words[0]), words[1] or None, words[2]
+    except ValueError:
+        return None, words[1] or words[0] or None, words[2]
+
+
+@cache
+def this_boot() -> str:
+    """The id of this run of the machine, another one each time that it is started; empty where there is none."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""

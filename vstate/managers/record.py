@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
@@ -32,11 +33,33 @@ class Record(BaseModel):
             return self.model_copy(deep=True)
         except Exception as error:
             name = type(self).__name__
-            raise Unpicklable({name: culprit(self.__dict__, name, error)}) from error
+            raise Unpicklable({name: culprit(self.__dict__, name, error)}, staged=False) from error
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """What was given, `taken`, if it is such a record; TypeError."""
+        if isinstance(given, cls):
+            return given.taken()
+        how = f": make it one by {cls.__name__}(**it)" if isinstance(given, Mapping) else ""
+        raise TypeError(f"this takes a {cls.__name__}, not a {type(given).__name__}{how}")
 
 
 Now = Annotated[datetime, Field(default_factory=datetime.now)]
 """A moment, by default the one at which the record is made, in local time without a zone."""
+
+
+def seconds(time: datetime) -> float:
+    """A time as seconds since 1970, by the local clock if it has no zone."""
+    try:
+        return time.timestamp()
+    except (OverflowError, ValueError):  # datetime.min, say: no local clock goes that far
+        return time.replace(tzinfo=UTC).timestamp()
+
+
+def moment(time: datetime) -> int:
+    """A time as a number that can be a place in an index: microseconds since 1970."""
+    return round(seconds(time) * 1_000_000)
+
 
 Word = Annotated[str, BeforeValidator(lambda given: given.value if isinstance(given, Enum) else given)]
 """A text, or the member of any enum whose value is one."""
@@ -49,12 +72,15 @@ def taken(value: Any, name: str) -> Any:
     except Unpicklable:
         raise
     except Exception as error:
-        raise Unpicklable({name: culprit(value, name, error)}) from error
+        raise Unpicklable({name: culprit(value, name, error)}, staged=False) from error
 
 
-def moment(time: datetime) -> int:
-    """A time as a number that can be a place in an index: microseconds since 1970, by the local clock if it has no zone."""
-    return round(time.timestamp() * 1_000_000)
+def taken_dict(given: Any, name: str) -> dict[Any, Any]:
+    """A dict as it is at this moment; TypeError for what is none, pairs and an empty list too."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name} is given as a dict, not as a {type(given).__name__}")
+    copy: dict[Any, Any] = taken(dict(given), name)
+    return copy
 
 
 def member(kind: type[E], value: str) -> E:

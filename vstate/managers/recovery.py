@@ -112,7 +112,9 @@ class AgentRecoveryManager:
                 guard.checkpoint = await self.recover(agent_id) if self.auto_recover else None
                 guard.attempts = await self.attempts(agent_id)
             except Exception as failure:
-                error.add_note(f"vstate, while it recovered agent {agent_id!r}: {failure}")
+                error.add_note(
+                    f"vstate, while it recovered agent {agent_id!r}: {type(failure).__name__}: {failure}"
+                )
                 guard.checkpoint = None
             if guard.checkpoint is None:
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from vstate.managers.manager import Manager
-from vstate.managers.record import member, taken
+from vstate.managers.record import member, taken_dict
 from vstate.managers.speech_records import (
     AudioSession,
     AudioSessionStatus,
@@ -43,7 +43,7 @@ class SpeechStateManager(Manager):
             session_id=f"speech-{uuid4().hex}",
             session_type=session_type,
             streaming_mode=member(StreamingMode, streaming_mode),
-            config=taken(dict(config or {}), "config"),
+            config=taken_dict({} if config is None else config, "config"),
         )
         await self.change(lambda part: Sessions(part).begin(session), f"session {session.session_id}: begun")
         return session.session_id
@@ -78,6 +78,7 @@ class SpeechStateManager(Manager):
 
     async def update_stt_state(self, state: STTState) -> None:
         """Write what has been heard. Raises IllegalTransition if the session has ended."""
+        state = STTState.of(state)
         await self._update(state, f"session {state.session_id}: hearing, {state.status}")
 
     async def get_stt_state(self, session_id: str) -> STTState | None:
@@ -86,6 +87,7 @@ class SpeechStateManager(Manager):
 
     async def update_tts_state(self, state: TTSState) -> None:
         """Write what is being said. Raises IllegalTransition if the session has ended."""
+        state = TTSState.of(state)
         await self._update(
             state, f"session {state.session_id}: {'speaking' if state.is_speaking else 'silent'}"
         )
@@ -96,6 +98,7 @@ class SpeechStateManager(Manager):
 
     async def update_conversation_state(self, state: VoiceConversationState) -> None:
         """Write the turns of a session. Raises IllegalTransition if the session has ended."""
+        state = VoiceConversationState.of(state)
         await self._update(state, f"session {state.session_id}: turn {state.turn_count}")
 
     async def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
@@ -103,7 +106,6 @@ class SpeechStateManager(Manager):
         return await self._get(VoiceConversationState, session_id)
 
     async def _update(self, state: SessionState, message: str) -> None:
-        state = state.taken()
         await self.change(lambda part: Sessions(part).update(state), message)
 
     async def _get(self, kind: type[R], session_id: str) -> R | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Final
@@ -22,6 +22,7 @@ from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
+from vstate.state.base import check_key
 
 _ABSENT: Final = object()
 _NAMED: Final = 3  # keys in the message of a commit
@@ -70,6 +71,7 @@ class StateManager(Manager):
 
     async def save(self, key: str, value: Any) -> None:
         """Set the value of a key. Raises Unpicklable, which says where in the value the trouble is."""
+        self._require_key(key)
         await self._edit(f"save {key}", key, Edit(replaces=True, value=Frozen(value, key)))
 
     async def update(self, key: str, changes: Mapping[Any, Any]) -> None:
@@ -77,7 +79,10 @@ class StateManager(Manager):
 
         Others may update other top-level keys at the same time. Raises InvalidInput for a value that is no dict.
         """
-        merged = {name: Frozen(value, key) for name, value in dict(changes).items()}
+        self._require_key(key)
+        if not isinstance(changes, Mapping):
+            raise TypeError(f"changes are given as a dict, not as a {type(changes).__name__}")
+        merged = {name: Frozen(value, key) for name, value in changes.items()}
         if self._gathers:
             require_dict(key, await self.get(key, {}))
         await self._edit(f"update {key}", key, Edit(merged=merged))
@@ -115,17 +120,26 @@ class StateManager(Manager):
     def _gathers(self) -> bool:
         return not self.config.auto_save or bool(self.config.save_interval)
 
+    def _require_key(self, key: str) -> None:
+        """TypeError, InvalidInput for what is no key: once gathered it would stop every commit to come."""
+        check_key(key)
+        check_key(f"{self.part}/{key}")
+
     async def _edit(self, message: str, key: str, edit: Edit) -> None:
         if not self._gathers:
-            await self._carry_out({key: edit}, message)
+            await self._carry_out({key: edit}, lambda: None, message)
             return
         self._require_open()
         await self._gathered.add(key, edit, self._carry_out)
 
-    async def _carry_out(self, edits: Mapping[str, Edit], message: str = "") -> None:
+    async def _carry_out(
+        self, edits: Mapping[str, Edit], told: Callable[[], object], message: str = ""
+    ) -> None:
         ttl = self.config.ttl
         named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
-        await self.change(lambda part: Values(part).carry_out(edits, ttl), message or f"save {named}")
+        await self.change_and_tell(
+            lambda part: Values(part).carry_out(edits, ttl), told, message or f"save {named}"
+        )
 
     # Subscribers
 
@@ -138,6 +152,7 @@ class StateManager(Manager):
         and need not be. A call before there is a loop counts from the first call of the manager in one.
         """
         self._require_open()
+        _require_subscription(pattern, function)
         return self._subscriptions.add(pattern, function)
 
     def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
@@ -171,3 +186,10 @@ class StateManager(Manager):
             self._gathered.stop()
             self._subscriptions.end_all()
         await super().close()
+
+
+def _require_subscription(pattern: object, function: object) -> None:
+    """TypeError for what is none: begun with each call of the manager, it would make all of them fail."""
+    if not isinstance(pattern, str) or not callable(function):
+        kinds = " and ".join(type(given).__name__ for given in (pattern, function))
+        raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import EllipsisType
 from typing import Any
 
-from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound
+from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
 from vstate.managers.team_queue import TaskQueue
 from vstate.managers.team_records import (
     AgentCoordinationState,
@@ -37,12 +37,14 @@ class Team:
         self.agents = Records(scope(part, "agents", team_id), AgentCoordinationState, key="agent_id")
         self.queue = TaskQueue(scope(part, "tasks", team_id))
         if known and team_id not in self._teams:
-            raise KeyNotFound(team_id)
+            raise KeyNotFound(team_id, kind="team")
 
     @classmethod
     def create(cls, part: Namespace, team: TeamState) -> TeamState:
         """Keep a new team with its agents, and with the tasks of its queue; AlreadyExists."""
         made, own = cls(part, team.team_id, known=False), ("agents", "task_queue")
+        if team.team_id in made._teams:
+            raise AlreadyExists(f"there is a team {team.team_id!r} already", name=team.team_id)
         made._teams.add(StoredTeam(**{name: value for name, value in team if name not in own}))
         for agent_id, agent in team.agents.items():
             if agent_id != agent.agent_id:
@@ -104,7 +106,10 @@ class Team:
         agent = self._free_agent() if agent_id is None else self.agents[agent_id]
         if agent is not None and not agent.is_available:
             at = f" at {agent.current_task!r}" if agent.current_task is not None else ""
-            raise IllegalTransition(f"{agent.status}{at}", f"assign a task to {agent.agent_id!r}")
+            its = f"complete or fail {agent.current_task!r}" if agent.current_task is not None else "be idle"
+            raise IllegalTransition(
+                f"{agent.status}{at}", f"assign a task to {agent.agent_id!r}", allowed=[its]
+            )
         task = self.queue.next() if task_id is None else self.queue[task_id]
         if agent is None or task is None:
             return None

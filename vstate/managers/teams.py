@@ -11,7 +11,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
-from vstate.managers.record import taken
+from vstate.managers.record import taken, taken_dict
 from vstate.managers.team import Team, teams
 from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
@@ -49,7 +49,7 @@ class OrchestrationStateManager(Manager):
 
     async def create_team(self, team: TeamState) -> TeamState:
         """Keep a new team, with its agents and the tasks in its queue; AlreadyExists."""
-        team = team.taken()
+        team = TeamState.of(team)
         return await self.change(lambda part: Team.create(part, team), f"team {team.team_id}: created")
 
     async def get_team(self, team_id: str) -> TeamState | None:
@@ -70,7 +70,7 @@ class OrchestrationStateManager(Manager):
 
     async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> AgentCoordinationState:
         """Take an agent into a team; AlreadyExists."""
-        agent = agent.taken()
+        agent = AgentCoordinationState.of(agent)
         return await self._team(team_id).change(
             lambda team: team.agents.add(agent), f"agent {agent.agent_id} joined"
         )
@@ -116,7 +116,7 @@ class OrchestrationStateManager(Manager):
         Its "priority" says when its turn comes; all else in it is the program's own. AlreadyExists for an id that
         any task of the team has or had.
         """
-        task = taken(dict(task), "task")
+        task = taken_dict(task, "task")
         task_id = task_id_of(task)
         # One after the other, also where the clock stands still or goes back.
         self._latest = at = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))

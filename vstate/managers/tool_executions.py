@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vstate.managers.record import moment
+from vstate.managers.record import moment, seconds
 from vstate.managers.tool_records import RetryState, ToolExecution, ToolExecutionStatus
 from vstate.managers.tool_tally import count
 from vstate.patterns.lifecycle import Lifecycle
@@ -75,7 +75,7 @@ class Executions:
     def to_be_retried(self) -> list[RetryState]:
         """What waits to be tried again, and may be, the one that is due first at the beginning."""
         pending = [retry for retry in self._retries.values() if self._waits(retry)]
-        return sorted(pending, key=lambda retry: retry.next_retry_at.timestamp())
+        return sorted(pending, key=lambda retry: seconds(retry.next_retry_at))
 
     def _waits(self, retry: RetryState) -> bool:
         execution = self.get(retry.execution_id)

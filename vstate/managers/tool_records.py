@@ -37,7 +37,9 @@ class ToolExecution(Record):
     parameters: dict[str, Any] = Field(default_factory=dict)
     result: Any = None
     error: str | None = None
-    duration_ms: float | None = None
+    duration_ms: float | None = Field(
+        default=None, allow_inf_nan=False
+    )  # one of them, and every sum would be one
 
 
 class ToolCacheEntry(Record):

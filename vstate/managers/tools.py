@@ -20,6 +20,7 @@ from vstate.managers.tool_records import (
     parameters_hash,
 )
 from vstate.managers.tool_tally import add_up, any_shard
+from vstate.repo.limit import check_limit
 
 
 class ToolStateManager(Manager):
@@ -53,7 +54,7 @@ class ToolStateManager(Manager):
 
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
         """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
-        new = execution.taken()
+        new = ToolExecution.of(execution)
         return await self.change(
             lambda part: Executions(part).start(new), f"execution {new.execution_id}: started {new.tool_name}"
         )
@@ -87,15 +88,16 @@ class ToolStateManager(Manager):
 
     async def get_execution_history(self, tool_name: str, limit: int | None = 100) -> list[ToolExecution]:
         """The last executions of a tool, the one that began last first; None for all."""
-        return await self.read(lambda part: list(islice(Executions(part).history(tool_name), limit)))
+        most = check_limit(limit)
+        return await self.read(lambda part: list(islice(Executions(part).history(tool_name), most)))
 
     # The cache
 
     async def cache_result(self, entry: ToolCacheEntry) -> None:
         """Keep a result until its `ttl` is over, in place of the one of the same tool and parameters."""
+        entry = ToolCacheEntry.of(entry)
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
-        entry = entry.taken()
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
         if self._caches:
             await self.change(
@@ -131,7 +133,7 @@ class ToolStateManager(Manager):
 
     async def update_retry_state(self, retry: RetryState) -> None:
         """Note when an execution is to be tried again. IllegalTransition if it is completed or cancelled."""
-        new = retry.taken()
+        new = RetryState.of(retry)
         await self.change(
             lambda part: Executions(part).retry(new),
             f"execution {new.execution_id}: to be retried after attempt {new.attempts}",

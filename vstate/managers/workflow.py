@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from vstate.errors import KeyNotFound
+from vstate.managers.record import seconds
 from vstate.managers.workflow_life import LIFE
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState
 from vstate.patterns.paths import scope
@@ -38,7 +39,7 @@ class Workflow:
             scope(part, "checkpoints", workflow_id), WorkflowCheckpoint, key="checkpoint_id"
         )
         if workflow_id not in self._workflows:
-            raise KeyNotFound(workflow_id)
+            raise KeyNotFound(workflow_id, kind="workflow")
 
     # Reading
 
@@ -57,7 +58,7 @@ class Workflow:
 
     def checkpoints(self) -> list[WorkflowCheckpoint]:
         """The checkpoints, by step, and by time within one."""
-        return sorted(self._checkpoints.values(), key=lambda made: (made.step, made.timestamp.timestamp()))
+        return sorted(self._checkpoints.values(), key=lambda made: (made.step, seconds(made.timestamp)))
 
     # Changing
 
@@ -122,6 +123,8 @@ class Workflow:
     def resume_from(self, checkpoint_id: str) -> WorkflowState:
         """Go back to a checkpoint, and run from there; the steps behind it are to be done again."""
         made = self.checkpoints() if checkpoint_id == LATEST and LATEST not in self._checkpoints else []
+        if not made and checkpoint_id == LATEST and LATEST not in self._checkpoints:
+            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
         checkpoint = made[-1] if made else self._checkpoints[checkpoint_id]
         workflow = self.now
         status = LIFE.next(workflow.status, "resume from a checkpoint")

@@ -8,7 +8,7 @@ from typing import Any
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
-from vstate.managers.record import member, taken
+from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
 
@@ -42,7 +42,7 @@ class WorkflowStateManager(Manager):
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
         """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
-        new = workflow.taken()
+        new = WorkflowState.of(workflow)
         new.steps_before = new.current_step
         return await self.change(
             lambda part: workflows(part).add(new), f"workflow {new.workflow_id}: created"
@@ -71,7 +71,7 @@ class WorkflowStateManager(Manager):
         In a paused workflow a step may end, but none begins. Steps may be done in any order, and next to each other:
         `current_step` never passes one that was begun and is not done.
         """
-        step = step.taken()
+        step = StepState.of(step)
         return await self._workflow(workflow_id).change(
             lambda workflow: workflow.update_step(step, self._interval), f"step {step.title} {step.status}"
         )
@@ -86,7 +86,7 @@ class WorkflowStateManager(Manager):
 
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
         """Set these keys of the workflow's context."""
-        new = taken(dict(values), "context")
+        new = taken_dict(values, "context")
         return await self._workflow(workflow_id).change(
             lambda workflow: workflow.set_context(new), f"context {', '.join(map(str, new))}"
         )
@@ -131,7 +131,7 @@ class WorkflowStateManager(Manager):
 
         What it leaves out (`step`, `state`, `context`) is taken from the workflow as it is now.
         """
-        checkpoint = checkpoint.taken()
+        checkpoint = WorkflowCheckpoint.of(checkpoint)
         return await self._workflow(checkpoint.workflow_id).change(
             lambda workflow: workflow.keep(checkpoint), f"checkpoint {checkpoint.checkpoint_id}"
         )
@@ -143,7 +143,8 @@ class WorkflowStateManager(Manager):
     async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowState:
         """Run the workflow on from a checkpoint, by default the last one: with its state, context and step.
 
-        The steps behind that are to be done again; what they were is in the history.
+        The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
+        is no checkpoint.
         """
         return await self._workflow(workflow_id).change(
             lambda workflow: workflow.resume_from(checkpoint_id), f"resumed from checkpoint {checkpoint_id}"

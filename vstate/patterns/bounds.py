@@ -13,6 +13,7 @@ from vstate.errors import InvalidInput
 from vstate.patterns.events import EventStream
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
+from vstate.repo.calling import called
 from vstate.state.base import State
 from vstate.state.snapshot import Snapshot
 from vstate.state.worktree import Worktree
@@ -112,7 +113,7 @@ class _Bound:
 
     def _look_at_value(self, key: str) -> None:
         value = self._state[key]
-        if self._cost(value) <= self._limit:
+        if self._costs(value) <= self._limit:
             return
         if self._shrink != "oldest":
             kept = self._shrunk(value)
@@ -136,7 +137,7 @@ class _Bound:
             del sequence[: size - int(self._limit)]
             return
         items = list(sequence)
-        if self._cost(items) <= self._limit:
+        if self._costs(items) <= self._limit:
             return
         if self._shrink == "oldest":
             del sequence[: self._without_oldest(items)[1]]
@@ -157,14 +158,17 @@ class _Bound:
 
     def _shrunk(self, value: Any) -> Any:
         assert callable(self._shrink)
-        kept = self._shrink(copy.deepcopy(value))
+        kept = called("shrink", self._shrink, copy.deepcopy(value))
         if kept is None:
             raise InvalidInput(f"shrink of {self._name} returned None: it is to return what to keep")
         self._require_within(kept)
         return kept
 
+    def _costs(self, value: Any) -> float:
+        return called("cost", self._cost, value)
+
     def _require_within(self, kept: Any) -> None:
-        cost = self._cost(kept)
+        cost = self._costs(kept)
         if cost > self._limit:
             raise InvalidInput(
                 f"{self._name} costs {cost} when all that can go is gone, and its limit is {self._limit}: raise the "
@@ -202,7 +206,7 @@ class _Bound:
         self._require_within(rest(most))
         while least < most:  # the more goes, the less it costs
             middle = (least + most) // 2
-            if self._cost(rest(middle)) <= self._limit:
+            if self._costs(rest(middle)) <= self._limit:
                 most = middle
             else:
                 least = middle + 1

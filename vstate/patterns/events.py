@@ -16,6 +16,7 @@ from vstate.patterns.copies import copied
 from vstate.patterns.identity import identity_of
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
+from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
 
 A = TypeVar("A")
@@ -140,7 +141,7 @@ class EventStream(Generic[E]):
                 event = copied(self._state[key])
             except KeyNotFound:
                 raise _Gone(key) from None
-            so_far = apply(so_far, event)
+            so_far = called("the function of fold", apply, so_far, event)
             if number in wanted and number in marks:
                 assert identity is not None
                 _keep(self._base, self._prefix, identity, marks[number], so_far, valid)

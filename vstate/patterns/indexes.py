@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vstate.errors import InvalidInput
 from vstate.patterns.paths import join_path
+from vstate.repo.calling import called
 from vstate.state.base import ReadableState
 
 M = TypeVar("M")
@@ -32,11 +33,17 @@ class Index(Generic[M]):
 
     def __init__(self, name: str, function: Callable[[M], Place | None]) -> None:
         self._prefix = f"{INDEXES}{join_path(name)}"
+        self._name = name
         self._function = function
 
     def place(self, record: M) -> Place | None:
         """Where this record stands; None for nowhere."""
-        return self._function(record)
+        place: Any = self._function(record)
+        if not isinstance(place, str | int | tuple | None):
+            what = f"the function of index {self._name!r}"
+            called(what, lambda: place)
+            raise TypeError(f"{what} returns a text, a number, a tuple or None, not a {type(place).__name__}")
+        return place
 
     def hint(self, place: Place, key: str) -> str:
         """The hint at the record with this key, in this place."""

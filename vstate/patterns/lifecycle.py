@@ -6,11 +6,11 @@ import copy
 from collections.abc import Coroutine, Hashable, Mapping
 from enum import Enum
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from vstate import aio
-from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound
-from vstate.patterns.paths import Id, path_of
+from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly
+from vstate.patterns.paths import Id, path_of, require_state
 from vstate.state.base import ReadableState, State
 
 if TYPE_CHECKING:
@@ -133,6 +133,11 @@ class Lifecycle(Generic[S]):
         Raises IllegalTransition, KeyNotFound if there is no value to have the field, and what `update` raises:
         UncommittedChanges rather than mix earlier changes in.
         """
+        if not isinstance(key, str):
+            path_of(key)  # TypeError for what is no id
+        if not isinstance(state, State | aio.Versioned | aio.Namespace) and not hasattr(state, "state"):
+            require_state(cast(Any, state))
+            raise ReadOnly("a move writes, and this is a snapshot: give the state that it is of")
         note = (
             f"{'/'.join([key] if isinstance(key, str) else key)}: {_name(event)}"
             if message is None

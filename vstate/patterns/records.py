@@ -14,11 +14,13 @@ try:
 except ImportError as error:
     raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
 
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
 from vstate.patterns.copies import plainly
 from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
+from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
+from vstate.values.pickling import culprit
 
 M = TypeVar("M")
 _T = TypeVar("_T")
@@ -48,6 +50,8 @@ class Records(Generic[M]):
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
+      A field that is added is a reason for a new version too, unless the model keeps extra fields: an older
+      program would drop it with each record that it changes.
 
     Several writers change records in `state.update(function)`.
     """
@@ -98,7 +102,7 @@ class Records(Generic[M]):
         try:
             stored = self._state[key]
         except KeyNotFound:
-            raise KeyNotFound(key) from None
+            raise KeyNotFound(key, kind=self._name) from None
         return self._read_one(key, stored)
 
     @overload
@@ -178,7 +182,7 @@ class Records(Generic[M]):
         key = path_of(id)
         record = self[id]
         if function is not None:
-            returned = function(record)
+            returned = called("the function of change", function, record)
             record = record if returned is None else returned
         if fields:
             record = self._with_fields(key, record, fields)
@@ -187,7 +191,7 @@ class Records(Generic[M]):
     def __delitem__(self, id: Id) -> None:
         key = path_of(id)
         if key not in self._state:
-            raise KeyNotFound(key)
+            raise KeyNotFound(key, kind=self._name)
         state = self._writable()
         if not self._indexes:
             del state[key]
@@ -337,7 +341,11 @@ class Records(Generic[M]):
         model = self._model if type(record) is self._kind else _adapter(type(record))
         # As it can be read again: without what is computed, by the names of the fields.
         data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
-        plain: dict[str, Any] = plainly(data)
+        try:
+            plain: dict[str, Any] = plainly(data)
+        except Exception as error:  # what pydantic makes of a generator, say, is nothing that could be copied
+            given = {name: getattr(record, name, None) for name in data}
+            raise Unpicklable({self._name: culprit(given, self._name, error)}, staged=False) from error
         return plain
 
     def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
@@ -373,7 +381,7 @@ class Records(Generic[M]):
                     key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
                 )
             try:
-                data = migrate(data)
+                data = called("a migration", migrate, data)
             except Exception as error:  # a KeyError of its own would look as if there were no such record
                 raise InvalidRecord(
                     key, f"its migration from version {version} raised {type(error).__name__}"

@@ -8,12 +8,13 @@ from itertools import takewhile
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.calling import called
 from vstate.repo.history import History
 from vstate.repo.objects import Objects
 
 __all__ = ["Predicate", "Report", "bisect"]
 
-Predicate = Callable[[Commit], bool]
+Predicate = Callable[[Commit], object]
 """Whether all is well at a commit."""
 
 Report = Callable[[Commit, bool, int], None]
@@ -65,7 +66,7 @@ class _Search:
         """Whether a commit is good; the two numbers are what is left then, for the report."""
         if oid not in self._known:
             commit = self._objects.commit(oid)
-            good = self._known[oid] = bool(self._predicate(commit))
+            good = self._known[oid] = bool(called("the predicate of bisect", self._predicate, commit))
             if self._report is not None:
                 self._report(commit, good, if_good if good else if_bad)
         return self._known[oid]

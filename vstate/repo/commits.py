@@ -32,6 +32,7 @@ from vstate.repo.diff import Diff
 from vstate.repo.guard import Guard
 from vstate.repo.history import History, Log
 from vstate.repo.leases import Leases
+from vstate.repo.limit import check_limit
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.policies import Policies
 from vstate.repo.refs import HEADS, Head, Refs, Sweep
@@ -129,12 +130,13 @@ class Commits:
         head: Head | None = None,
     ) -> Log:
         """The commits from `rev` back, newest first; with `key`, those that changed it."""
+        most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
 
         def walk() -> Iterator[Commit]:
             if key is None:
-                return islice(self.history.ancestors(start), limit)
-            return islice(self.history.touching(start, key), limit)
+                return islice(self.history.ancestors(start), most)
+            return islice(self.history.touching(start, key), most)
 
         return Log(walk)
 

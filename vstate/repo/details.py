@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from vstate.repo.alignment import Alignment, same_atom, size_of
+from vstate.repo.limit import check_limit
 from vstate.values.inert import Array, Global, Record, preview, printable
 
 __all__ = ["Detail", "common_prefix", "details"]
@@ -60,7 +61,7 @@ def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
     What several places share is compared, and shown, at the first of them. The work is bounded: of
     two values too large to compare part by part, the rest is one modification.
     """
-    return list(islice(_Comparison().run(old, new), max(limit, 0)))
+    return list(islice(_Comparison().run(old, new), check_limit(limit)))
 
 
 class _Path:

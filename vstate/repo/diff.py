@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vstate.errors import KeyNotFound
 from vstate.objects.tree import KeyChange
+from vstate.repo.limit import check_limit
 from vstate.values.entry import Entry
 from vstate.values.inspection import describe
 
@@ -115,6 +116,7 @@ class Diff(Mapping[str, Change]):
         """
         from vstate.repo.details import Detail, details  # late, for a quick `import vstate`
 
+        check_limit(limit)
         change = self._entries.get(key)
         if change is None:
             return []

@@ -24,6 +24,10 @@ PREFIX = "lease/"
 MARGIN = 0.1
 """By which part of its time a lease is waited for longer than that: two clocks may run so differently."""
 
+SHORTEST_TTL = 0.1
+"""Seconds. A third of it has to do for a thread to wake up and for one swap in the store, an fsync or a round trip: tens of
+milliseconds on a machine that is busy. With less a lease is lost by whoever has it, again and again."""
+
 LONGEST_WAIT = 1.0
 """Seconds after which whoever waits for a lease looks at its row, and whether he still is to wait."""
 

@@ -14,6 +14,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.repo.calling import called
 from vstate.repo.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.overlay import Overlay
 from vstate.repo.policies import APPEND, NEWEST, OURS, THEIRS, Policy
@@ -153,7 +154,8 @@ class Resolver:
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:
             function = append_onto if self._onto_theirs else self._in_order(key)
-        merged = function(self.load(key, base), self.load(key, ours), self.load(key, theirs))
+        sides = self.load(key, base), self.load(key, ours), self.load(key, theirs)
+        merged = called(f"the merge policy {name}", function, *sides)
         if merged is NotImplemented:
             raise Unmergeable(f"the policy {name} returned NotImplemented")
         if merged is ABSENT:

@@ -10,6 +10,7 @@ from blake3 import blake3
 from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.canonical import decode, encode
+from vstate.repo.calling import require_plain
 from vstate.repo.refs import HEADS
 
 PREFIX = "policy/"
@@ -28,10 +29,12 @@ that it cannot decide.
 
 
 def check_policy(policy: Policy) -> Policy:
-    """The policy, if it is one; TypeError, and InvalidInput for an unknown name."""
+    """The policy, if it is one; TypeError, also for an async function, and InvalidInput for an unknown name."""
     if not isinstance(policy, str) and not callable(policy):
         raise TypeError(f"a merge policy is a name or a function, not {type(policy).__name__}")
-    if isinstance(policy, str) and policy not in NAMES:
+    if not isinstance(policy, str):
+        require_plain("a merge policy", policy)
+    elif policy not in NAMES:
         raise InvalidInput(
             f"no merge policy {policy!r}; there are {', '.join(NAMES)}, or give a function of "
             "(base, ours, theirs)"

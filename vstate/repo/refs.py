@@ -34,6 +34,7 @@ SWEEP = "gc"
 _SYMBOLIC = "ref: "
 _LONGEST_NAME = 200
 _TIME = re.compile("[0-7][0-9a-f]{15}")
+_UNSAID = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
@@ -198,12 +199,18 @@ class Refs:
         conditions = {PREFIX + ref: before, **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
-        done = self._store.transact(writes, conditions)
-        # A store without transactions may have written the line, as it does objects, before the swap failed.
-        if not done:
-            self._store.delete_many([line for line in lines if line in self._store])
-        elif ref.startswith(HEADS):
+        done = self._transact(writes, conditions)
+        if done and ref.startswith(HEADS):
             self.lifetimes.note(ref, _value(new), writes.get(lifetime_key(ref), row))
+        return done
+
+    def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
+        """Carry out the writes of a move, its lines of reflogs among them; False, and no line, if the race is lost."""
+        done = self._store.transact(writes, conditions)
+        if not done and not self._store.transactional:
+            # It may have written them, as it does objects, before the swap failed.
+            lines = self._store.present([key for key in writes if key.startswith(REFLOG)])
+            self._store.delete_many(lines)
         return done
 
     def _begun_anew(self, ref: str, row: bytes) -> tuple[bytes | None, dict[str, bytes], Lifetime]:
@@ -239,9 +246,9 @@ class Refs:
             line, text = self._reflog_line(HEAD, None, None, EXPIRED)
             writes[line] = text
         if self._store.transactional:
-            return self._store.transact({**writes, **life}, {PREFIX + ref: value})
+            return self._transact({**writes, **life}, {PREFIX + ref: value})
         # Not before the branch is gone: interrupted, that would go on living.
-        return self._store.transact(writes, {PREFIX + ref: value}) and self._store.transact(life, {})
+        return self._transact(writes, {PREFIX + ref: value}) and self._store.transact(life, {})
 
     def _last_move(self, ref: str) -> int:
         """When the ref was moved last by what is logged, in nanoseconds: perhaps by a clock that is ahead."""
@@ -287,7 +294,7 @@ class Refs:
             conditions = {PREFIX + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            if self._store.transact({line: text, PREFIX + HEAD: value}, conditions):
+            if self._transact({line: text, PREFIX + HEAD: value}, conditions):
                 return True
         return False
 
@@ -313,7 +320,7 @@ class Refs:
         writes = self._replacing(ref, old, new, action, branch)
         if aside is not None and raw is not None:
             writes[aside] = raw
-        return self._store.transact(writes, {PREFIX + ref: raw})
+        return self._transact(writes, {PREFIX + ref: raw})
 
     def replace_unreadable(
         self, ref: str, *, new: ObjectId, action: str, aside: str, branch: str | None = None
@@ -357,7 +364,9 @@ class Refs:
             if not isinstance(action, str):
                 raise ValueError("it says no action")
             at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
-            return ReflogEntry(_oid(old), _oid(new), at, action)
+            # vstate 0.1.0 wrote nothing behind the colon for a commit without a message.
+            unsaid = _UNSAID.fullmatch(action)
+            return ReflogEntry(_oid(old), _oid(new), at, unsaid[1] if unsaid else action)
         except (ValueError, TypeError) as error:
             raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
-from vstate.kv.url import open_store
+from vstate.kv.url import is_connection_string, open_store
 from vstate.repo.refs import HEADS, REMOTES, Refs, check_ref_name
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ ORIGIN = "origin"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # one letter is a drive
 _OVER_PATHS = ("disk", "cache", "encrypted", "prefixed", "readonly")
+_IN_FRONT = re.compile(f"(?:(?:{'|'.join(_OVER_PATHS)}):)*")
 _WITH_PATHS = ("key_file", "directory")  # the options that are paths
 _PASSWORD = re.compile(r"://[^/:@?#]*:[^@]+@|://[^/?#]*:[^/?#@]+@")
 _SECRET = re.compile(
@@ -160,7 +161,7 @@ def check_stays(place: str | PathLike[str]) -> None:
 
 
 def check_url(url: str | PathLike[str]) -> str:
-    """The URL, if it may be kept; InvalidInput if it holds a password, or names nothing that lasts.
+    """The URL, if it may be kept; InvalidInput if it holds a password, or could, or names nothing that lasts.
 
     The message does not show it.
     """
@@ -168,6 +169,11 @@ def check_url(url: str | PathLike[str]) -> str:
     if not text or not text.isprintable():
         raise InvalidInput("a remote is given as a path or a URL")
     check_stays(text)
+    if is_connection_string(_IN_FRONT.sub("", text)):
+        raise InvalidInput(
+            "a connection string of libpq is no URL, and may hold a password, which is not kept: write it as "
+            "'postgresql://USER:${PGPASSWORD}@HOST/DATABASE'; a path that looks like one is written with ./ before it"
+        )
     shown = _VARIABLE.sub("", text)
     _, _, query = shown.partition("?")
     options = [part.partition("=") for part in re.split("[&?]", query)]

@@ -94,7 +94,7 @@ class Repository(Commits):
 
     def bisect(
         self,
-        predicate: Callable[[Commit], bool],
+        predicate: Callable[[Commit], object],
         good: Revision,
         bad: Revision = "HEAD",
         *,
@@ -447,7 +447,8 @@ class Repository(Commits):
         Raises Diverged, before anything is sent, if a branch there has commits that the one here does not
         follow; `force` puts it here all the same, and its reflog there keeps what it was at. Also if another
         writer got there meanwhile: the branches before that one are pushed then. `remote` is the name under
-        which the branches there are noted here, as `origin/main`, by default that of the remote.
+        which the branches there are noted here, as `origin/main`, by default that of the remote. Where that cannot
+        be done, since this store is read only, say, the report has why: `not_noted`.
         """
         from vstate.repo import sync  # late, for a quick `import vstate`
 

@@ -21,12 +21,15 @@ _HEX = re.compile(r"[0-9a-f]{4,63}")
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _MOVES_OR_TIME = re.compile(r"(?P<name>.*?)@\{(?P<where>.*)\}", re.DOTALL)
 _MAX_STEPS = 10**9
+_KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
 
 
 def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head) -> ObjectId:
     """The commit that `rev` names: an id of 4 or more digits, a branch, a tag or HEAD, then ~n and ^n.
 
-    `origin/main` is where the branch `main` of the remote `origin` was when it was last seen.
+    `origin/main` is where the branch `main` of the remote `origin` was when it was last seen. A name that several
+    of branches, tags and remotes' branches have is ambiguous, unless all are at one commit: `heads/origin/main`,
+    `tags/origin/main` and `remotes/origin/main` are not. Any of them goes before an abbreviated id.
 
     `~n` goes n first parents back, `^n` to the n-th parent. `main@{n}` is where the branch was n moves ago by
     its reflog, `main@{time}` where it was then, for the times of `parse_time`; of a time before the reflog begins,
@@ -76,11 +79,12 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         return ObjectId.parse(lower)
     if name.startswith((HEADS, TAGS, REMOTES)) and (oid := refs.read(name)) is not None:
         return oid
-    branch, tag, tracked = refs.read_many([HEADS + name, TAGS + name, REMOTES + name])
-    if branch is not None and tag is not None and branch != tag:
-        raise InvalidInput(f"{name!r} is both a branch and a tag", candidates=[HEADS + name, TAGS + name])
-    if branch is not None or tag is not None or tracked is not None:
-        return branch or tag or tracked  # type: ignore[return-value]  # one of them is an id
+    full = [prefix + name for prefix in _KINDS]
+    named = {ref: oid for ref, oid in zip(full, refs.read_many(full), strict=True) if oid is not None}
+    if len(set(named.values())) > 1:
+        raise _ambiguous(name, list(named))
+    if named:
+        return next(iter(named.values()))
     if _HEX.fullmatch(lower):
         found = sorted(objects.commit_ids(lower))
         if len(found) > 1:
@@ -100,6 +104,11 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
         name=name,
         candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
     )
+
+
+def _ambiguous(name: str, full: list[str]) -> InvalidInput:
+    first, second = (_KINDS[ref.partition("/")[0] + "/"] for ref in full[:2])
+    return InvalidInput(f"{name!r} is both {first} and {second}", candidates=full)
 
 
 # By the reflog
@@ -136,9 +145,12 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
         return HEADS + head.branch, head.branch, head.commit
     branch = name.removeprefix(HEADS)
     ref = HEADS + branch
-    now = refs.read(ref)
-    if now is None and (tracked := refs.read(REMOTES + name.removeprefix(REMOTES))) is not None:
-        return REMOTES + name.removeprefix(REMOTES), name.removeprefix(REMOTES), tracked
+    tracking = REMOTES + name.removeprefix(REMOTES)
+    now, tracked = refs.read_many([ref, tracking])
+    if now is not None and tracked is not None and REMOTES + branch == tracking:
+        raise _ambiguous(name, [ref, tracking])  # wherever they are: they were elsewhere before
+    if now is None and tracked is not None:
+        return tracking, name.removeprefix(REMOTES), tracked
     # A branch that was deleted has a reflog still.
     if now is None and next(refs.reflog(ref), None) is None:
         if name.startswith(TAGS) or refs.read(TAGS + name) is not None:

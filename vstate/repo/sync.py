@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Literal
 
-from vstate.errors import CorruptObject, CorruptStore, Diverged, InvalidInput, NotFound, StoreUnavailable
+from vstate.errors import (
+    CorruptObject,
+    CorruptStore,
+    Diverged,
+    InvalidInput,
+    NotFound,
+    ReadOnly,
+    StorageError,
+    StoreUnavailable,
+)
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
 from vstate.repo.merge import MergeResult
@@ -48,16 +57,21 @@ class SyncRef:
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a push, fetch or clone did: each ref, and what was written in all, bytes of the stored form."""
+    """What a push, fetch or clone did: each ref, and what was written in all, bytes of the stored form.
+
+    `not_noted` is empty, or why it could not be noted here where a push has put the refs there, as `origin/main`.
+    """
 
     refs: Sequence[SyncRef]
     objects: int
     bytes: int
     seconds: float
+    not_noted: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.objects:,} objects of {self.bytes:,} bytes ({self.seconds:.2f} s)"]
-        return "\n".join([*lines, *map(str, self.refs)])
+        noted = [f"not noted here: {self.not_noted}"] if self.not_noted else []
+        return "\n".join([*lines, *map(str, self.refs), *noted])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +105,15 @@ def push(
     progress: Progress | None,
 ) -> SyncReport:
     """As `Repository.push` promises."""
-    began = time.monotonic()
+    began, not_noted = time.monotonic(), ""
     gone = _names(delete)
     if branches is None:
         branches = [] if gone else [_current(repo)]
     names = _names(branches)
     with connected(repo, place, create=create) as (other, name):
         remote = remote or name
+        if remote is not None:
+            check_remote_name(remote)
         work = Sync(repo, other, near=repo, action="push", progress=progress)
 
         def wanted() -> list[Wanted]:
@@ -121,10 +137,8 @@ def push(
         finally:
             # Also if it ended early: of several branches some may have moved.
             if remote is not None:
-                for ref in work.done.values():
-                    if ref.name.startswith(HEADS):
-                        _track(repo, remote, ref.name.removeprefix(HEADS), _oid(ref.new), "push")
-    return work.report(began)
+                not_noted = _note(repo, remote, work.done.values())
+    return replace(work.report(began), not_noted=not_noted)
 
 
 def fetch(
@@ -321,6 +335,20 @@ class Sync:
             return True
 
 
+def _note(repo: Repository, remote: str, refs: Iterable[SyncRef]) -> str:
+    """Note where the branches of a remote are after a push; why that cannot be done, if it cannot.
+
+    No error of this store: the refs there have moved, and whoever pushes is to know that, or why others have not.
+    """
+    try:
+        for ref in refs:
+            if ref.name.startswith(HEADS):
+                _track(repo, remote, ref.name.removeprefix(HEADS), _oid(ref.new), "push")
+    except (ReadOnly, StorageError) as error:
+        return str(error)
+    return ""
+
+
 def _track(repo: Repository, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
     """Note where a branch of a remote is, which is a commit of one's own."""
     ref = tracking_ref(remote, branch)
@@ -334,9 +362,14 @@ def _track(repo: Repository, remote: str, branch: str, oid: ObjectId | None, act
 
 def tracking_ref(remote: str, branch: str) -> str:
     """The ref that says where a branch of a remote was when it was last seen; InvalidInput for a bad name."""
-    if "/" in check_ref_name(remote, "remote"):
-        raise InvalidInput(f"{remote!r} is no name for a remote: as a branch is named, without '/'")
-    return f"{REMOTES}{remote}/{branch}"
+    return f"{REMOTES}{check_remote_name(remote)}/{branch}"
+
+
+def check_remote_name(name: str) -> str:
+    """The name, if a remote may have it; InvalidInput."""
+    if "/" in check_ref_name(name, "remote"):
+        raise InvalidInput(f"{name!r} is no name for a remote: as a branch is named, without '/'")
+    return name
 
 
 def policy_rows(repo: Repository, branch: str) -> Mapping[str, bytes | None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from vstate.errors import InvalidInput
 from vstate.patterns.sequence import Sequence
+from vstate.repo.calling import called
 
 Message = Any
 """Whatever a program takes for a message: often a dict with `role` and `content`."""
@@ -97,7 +98,7 @@ class Conversation(Sequence[Message]):
                 raise InvalidInput(f"{name} is 0 or more, not {value}")
         shown = self._newest(max_tokens, last, count)
         while summarise is not None and len(shown) < len(self):
-            summary = summarise(self[: len(self) - len(shown)])
+            summary = called("summarise", summarise, self[: len(self) - len(shown)])
             if max_tokens is None:
                 return [summary], shown
             fitting = _fitting(shown, max_tokens - count(summary), count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ try:
 except ImportError:  # where there is none, processes that save at once may lose each other's modules
     fcntl = None  # type: ignore[assignment]
 
+_log = logging.getLogger("vstate")
+
 _ESCAPED = re.compile(r"[^a-z0-9.@=+ -]|^[. ]|[. ]$")
 _AS_IT_WAS = re.compile(r"[A-Za-z0-9@=+-][A-Za-z0-9.@=+ -]*")
 _LONGEST = 80  # characters of a part of a name; file systems take 255 bytes for all of it
@@ -34,7 +37,8 @@ class JSONSession(SessionBase):
 
     Characters of ids other than small letters, digits and `.@=+ -` are written as `%` and hexadecimal digits, so that no
     ids share a file, also where capitals are the same as small letters, and none leads out of the directory. A file that
-    AgentScope wrote, with capitals in its name, is read until a first save puts another in its place. A file is replaced
+    AgentScope wrote, with capitals in its name, is read until a first save puts another in its place; one with a "_" in an
+    id could be another session's: a warning says that it is there, and is to be renamed. A file is replaced
     whole, and is on the disk when a save returns: one that fails leaves the old file as it was. Saves by
     several processes follow one another.
 
@@ -92,6 +96,7 @@ class JSONSession(SessionBase):
         path, older = Path(self.path_of(name, user_id)), self._older_path(name, user_id)
         states = await in_a_thread(lambda: _found(path, older))
         if states is None:
+            self._warn_of_another(name, user_id)
             if not allow_not_exist:
                 raise InvalidInput(
                     f"there is no session in {str(path)!r}; allow_not_exist=True goes on without"
@@ -111,6 +116,21 @@ class JSONSession(SessionBase):
         ids = [user_id, session_id] if user_id else [session_id]
         plain = all(map(_AS_IT_WAS.fullmatch, ids)) and len("".join(ids)) <= _LONGEST
         return Path(self.save_dir, "_".join(ids) + ".json") if plain else None
+
+    def _warn_of_another(self, session_id: str, user_id: str) -> None:
+        """Tell the log of a file that AgentScope may have written for this session; its name may be another's, too."""
+        path = self.path_of(session_id, user_id)
+        other = "_".join([user_id, session_id] if user_id else [session_id]) + ".json"
+        try:
+            is_there = os.path.basename(other) == other and os.path.isfile(os.path.join(self.save_dir, other))
+        except (OSError, ValueError):  # no file has that name
+            return
+        if is_there:
+            _log.warning(
+                "there is no session in %r, but there is %r: if AgentScope wrote that for it, rename it",
+                path,
+                other,
+            )
 
 
 def _save(path: Path, older: Path | None, states: dict[str, Any]) -> None:

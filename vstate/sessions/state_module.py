@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
+from vstate.repo.calling import called
 
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]
@@ -157,7 +158,7 @@ class _State:
             value = getattr(module, name)
             if converters.to_json is not None:
                 with _noting(f"while {self._name(name)} was converted"):
-                    value = converters.to_json(value)
+                    value = called("custom_to_json", converters.to_json, value)
             found[name] = _copied_plain(self._name(name), value)
         return found
 
@@ -190,7 +191,7 @@ class _State:
             value = copy.deepcopy(state[name])
             if converters.from_json is not None:
                 with _noting(f"while {self._name(name)} was converted"):
-                    value = converters.from_json(value)
+                    value = called("custom_from_json", converters.from_json, value)
             yield _setting(module, name, value)
 
     def _own_step(self, state: Any, strict: bool) -> Step:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.errors import InvalidInput, NotFound
+from vstate.errors import InvalidInput, NotFound, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import join_path, split_path
@@ -19,10 +20,11 @@ from vstate.repo.details import Detail, details
 from vstate.sessions.settling import to_the_end
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
+from vstate.values.pickling import culprit
 
 _T = TypeVar("_T")
 
-_SESSIONS = "sessions"
+_SESSIONS = "users"  # not "sessions", where a VersionedSession on the same store keeps its own
 _ROUNDS = "rounds"
 _DIGITS = 12
 _MOST_ROUNDS = 10**_DIGITS - 1
@@ -30,6 +32,7 @@ _DEFAULT = "default"
 _ATTEMPTS = 1000
 _WORTH_IT = 2048  # bytes
 _FILLING = 4096  # bytes: the longest chunk, so that fillings are made of the same chunks
+_LOOK_AGAIN = 0.001  # seconds
 _RENEWED = 0.9  # of its ttl a session may have left without an export that renews it being a commit
 
 
@@ -38,6 +41,8 @@ class StateService:
 
     - Every save is one commit. Rounds that share most of their contents are stored as what differs: on Disk a round
       of a conversation takes 5 to 7 KB, commit and keys included, whether the state has 13 KB or 400.
+    - In the state a session is `users/<user>/<session>`, a round `rounds/<user>/<session>/<number>`; managers and
+      VersionedSessions may share the store.
     - Any number of savers, in any number of processes, get a round each.
     - States are dicts of anything that can be pickled; what goes in and what comes out are copies.
     - `ttl`, in seconds: a session is gone so long after it was last saved or exported; None: never. `purge` makes
@@ -52,12 +57,13 @@ class StateService:
         self, store: KVStore | str | PathLike[str] | None = None, ttl: float | timedelta | None = None
     ) -> None:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-        if seconds is not None and seconds <= 0:
+        if seconds is not None and not seconds > 0:
             raise InvalidInput(f"ttl is a number of seconds above 0, or None for ever, not {ttl!r}")
         self._given = store
         self._ttl = seconds
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
+        self._under_way = 0
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
         """The store to work on, or what says which."""
@@ -82,7 +88,7 @@ class StateService:
             self._state = state
 
     async def stop(self) -> None:
-        """Close the store, if it was opened here; stopped twice is once."""
+        """Close the store, if it was opened here, once the calls under way have ended; stopped twice is once."""
         async with self._changing:
             state, self._state = self._state, None
             if state is not None:
@@ -90,6 +96,8 @@ class StateService:
 
     async def _end(self, state: aio.Versioned) -> None:
         try:
+            while self._under_way:  # in this event loop or another one
+                await asyncio.sleep(_LOOK_AGAIN)
             await state.close()
         finally:
             self._close_store()
@@ -258,21 +266,34 @@ class StateService:
                 del mapping[key]
             purged = len(gone)
 
-        await self.state.update(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
-        await self.state.purge()  # what is left of the sessions themselves
+        async with self._call() as state:
+            await state.update(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
+            await state.purge()  # what is left of the sessions themselves
         return purged
 
     # Calls
 
+    @asynccontextmanager
+    async def _call(self) -> AsyncIterator[aio.Versioned]:
+        """The state, which stays open for as long as a call takes."""
+        state = self.state
+        self._under_way += 1
+        try:
+            yield state
+        finally:
+            self._under_way -= 1
+
     async def _read(self, function: Callable[[Versioned], _T]) -> _T:
-        return await self.state.read(function)
+        async with self._call() as state:
+            return await state.read(function)
 
     async def _update(
         self, function: Callable[[Versioned], None], what: str, user_id: str, session_id: str | None
     ) -> None:
         info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
         message = f"{what}: {'/'.join(info.values())}"
-        await self.state.update(function, message=message, attempts=_ATTEMPTS, **info)
+        async with self._call() as state:
+            await state.update(function, message=message, attempts=_ATTEMPTS, **info)
 
     def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether a session has used up enough of its time for it to be worth a commit to begin it anew."""
@@ -301,10 +322,18 @@ def _kept(state: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], bytes]:
     try:
         pickled = pickle.dumps(state, 5)  # loaded again below, in this process; it goes into no store
     except Exception:  # a class that only a commit can pickle; or nobody can, and it tells where that is
-        kept = copy.deepcopy(state)
+        kept = _copied(state)
         return lambda: copy.deepcopy(kept), b""
     missing = BLOB_BYTES + 1 - len(pickled) if len(pickled) > _WORTH_IT else 0
     return lambda: pickle.loads(pickled), bytes(-(-max(0, missing) // _FILLING) * _FILLING)
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of what pickle does not take; Unpicklable, with the path, for what nothing copies."""
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        raise Unpicklable({"state": culprit(state, "state", error)}, staged=False) from error
 
 
 def _stored(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:

@@ -104,6 +104,8 @@ class VersionedSession(SessionBase):
 
         Other sessions stay as they are. Raises NotFound if it has not been saved that often.
         """
+        if not isinstance(steps, int):
+            raise TypeError(f"steps is an int, not {type(steps).__name__}")
         if steps < 1:
             raise InvalidInput(f"steps is a number from 1 on, not {steps}")
         path = _path(user_id, session_id)
@@ -176,6 +178,9 @@ class VersionedSession(SessionBase):
 
 
 def _path(user_id: str, session_id: str) -> str:
+    for name, id in (("session_id", session_id), ("user_id", user_id)):
+        if not isinstance(id, str):
+            raise TypeError(f"{name} is a str, not {type(id).__name__}")
     if not session_id:
         raise InvalidInput("session_id is empty")
     return join_path(user_id, session_id)

@@ -23,6 +23,7 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.kv.forks import ForkAware, survive_forks
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import called, require_plain
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
@@ -263,6 +264,7 @@ class RootState(State, ForkAware):
 
     def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
         """As promised by State."""
+        require_plain("what before_commit is given", hook)
         once = partial(hook)  # what is returned ends this one, also where the same function was given twice
         with self._lock:
             self._hooks = [*self._hooks, once]
@@ -279,7 +281,7 @@ class RootState(State, ForkAware):
         try:
             self._in_hooks = True
             for hook in self._hooks:
-                hook()
+                called("what before_commit is given", hook)
         finally:
             self._in_hooks = False
 

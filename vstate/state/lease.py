@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from vstate.errors import InvalidInput, LeaseLost, VStateError
 from vstate.kv.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
-from vstate.repo.leases import LeaseRow, clock, lease_key
+from vstate.repo.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -32,6 +32,10 @@ class Lease:
     """
 
     def __init__(self, state: Worktree, name: str, *, ttl: float, wait: float | None) -> None:
+        if ttl < SHORTEST_TTL:
+            raise InvalidInput(
+                f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not {ttl:g} s"
+            )
         self.name = name
         self.ttl = ttl
         self._state = state
@@ -80,6 +84,9 @@ class Lease:
         """Have whoever waits to enter it, in another thread, get LeaseHeld within a second or so."""
         self._tenure.left = True
 
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r}, ttl {self.ttl:g} s: {self._tenure.standing()}>"
+
     def __enter__(self) -> Self:
         self._tenure.begin(self._wait)
         return self
@@ -125,6 +132,14 @@ class Tenure(ForkAware):
     def held(self) -> bool:
         return not self._lost and clock() < self._until
 
+    def standing(self) -> str:
+        """In words, how it is with the lease by what is known here; takes no lock and asks no store."""
+        row = self._row
+        if row is None:
+            return "given up" if self._used and self.left else "not taken"
+        how = "held" if self.held else self._lost or f"not renewed for {self._ttl:g} s"
+        return f"{how}, fence {row.fence}"
+
     def begin(self, wait: float | None) -> None:
         """Take the lease, and keep it."""
         if self._used:
@@ -163,10 +178,11 @@ class Tenure(ForkAware):
     # Renewing
 
     def _keep_renewing(self) -> None:
-        pause = self._ttl / _RENEWALS
+        regular = min(self._ttl / _RENEWALS, threading.TIMEOUT_MAX)
+        pause = regular
         # Both: an interruption may have kept `end` from waking this thread.
         while not self._wake.wait(pause) and not self.left:
-            pause = self._ttl / _RENEWALS
+            pause = regular
             with self.lock:
                 try:
                     if not self._renew(self.require_held()):
@@ -174,7 +190,7 @@ class Tenure(ForkAware):
                 except LeaseLost:
                     return
                 except Exception:  # whatever a store raises: it may work again before the time is over
-                    pause = self._ttl / _RENEWALS / _RETRIES
+                    pause = regular / _RETRIES
         with self.lock:
             if not self._lost:
                 self._lost = "it was released"

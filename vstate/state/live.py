@@ -13,6 +13,7 @@ from vstate.errors import NotVersioned
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
+from vstate.repo.calling import called
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.timed import make_expiry
 from vstate.state.turns import Turn
@@ -152,7 +153,7 @@ class Live(RootState):
     ) -> None:
         """Run the function once, in a transaction: nobody else can be in the way."""
         with self.transaction(message, **info):
-            function()
+            called("the function of an update", function)
 
     def savepoint(self) -> Callable[[], None]:
         with self._lock:

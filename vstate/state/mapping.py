@@ -21,10 +21,11 @@ from vstate.repo.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
 from vstate.repo.security import Security
 from vstate.state.base import RootState, check_key, missing
+from vstate.state.staged import Staged
 from vstate.state.timed import make_expiry
 from vstate.state.turns import Turn
 from vstate.state.unfinished import Unfinished
-from vstate.state.working import Staged, WorkingValues
+from vstate.state.working import WorkingValues
 from vstate.values.inspection import describe
 
 if TYPE_CHECKING:

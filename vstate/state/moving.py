@@ -28,8 +28,9 @@ from vstate.repo.refs import HEADS, Head
 from vstate.repo.repository import Revision
 from vstate.state.mapping import WorkingMapping, alone
 from vstate.state.publishing import publish
+from vstate.state.staged import Staged
 from vstate.state.timed import Asked
-from vstate.state.working import Staged, WorkingValues
+from vstate.state.working import WorkingValues
 
 if TYPE_CHECKING:
     from vstate.state.transactions import Savepoint

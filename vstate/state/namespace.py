@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vstate.errors import InvalidInput, NotVersioned
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import require_plain
 from vstate.state.base import State, check_key, missing
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Namespace(State):
         """Have `function(key, change, commit)` called for each change that `watch` would give: see `Versioned.subscribe`."""
         from vstate.state.watching import Subscription  # late, for a quick `import vstate`
 
+        require_plain("the function of subscribe", function)
         return Subscription(self.watch(pattern), function)
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:

@@ -14,7 +14,8 @@ from vstate.objects.tree import Node
 from vstate.repo.guard import Guard
 from vstate.repo.refs import HEADS
 from vstate.repo.repository import Repository
-from vstate.state.working import Staged, WorkingValues
+from vstate.state.staged import Staged
+from vstate.state.working import WorkingValues
 
 if TYPE_CHECKING:
     from vstate.repo.merge import Merged
@@ -47,10 +48,11 @@ def publish(
     with those that others changed and that `depends_on` is true for; RefMoved if the branch is gone; what
     the `guard` raises once it forbids it.
     """
-    summary = commit.message.split("\n", 1)[0][:80]
+    summary = commit.message.strip().split("\n", 1)[0][:80]
+    told = f": {summary}" if summary else ""
     before = base.oid if base else None
     expected = before
-    alone = [commit], objects, nodes, f"commit: {summary}"
+    alone = [commit], objects, nodes, f"commit{told}"
     commits, rows, cached, action = alone
     moved: list[str] = []
     needs: list[ObjectId] = []
@@ -75,10 +77,10 @@ def publish(
         root, new_objects, new_nodes = tree.update(
             repo.objects.node, theirs.tree, staged.changes | merged.resolved
         )
-        message = f"Merge {commit.short} into {branch}" + (f": {summary}" if summary else "")
+        message = f"Merge {commit.short} into {branch}{told}"
         # The first parent is where the branch was; our commit alone is the second.
         merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
-        commits, action = [commit, merge_commit], f"commit (merge): {summary}"
+        commits, action = [commit, merge_commit], f"commit (merge){told}"
         rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
         # What the commit leaves as it was in its base, it does not write again.
         needs = [] if before is None else [before]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit, Event
+from vstate.repo.calling import called
 from vstate.state.transactions import TransactionalMapping
 from vstate.state.turns import Turn
 from vstate.state.working import Noticed
@@ -28,7 +28,7 @@ class UpdatableMapping(TransactionalMapping):
     ) -> Commit | None:
         if self.turns.nested:
             _check_attempts(attempts)
-            _called(function)
+            called("the function of an update", function)
             return None
         # The turn only, not the lock: what the function starts in other threads may read and write too.
         turn = Turn()
@@ -70,7 +70,7 @@ class UpdatableMapping(TransactionalMapping):
                 began, running = time.monotonic(), Lock()
                 self._running = running
                 with running:
-                    _called(function)
+                    called("the function of an update", function)
                 self._update_seconds = time.monotonic() - began
                 with self._lock:
                     try:
@@ -132,13 +132,3 @@ class _Attempt:
 def _check_attempts(attempts: int) -> None:
     if attempts < 1:
         raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
-
-
-def _called(function: Callable[[], object]) -> None:
-    """Call the function of an update; TypeError for a coroutine, which nobody would await."""
-    result = function()
-    if inspect.iscoroutine(result) or inspect.isgenerator(result):
-        result.close()
-        raise TypeError(
-            "the function of an update is called, not awaited nor gone through: give it a plain def"
-        )

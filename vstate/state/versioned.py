@@ -17,9 +17,11 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
+from vstate.repo.calling import require_plain
 from vstate.repo.dates import parse_ttl
 from vstate.repo.diff import Change
 from vstate.repo.history import Log
+from vstate.repo.limit import check_limit
 from vstate.repo.policies import Policy
 from vstate.repo.refs import HEADS, check_ref_name
 from vstate.repo.repository import Landing, Revision
@@ -91,6 +93,7 @@ class Versioned(Worktree):
         """
         from vstate.state.watching import Subscription
 
+        require_plain("the function of subscribe", function)
         return Subscription(self.watch(pattern), function)
 
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
@@ -99,7 +102,7 @@ class Versioned(Worktree):
         A thread renews it. If this process stops for longer than `ttl`, or is gone, another one may take it over;
         `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a number that grows with each
         holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
-        raises LeaseHeld, which names him. A lease whose holder has died is free once its row has been seen
+        raises LeaseHeld, which names him. InvalidInput for a `ttl` below a tenth of a second. A lease whose holder has died is free once its row has been seen
         not to change for its `ttl` and a tenth more: no clocks of different machines are compared.
         """
         from vstate.state.lease import Lease  # late, for a quick `import vstate`
@@ -133,6 +136,7 @@ class Versioned(Worktree):
 
         Empty before the first commit; NotFound for a revision that is not there.
         """
+        check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
         return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
@@ -158,7 +162,7 @@ class Versioned(Worktree):
         it does, `bad` a later one where it does not. Raises InvalidInput if that is not so.
         """
         return self._repo.bisect(
-            lambda commit: bool(predicate(self.checkout(commit))), good, bad, head=self._own_head()
+            lambda commit: predicate(self.checkout(commit)), good, bad, head=self._own_head()
         )
 
     @alone

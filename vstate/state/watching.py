@@ -18,6 +18,7 @@ from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailabl
 from vstate.kv.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.calling import called
 from vstate.repo.diff import Change
 from vstate.repo.refs import HEADS
 from vstate.repo.refs import PREFIX as REF
@@ -292,7 +293,7 @@ class Subscription:
                 if self._watch.closed:
                     return
                 try:
-                    self._function(key, change, commit)
+                    called("the function of subscribe", self._function, key, change, commit)
                 except Exception:
                     # The next change may be one that it can deal with; nobody waits here to be told.
                     _log.exception("a subscriber failed at %s %r in %s", change.kind, key, commit.short)

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from vstate.errors import CorruptObject, InvalidInput, Unpicklable
+from vstate.errors import InvalidInput, Unpicklable
 from vstate.objects import tree
 from vstate.objects.expiry import EXPIRING, Expiry, moment_of, split_expiry, with_expiry
-from vstate.objects.ids import NewObjects, ObjectId
-from vstate.objects.stream import BLOB_BYTES, Chunks
+from vstate.objects.ids import ObjectId
 from vstate.repo.overlay import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
+from vstate.state.baselines import Baseline, Baselines
+from vstate.state.staged import Staged
 from vstate.state.timed import Asked, Timed
 from vstate.state.tracking import is_immutable, is_unshared
-from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
+from vstate.values.entry import Encoded, encode_value
 from vstate.values.pickling import culprit
 
 KEEP_BYTES = 64 * 1024 * 1024
 KEEP_COUNT = 100_000
 """How many bytes and values are kept in memory that nothing needs: they can be read again."""
-
-
-class Baseline(NamedTuple):
-    """The committed form of a value in hand: its entry and chunks, and other entries that mean the same.
-
-    The entries are without `expiry`, which is when the key expires.
-    `loaded` says that the value was unpickled from the entry and not compared with a second copy yet.
-    Pickling it again may give other bytes (shared strings, the order of a set), so a difference is compared
-    with what a second, untouched copy gives before it counts as a change; `alternates` remembers that.
-    """
-
-    entry: bytes
-    chunks: tuple[Chunks | None, ...]
-    size: int
-    loaded: bool
-    alternates: frozenset[bytes] = frozenset()
-    expiry: Expiry | None = None
 
 
 class WorkingValues:
@@ -62,7 +46,7 @@ class WorkingValues:
         self.timed = Timed()
         self._watched: set[str] = set()
         self._sealed: dict[str, Any] = {}
-        self._baselines: dict[str, Baseline] = {}
+        self._baselines = Baselines(repo)
         self._idle_bytes = 0
         self._held: dict[str, Any] | None = None
         self._lent: set[str] = set()
@@ -119,7 +103,7 @@ class WorkingValues:
             # The order of a set can change with each loading; in this one copy it stays what it is now.
             now = frozenset({encode_value(value, chunks).entry} if unordered else ())
             baseline = Baseline(data, chunks, size, loaded=True, alternates=now, expiry=expiry)
-            self._baselines[key] = baseline
+            self._baselines.known[key] = baseline
             self._watched |= {key}
             if key in timed.due:
                 timed.values[key] = value
@@ -260,8 +244,8 @@ class WorkingValues:
             del self._held[key]
         if key in self._sealed:
             del self._sealed[key]
-        if key in self._baselines:
-            del self._baselines[key]
+        if key in self._baselines.known:
+            del self._baselines.known[key]
         if self._noticed is not None and key in self._noticed.values:
             del self._noticed.values[key]
         if key in timed.values:
@@ -286,7 +270,7 @@ class WorkingValues:
             self.deleted.discard(key)
             self.timed.wanted.pop(key, None)
             self.timed.set_at.pop(key, None)
-            self._baselines.pop(key, None)
+            self._baselines.known.pop(key, None)
             due = None if entry is None else moment_of(entry)
             if due is not None:
                 self.timed.due[key] = due
@@ -298,7 +282,7 @@ class WorkingValues:
         What was asked for until then is done, and what was asked for since is not. May be done again.
         """
         for key in keys:
-            self._baselines.pop(key, None)
+            self._baselines.known.pop(key, None)
         for key, at in asked.set_at.items():
             if self.timed.set_at.get(key) == at:
                 self.staged.discard(key)
@@ -321,7 +305,7 @@ class WorkingValues:
         self.values = {}
         self.timed = timed
         self._sealed = {}
-        self._baselines = {}
+        self._baselines.known = {}
         self._watched = set()
         self.staged = set()
         self.deleted = set()
@@ -383,15 +367,17 @@ class WorkingValues:
                     self._compare_expiry(staged, key, root)
                 continue
             unshared = key in self._watched and is_unshared(held, key)
-            baseline = self._baselines.get(key)
+            baseline = self._baselines.known.get(key)
             if baseline is None:
-                baseline = self._read_baseline(key, held[key], root)
+                data = tree.lookup(self._repo.objects.node, root, key)
+                if data is not None and not self.timed.hides(key, data):
+                    baseline = self._baselines.read(key, data, held[key], keep=key in self._watched)
             try:
                 encoded = encode_value(held[key], baseline.chunks if baseline else ())
             except Exception as error:  # pickling runs the classes' own code, which may raise anything
                 staged.unpicklable[key] = error
                 continue
-            changed = baseline is None or not self._means_the_same(key, held[key], baseline, encoded)
+            changed = baseline is None or not self._baselines.is_same(key, held[key], baseline, encoded)
             before = None if baseline is None else baseline.expiry
             expiry = before
             if before is not None or key in self.timed.wanted:
@@ -426,52 +412,16 @@ class WorkingValues:
         staged.changes[key] = with_expiry(bare, expiry)
         staged.encoded[key] = Encoded(with_expiry(bare, expiry), {}, (), 0)
 
-    def _read_baseline(self, key: str, value: Any, root: ObjectId | None) -> Baseline | None:
-        """The committed form of a key that was set without being read; None if there is none."""
-        data = tree.lookup(self._repo.objects.node, root, key)
-        if data is None or self.timed.hides(key, data):
-            return None
-        data, expiry = split_expiry(data)
-        if key not in self._watched and not (type(value) in (bytes, str) and len(value) > BLOB_BYTES):
-            # A short value gains nothing from the old chunks.
-            return Baseline(data, (), 0, loaded=False, expiry=expiry)
-        try:
-            entry = self._repo.parse_entry(key, data)
-            chunks = entry_chunks(entry, self._repo.objects)
-            baseline = Baseline(data, chunks, entry.size, loaded=False, expiry=expiry)
-        except CorruptObject:  # the old chunks only save time, and what is damaged may be replaced
-            return Baseline(data, (), 0, loaded=False, expiry=expiry)
-        if key in self._watched:
-            self._baselines[key] = baseline
-        return baseline
-
-    def _means_the_same(self, key: str, value: Any, baseline: Baseline, encoded: Encoded) -> bool:
-        if encoded.entry == baseline.entry or encoded.entry in baseline.alternates:
-            return True
-        if not baseline.loaded:
-            return False
-        if Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
-            return False
-        try:
-            again = encode_value(self._repo.load(key, baseline.entry).value, baseline.chunks)
-        except Exception:  # the stored value loads no more: what is in hand is new then
-            return False
-        self._baselines[key] = baseline._replace(loaded=False, alternates=baseline.alternates | {again.entry})
-        if again.entry == encoded.entry:
-            return True
-        # The first pickling of a class may leave something in it, which then is pickled with it.
-        return encode_value(value, baseline.chunks).entry == again.entry
-
     def edited_meanwhile(self, staged: Staged, keys: Iterable[str]) -> list[str]:
         """Which of the keys' values were edited in place after they were compared."""
         edited = []
         for key in self._watched.intersection(keys):
-            baseline = self._baselines.get(key)
+            baseline = self._baselines.known.get(key)
             encoded = encode_value(staged.held[key], baseline.chunks if baseline else ())
             if key in staged.changes:
                 if encoded.entry != split_expiry(staged.changes[key] or b"")[0]:
                     edited.append(key)
-            elif baseline is None or not self._means_the_same(key, staged.held[key], baseline, encoded):
+            elif baseline is None or not self._baselines.is_same(key, staged.held[key], baseline, encoded):
                 edited.append(key)
         return edited
 
@@ -480,21 +430,22 @@ class WorkingValues:
         self.timed.settle(staged.asked)
         for key, encoded in staged.encoded.items():
             if encoded is not None and key in staged.only_expiry:
-                if key in self._baselines:
-                    self._baselines[key] = self._baselines[key]._replace(expiry=staged.asked.expiries[key])
+                baseline = self._baselines.known.get(key)
+                if baseline is not None:
+                    self._baselines.known[key] = baseline._replace(expiry=staged.asked.expiries[key])
             elif encoded is not None and (key in self._watched or key in self._sealed):
                 bare, expiry = split_expiry(encoded.entry)
                 now = Baseline(bare, encoded.chunks, encoded.size, loaded=False, expiry=expiry)
-                self._baselines[key] = now
+                self._baselines.known[key] = now
             else:
-                self._baselines.pop(key, None)
+                self._baselines.known.pop(key, None)
             if encoded is not None and key not in self._watched:
                 self._keep(encoded.size)
         self.staged, self.deleted = set(), set()
         for key in staged.unshared:
             if key in self._lent or key not in staged.held:
                 continue
-            baseline = self._baselines.get(key)
+            baseline = self._baselines.known.get(key)
             self._keep(baseline.size if baseline else 0)
             self._sealed[key] = staged.held[key]
             del staged.held[key]
@@ -512,7 +463,7 @@ class WorkingValues:
         for key in [key for key in held if key not in self._watched and key not in self.staged]:
             del held[key]
         for key in self._sealed:
-            self._baselines.pop(key, None)
+            self._baselines.known.pop(key, None)
         self._sealed = {}
         self._idle_bytes = 0
 
@@ -527,27 +478,3 @@ class Noticed:
 
     def __contains__(self, key: str) -> bool:
         return key in self.keys or any(key.startswith(prefix) for prefix in self.prefixes)
-
-
-class Staged:
-    """What `collect` found: entries by key (None: deleted), their objects, and what nobody else holds.
-
-    `asked` is what was asked for about expiry; `only_expiry` are keys whose values were not looked at for it, and
-    `set_alike` those that expire and were set to what they are: no change, but they are there until the next commit.
-    """
-
-    def __init__(self, repo: Repository, held: dict[str, Any], asked: Asked) -> None:
-        self._repo = repo
-        self.held = held
-        self.asked = asked
-        self.changes: dict[str, bytes | None] = {}
-        self.encoded: dict[str, Encoded | None] = {}
-        self.objects: NewObjects = {}
-        self.unshared: list[str] = []
-        self.unpicklable: dict[str, Exception] = {}
-        self.only_expiry: set[str] = set()
-        self.set_alike: dict[str, Encoded | None] = {}
-
-    def reader(self) -> Reader:
-        """A reader that finds these objects besides the stored ones."""
-        return Overlay(self._repo.objects, dict(self.objects))

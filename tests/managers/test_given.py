@@ -1,0 +1,285 @@
+"""What managers are given that is wrong: told at once, in words that say what was meant, and nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from math import inf, nan
+from typing import Any
+
+import pytest
+from loops import in_a_loop
+
+from vstate import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound, Memory, Unpicklable, Versioned
+from vstate.errors import InvalidRecord
+from vstate.managers import (
+    AgentCheckpoint,
+    AgentCoordinationState,
+    AgentSnapshot,
+    AgentStateStore,
+    KnowledgeStateManager,
+    Manager,
+    OrchestrationStateManager,
+    RetryState,
+    SpeechStateManager,
+    StateConfig,
+    StateManager,
+    StepState,
+    TeamState,
+    ToolExecution,
+    ToolStateManager,
+    WorkflowCheckpoint,
+    WorkflowState,
+    WorkflowStateManager,
+)
+
+Call = Callable[[Any, Any], Awaitable[object]]
+
+RECORDS: list[tuple[type[Manager], str, Call]] = [
+    (AgentStateStore, "AgentSnapshot", lambda m, given: m.save_snapshot(given)),
+    (AgentStateStore, "AgentCheckpoint", lambda m, given: m.save_checkpoint(given)),
+    (WorkflowStateManager, "WorkflowState", lambda m, given: m.create(given)),
+    (WorkflowStateManager, "StepState", lambda m, given: m.update_step("w", given)),
+    (WorkflowStateManager, "WorkflowCheckpoint", lambda m, given: m.checkpoint(given)),
+    (OrchestrationStateManager, "TeamState", lambda m, given: m.create_team(given)),
+    (OrchestrationStateManager, "AgentCoordinationState", lambda m, given: m.add_agent("t", given)),
+    (KnowledgeStateManager, "IndexingProgress", lambda m, given: m.update_indexing_progress(given)),
+    (KnowledgeStateManager, "SourceState", lambda m, given: m.update_source_state(given)),
+    (ToolStateManager, "ToolExecution", lambda m, given: m.start_execution(given)),
+    (ToolStateManager, "ToolCacheEntry", lambda m, given: m.cache_result(given)),
+    (ToolStateManager, "RetryState", lambda m, given: m.update_retry_state(given)),
+    (SpeechStateManager, "STTState", lambda m, given: m.update_stt_state(given)),
+    (SpeechStateManager, "TTSState", lambda m, given: m.update_tts_state(given)),
+    (SpeechStateManager, "VoiceConversationState", lambda m, given: m.update_conversation_state(given)),
+]
+
+
+@pytest.mark.parametrize(("kind", "record", "call"), RECORDS)
+@in_a_loop
+async def test_what_is_no_record_is_told_by_the_name_of_the_one_that_goes_there(
+    kind: type[Manager], record: str, call: Call
+) -> None:
+    """And for a dict, which is what many have in hand, how to make a record of it."""
+    async with kind() as manager:
+        with pytest.raises(
+            TypeError, match=rf"takes a {record}, not a dict: make it one by {record}\(\*\*it\)$"
+        ):
+            await call(manager, {"agent_id": "a"})
+        with pytest.raises(TypeError, match=rf"takes a {record}, not a NoneType$"):
+            await call(manager, None)
+        other = WorkflowState(workflow_id="w") if record != "WorkflowState" else TeamState(team_id="t")
+        with pytest.raises(TypeError, match=f"takes a {record}, not a {type(other).__name__}$"):
+            await call(manager, other)
+        assert manager.state.head is None
+
+
+@in_a_loop
+async def test_what_is_not_there_is_told_by_what_it_would_be() -> None:
+    """A call with three ids in it says which of them there is not."""
+    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
+        with pytest.raises(KeyNotFound, match=r"^no team 't'$"):
+            await teams.assign_task("t", "x", "a")
+        await teams.create_team(TeamState(team_id="t"))
+        with pytest.raises(KeyNotFound, match=r"^no Task 'x'$"):
+            await teams.complete_task("t", "x", agent_id="a")
+        with pytest.raises(KeyNotFound, match=r"^no AgentCoordinationState 'a'$"):
+            await teams.update_agent_status("t", "a", "idle")
+        with pytest.raises(KeyNotFound, match=r"^no workflow 'w'$"):
+            await workflows.update_step("w", StepState(step_number=1))
+        await workflows.create(WorkflowState(workflow_id="w"))
+        with pytest.raises(KeyNotFound, match=r"^no WorkflowCheckpoint 'c'$") as caught:
+            await workflows.resume_from("w", "c")
+        assert caught.value.key == "c"
+        with pytest.raises(KeyNotFound, match=r"^no checkpoint to resume from in workflow 'w'$"):
+            await workflows.resume_from("w")
+    async with SpeechStateManager() as speech:
+        with pytest.raises(KeyNotFound, match=r"^no AudioSession 's'$"):
+            await speech.end_session("s")
+
+
+@in_a_loop
+async def test_statuses_are_told_by_their_texts() -> None:
+    """Not as <AudioSessionStatus.COMPLETED: 'completed'>."""
+    async with SpeechStateManager() as speech:
+        id = await speech.create_session()
+        await speech.end_session(id)
+        with pytest.raises(
+            IllegalTransition, match=r"^in the status 'completed' 'active' is not possible; nothing"
+        ):
+            await speech.update_session_status(id, "active")
+
+
+@in_a_loop
+async def test_what_cannot_be_pickled_is_not_said_to_be_staged() -> None:
+    """A manager stages nothing: what it is given is stored, or it is not."""
+    generator = (number for number in [1])
+    async with ToolStateManager() as tools, StateManager() as states:
+        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+        calls = [
+            lambda: tools.complete_execution("e", generator),
+            lambda: tools.start_execution(
+                ToolExecution(execution_id="f", tool_name="t", parameters={"it": generator})
+            ),
+            lambda: states.save("k", [generator]),
+            lambda: tools.complete_execution("e", duration_ms=generator),  # type: ignore[arg-type]
+        ]
+        for call in calls:
+            with pytest.raises(Unpicklable, match=r"generator.*\. Nothing was stored: replace these values"):
+                await call()
+
+
+@in_a_loop
+async def test_what_is_no_dict_is_none_also_if_it_is_empty_or_of_pairs() -> None:
+    """dict("") and dict([]) are empty dicts, and a task without anything in it nobody wanted."""
+    async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
+        await teams.create_team(TeamState(team_id="t"))
+        await workflows.create(WorkflowState(workflow_id="w"))
+        async with SpeechStateManager() as speech, StateManager() as states:
+            for given in ("", [], [("id", "x")], 0, False, (pair for pair in [("id", "x")])):
+                for name, call in (
+                    ("task", lambda given: teams.enqueue_task("t", given)),
+                    ("context", lambda given: workflows.update_context("w", given)),
+                    ("config", lambda given: speech.create_session(config=given)),
+                    ("changes", lambda given: states.update("k", given)),
+                ):
+                    with pytest.raises(TypeError, match=f"{name}.* given as a dict, not as a"):
+                        await call(given)
+            assert (await states.list_keys(), await speech.list_active()) == ([], [])
+        assert (await teams.get_queue_status("t")).total_tasks == 0
+
+
+@in_a_loop
+async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
+    """Else no later commit would succeed, and all that was gathered would be lost with the process."""
+    store = Memory()
+    async with StateManager(store, config=StateConfig(auto_save=False)) as manager:
+        await manager.save("good", 1)
+        too_long = "x" * 4096  # for a key of the state, with the name of the manager's part before it
+        for key in (5, None, b"k", ("a", "b"), too_long, "\ud800"):
+            for call in (manager.save, manager.update):
+                with pytest.raises((TypeError, InvalidInput), match=r"keys are str|too long|surrogate"):
+                    await call(key, {})  # type: ignore[arg-type]
+        assert await manager.list_keys() == ["good"]
+    assert dict(Versioned(store)) == {"state/good": 1}
+
+
+@in_a_loop
+async def test_a_subscription_to_nothing_is_refused_at_once() -> None:
+    """Else every later call of the manager would fail as it tries to begin it."""
+    async with StateManager() as manager:
+        for pattern, function in (
+            (None, print),
+            (5, print),
+            (b"*", print),
+            ("*", None),
+            ("*", "print"),
+            (print, "*"),
+        ):
+            with pytest.raises(TypeError, match="subscribe takes a pattern and a function, not"):
+                manager.subscribe(pattern, function)  # type: ignore[arg-type]
+        await manager.save("k", 1)
+        assert await manager.get("k") == 1
+
+
+@in_a_loop
+async def test_a_limit_is_a_number_from_0_on() -> None:
+    """Whoever counts down below it, or gives a text of the command line, is told which argument it is."""
+    async with AgentStateStore() as agents, ToolStateManager() as tools:
+        await agents.save_snapshot(AgentSnapshot(agent_id="a"))
+        await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
+        await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
+        calls: list[Callable[[Any], Awaitable[list[Any]]]] = [
+            lambda limit: agents.list_snapshots("a", limit=limit),
+            lambda limit: agents.list_checkpoints("a", limit=limit),
+            lambda limit: agents.history("checkpoints/a/c", limit=limit),
+            lambda limit: tools.get_execution_history("t", limit=limit),
+        ]
+        for call in calls:
+            assert [len(await call(limit)) for limit in (0, 1, 5, None)] == [0, 1, 1, 1]
+            with pytest.raises(InvalidInput, match="limit is a number from 0 on, or None for all, not -1"):
+                await call(-1)
+            with pytest.raises(TypeError, match="limit is a number, or None for all, not a str"):
+                await call("1")
+
+
+@pytest.mark.parametrize("duration", [nan, inf, -inf])
+@in_a_loop
+async def test_a_duration_that_is_no_number_does_not_get_into_the_statistics(duration: float) -> None:
+    """Every average to come would be none either."""
+    async with ToolStateManager() as tools:
+        for id in ("a", "b"):
+            await tools.start_execution(ToolExecution(execution_id=id, tool_name="t"))
+        with pytest.raises(InvalidRecord, match="duration_ms: Input should be a finite number"):
+            await tools.complete_execution("a", duration_ms=duration)
+        with pytest.raises(InvalidRecord, match="duration_ms"):
+            await tools.fail_execution("a", "error", duration_ms=duration)
+        await tools.complete_execution("a", duration_ms=4)
+        await tools.complete_execution("b", duration_ms=6)
+        assert (await tools.get_tool_stats("t")).avg_duration_ms == 5
+
+
+@in_a_loop
+async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
+    """datetime.min stands for "at once" in many a program; no local clock goes as far."""
+    times = [datetime.min, datetime(1900, 1, 1), datetime.now(), datetime.now(UTC), datetime.max]
+    async with ToolStateManager() as tools:
+        for number, time in reversed(list(enumerate(times))):
+            id = str(number)
+            await tools.start_execution(ToolExecution(execution_id=id, tool_name="t", started_at=time))
+            await tools.fail_execution(id, "error")
+            await tools.update_retry_state(RetryState(execution_id=id, next_retry_at=time))
+        assert [retry.execution_id for retry in await tools.get_pending_retries()] == [
+            "0",
+            "1",
+            "2",
+            "3",
+            "4",
+        ]
+        assert [one.execution_id for one in await tools.get_execution_history("t")][::-1] == [
+            "0",
+            "1",
+            "2",
+            "3",
+            "4",
+        ]
+    async with AgentStateStore() as agents, WorkflowStateManager() as workflows:
+        await workflows.create(WorkflowState(workflow_id="w"))
+        for time in times[::2]:
+            await agents.save_snapshot(AgentSnapshot(agent_id="a", timestamp=time))
+            await workflows.checkpoint(
+                WorkflowCheckpoint(workflow_id="w", checkpoint_id=str(time), timestamp=time)
+            )
+        assert [snapshot.timestamp for snapshot in await agents.list_snapshots("a")] == times[::2]
+        assert [made.timestamp for made in await workflows.list_checkpoints("w")] == times[::2]
+
+
+@pytest.mark.parametrize("age", [-1, nan, inf, 1e300])
+@in_a_loop
+async def test_an_age_is_a_number_of_seconds(age: float) -> None:
+    """Infinity is none: who wants only what was never synced asks for a hundred years."""
+    async with KnowledgeStateManager() as knowledge:
+        with pytest.raises(InvalidInput, match="older_than is in seconds from 0 on, or a timedelta, not"):
+            await knowledge.needs_resync("kb", age)
+
+
+@in_a_loop
+async def test_what_a_team_refuses_it_says_in_the_words_of_a_team() -> None:
+    """With what is possible instead, once."""
+    async with OrchestrationStateManager() as teams:
+        agents = {
+            "a": AgentCoordinationState(agent_id="a"),
+            "b": AgentCoordinationState(agent_id="b", status="away"),
+        }
+        await teams.create_team(TeamState(team_id="t", agents=agents))
+        with pytest.raises(AlreadyExists, match=r"^there is a team 't' already$"):
+            await teams.create_team(TeamState(team_id="t"))
+        for priority in (True, False, "huge", nan):
+            with pytest.raises(InvalidInput, match=f"critical, urgent, .*, low, not {priority!r}$"):
+                await teams.enqueue_task("t", {"id": "x", "priority": priority})
+        for id in ("x", "y"):
+            await teams.enqueue_task("t", {"id": id})
+        await teams.assign_task("t", "x", "a")
+        with pytest.raises(IllegalTransition, match=r"working at 'x'.*possible are: complete or fail 'x'$"):
+            await teams.assign_task("t", "y", "a")
+        with pytest.raises(IllegalTransition, match=r"'away'.*possible are: be idle$"):
+            await teams.assign_task("t", "y", "b")

@@ -1,0 +1,189 @@
+"""Functions that are called and not awaited: an async one is refused everywhere, since nothing of it would run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from loops import in_a_loop
+from pydantic import BaseModel
+
+from vstate import InvalidRecord, Live, Memory, MergeConflict, Versioned, aio
+from vstate.managers import Manager
+from vstate.patterns import EventStream, Records, bound
+from vstate.sessions import Conversation, StateModule
+
+
+async def coroutine(*args: Any) -> Any:
+    """What somebody writes who takes all of a program to be async."""
+    return args
+
+
+def generator(*args: Any) -> Any:
+    """Just as useless to call."""
+    yield args
+
+
+async def both(*args: Any) -> Any:
+    yield args
+
+
+class Hidden:
+    """A callable that is not seen to be async before it is called."""
+
+    async def __call__(self, *args: Any) -> Any:
+        return args
+
+
+class Note(BaseModel):
+    name: str
+    text: str = ""
+
+
+def update_a_live_state(function: Any) -> object:
+    return Live().update(function)
+
+
+def update_in_a_transaction(function: Any) -> object:
+    state = Versioned()
+    with state.transaction():
+        return state.update(function)
+
+
+def bisect(function: Any) -> object:
+    state = Versioned()
+    for number in range(3):
+        state["n"] = number
+        state.commit()
+    return state.bisect(function, "HEAD~2")
+
+
+def commit_with_a_hook(function: Any) -> object:
+    state = Versioned()
+    state.before_commit(function)
+    return state.commit()
+
+
+def commit_a_live_state_with_a_hook(function: Any) -> object:
+    state = Live()
+    state.namespace("part").before_commit(function)
+    return state.commit()
+
+
+def change_a_record(function: Any) -> object:
+    notes = Records(Versioned(), Note, key="name")
+    notes.put(Note(name="a"))
+    return notes.change("a", function)
+
+
+def shrink(function: Any) -> object:
+    state = Versioned()
+    bound(state, "list", limit=1, shrink=function)
+    state["list"] = [1, 2]
+    return state.commit()
+
+
+def count_the_cost(function: Any) -> object:
+    state = Versioned()
+    bound(state, "list", limit=1, cost=function)
+    state["list"] = [1, 2]
+    return state.commit()
+
+
+def fold(function: Any) -> object:
+    stream: EventStream[Any] = EventStream(Versioned(), "events")
+    stream.append(1)
+    return stream.fold(function, 0)
+
+
+def summarise(function: Any) -> object:
+    conversation = Conversation(Versioned(), "chat")
+    conversation.extend(["a", "b"])
+    return conversation.window(last=1, summarise=function)
+
+
+def load_an_attribute(function: Any) -> object:
+    module = StateModule()
+    module.mood = "good"  # type: ignore[attr-defined]
+    module.register_state("mood", custom_to_json=str, custom_from_json=function)
+    return module.load_state_dict({"mood": "bad"})
+
+
+CALLS: list[Callable[[Any], object]] = [
+    update_a_live_state,
+    update_in_a_transaction,
+    bisect,
+    commit_with_a_hook,
+    commit_a_live_state_with_a_hook,
+    change_a_record,
+    shrink,
+    count_the_cost,
+    fold,
+    summarise,
+    load_an_attribute,
+]
+
+
+@pytest.mark.parametrize(
+    "function", [coroutine, generator, both, Hidden()], ids=lambda each: getattr(each, "__name__", "hidden")
+)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_would_not_run_is_refused(call: Callable[[Any], object], function: Any) -> None:
+    """TypeError that says what to give; no coroutine is left that was never awaited, which would be a warning."""
+    with pytest.raises(TypeError, match="is called, not awaited nor gone through: give it a plain def"):
+        call(function)
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, both])
+def test_a_subscriber_is_refused_before_anything_is_watched(function: Any) -> None:
+    """There is nobody to be told later on."""
+    with Versioned() as state:
+        for mapping in (state, state.namespace("part")):
+            with pytest.raises(TypeError, match="plain def"):
+                mapping.subscribe("*", function)
+
+
+def test_a_policy_is_refused_where_it_is_set() -> None:
+    """A coroutine is no merged value."""
+    with pytest.raises(TypeError, match="a merge policy is called, not awaited"):
+        Versioned().set_policy("n", coroutine)
+
+
+def test_a_policy_that_is_not_seen_to_be_async_decides_nothing() -> None:
+    """The conflict stays, and says why."""
+    store = Memory()
+    state = Versioned(store)
+    state["n"] = 0
+    state.commit()
+    other = state.fork("other")
+    for handle, value in ((state, 1), (other, 2)):
+        handle["n"] = value
+        handle.commit()
+    with pytest.raises(MergeConflict) as caught:
+        state.merge("other", policy=lambda *sides: coroutine(*sides))
+    assert "plain def" in caught.value.conflicts["n"].reason
+
+
+def test_a_migration_that_is_async_makes_no_record() -> None:
+    """As with any migration that fails."""
+    state = Versioned()
+    Records(state, Note, key="name").put(Note(name="a"))
+    notes = Records(state, Note, key="name", version=2, migrate={1: coroutine})  # type: ignore[dict-item]
+    with pytest.raises(InvalidRecord, match="raised TypeError"):
+        notes["a"]
+
+
+@in_a_loop
+async def test_awaited_states_call_what_they_are_given_too() -> None:
+    """In a worker thread; `await` is for the call itself."""
+
+    class Notes(Manager):
+        part = "notes"
+
+    async with aio.Versioned() as state, Notes() as notes:
+        for call in (state.read, state.update, notes.read, lambda function: notes.change(function, "")):
+            assert callable(call)
+            with pytest.raises(TypeError, match="plain def"):
+                assert not inspect.iscoroutine(await call(coroutine))
