@@ -92,6 +92,42 @@ def test_every_method_that_writes_keeps_it(state: Any) -> None:
     assert list(state) == []
 
 
+def test_nothing_is_left_behind(state: Any) -> None:
+    """Where a record stood is known when it is put, whoever got it, edited it, or wrote it in between."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    held = jobs["a"]
+    held.rank = 2
+    jobs.put(held)
+    assert len(state) == 3
+    held = jobs["a"]
+    jobs_in(state).change("a", rank=3)
+    jobs.put(held)
+    assert len(state) == 3
+    assert waiting(jobs, "a", 2) == ["a"]
+
+
+@pytest.mark.parametrize("place", [1.5, [1], (1, 2.0), (None,)])
+def test_a_function_that_returns_no_place(state: Any, place: Any) -> None:
+    """TypeError, and nothing is written."""
+    records = Records(state, Job, key="id", index={"odd": lambda job: place})
+    with pytest.raises(TypeError, match="not a|not float|not NoneType"):
+        records.put(Job(id="a"))
+    assert len(state) == 0
+
+
+def test_a_function_that_is_awaited(state: Any) -> None:
+    """It is refused by its name, and no coroutine is left over."""
+
+    async def odd(job: Job) -> str:
+        return job.queue
+
+    records = Records(state, Job, key="id", index={"odd": odd})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="the function of index 'odd' is called, not awaited"):
+        records.put(Job(id="a"))
+    assert len(state) == 0
+
+
 def test_a_place_that_cannot_be_found_out(state: Any) -> None:
     """Nothing is written then, and nothing has moved."""
     numbers = Records(state, Job, key="id", index={"rank": lambda job: (1 << 62) * job.rank})

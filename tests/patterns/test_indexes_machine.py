@@ -205,6 +205,9 @@ class Indexed(RuleBasedStateMachine):
             for records in (items_in(self.handles[name]), self.long_lived[name]):
                 assert {item.id: item for item in records.values()} == model
                 assert len(records) == len(model)
+                if not self.loose:
+                    hints = self.handles[name].namespace("items").count_keys("%index/")
+                    assert hints == sum(1 + (item.rank is not None) for item in model.values())
                 for index in ("place", "group"):
                     found = list(records.indexed(index))
                     assert [item.id for item in found] == self.wanted(model, index)
