@@ -144,7 +144,7 @@ def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:
 
 
 def _owners(records: Namespace) -> set[str]:
-    """Of which agents there are any."""
+    """Of which agents there are any: what is behind the first part of a key is the agent's own."""
     return {split_path(key.partition("/")[0])[0] for key in records.scan_keys("")}
 
 

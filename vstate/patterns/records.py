@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, Generic, TypeVar, overload
 
-try:
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic_core.core_schema import ErrorType
-except ImportError as error:
-    raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
-
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
-from vstate.patterns.copies import plainly
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.patterns.forms import Form, Migration
 from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
-from vstate.values.pickling import culprit
 
 M = TypeVar("M")
 _T = TypeVar("_T")
 
 _Places = Mapping[str, Place | None]  # by the names of the indexes
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-_VERSION = "@version"
-_KNOWN_PROBLEMS = frozenset(get_args(ErrorType))
 _ABSENT = object()
-_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(256)(
-    TypeAdapter
-)  # it takes longer than writing a record
 
 
 class Records(Generic[M]):
@@ -66,11 +50,8 @@ class Records(Generic[M]):
         version: int = 1,
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
-        if version < 1:
-            raise InvalidInput(f"version is a number from 1 on, not {version}")
         self._state = require_state(state)
-        self._kind: type[Any] = get_origin(model) or model
-        self._model: TypeAdapter[M] = _adapter(model)
+        self._form = Form(model, version, migrate or {})
         self._name = model.__name__
         self._id_of: Callable[[M], Id] = (
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
@@ -79,16 +60,6 @@ class Records(Generic[M]):
         # Whoever gets a record may change it before it is put: where it stood is noted before.
         self._last: tuple[str, Any, _Places] | None = None
         self._in_vain: set[tuple[str, str]] = set()
-        self._version = version
-        self._migrations = dict(migrate or {})
-        missing = [
-            n for n in range(min(self._migrations, default=version), version) if n not in self._migrations
-        ]
-        if missing or any(n >= version for n in self._migrations):
-            raise InvalidInput(
-                f"migrate has steps {sorted(self._migrations)} for version {version}: one for each version from the "
-                f"oldest to {version - 1}"
-            )
 
     @property
     def state(self) -> State:
@@ -140,7 +111,7 @@ class Records(Generic[M]):
 
     def values(self, *within: str) -> Iterator[M]:
         """The records, in the order of their keys; with the first parts of an id, of those that begin so."""
-        return (self._read(key, stored) for key, stored in self._items(within))
+        return (self._form.read(key, stored) for key, stored in self._items(within))
 
     def indexed(self, name: str, *within: Part) -> Iterator[M]:
         """The records that stand in an index, in the order of their places, those in one place in that of their ids;
@@ -185,7 +156,7 @@ class Records(Generic[M]):
             returned = called("the function of change", function, record)
             record = record if returned is None else returned
         if fields:
-            record = self._with_fields(key, record, fields)
+            record = self._form.with_fields(key, record, fields)
         return self._write(record, key)
 
     def __delitem__(self, id: Id) -> None:
@@ -222,7 +193,7 @@ class Records(Generic[M]):
         `indexed` may miss. All records are read; InvalidRecord, with nothing changed, if one is not valid.
         """
         state = self._writable()
-        records = ((key, self._read(key, stored)) for key, stored in self._items(()))
+        records = ((key, self._form.read(key, stored)) for key, stored in self._items(()))
         hints = {
             self._indexes[name].hint(place, key)
             for key, record in records
@@ -238,27 +209,16 @@ class Records(Generic[M]):
     # Forms
 
     def _write(self, record: M, expected: str | None = None, *, new: bool = False) -> M:
-        data = self._dumped(record)
-        valid = self._validated(lambda: path_of(self._id_of(record)), data)
-        key = path_of(self._id_of(valid))
+        key, valid, kept = self._form.taken(record, self._key_of)
         if expected is not None and key != expected:
             raise InvalidInput(
                 f"a change of {expected!r} would make it {key!r}: put a new record and delete the old one"
             )
-        if _VERSION in data:
-            raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
         stored = self._state.get(key, _ABSENT)
         if stored is not _ABSENT:
             if new:
                 raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
-            self._require_known(key, stored)
-        kept = self._dumped(valid)
-        if lost := data.keys() - kept.keys():
-            raise InvalidRecord(
-                key, f"{self._name} has no field {', '.join(sorted(lost))}, and would lose it"
-            )
-        if self._version != 1:
-            kept[_VERSION] = self._version
+            self._form.require_known(key, stored)
         if not self._indexes:
             self._writable()[key] = kept
             return valid
@@ -276,7 +236,7 @@ class Records(Generic[M]):
         if self._last is not None and self._last[0] == key and self._last[1] is stored:
             return self._last[2]
         try:
-            return self._places(self._read(key, stored))
+            return self._places(self._form.read(key, stored))
         except InvalidRecord:
             return {}
 
@@ -334,79 +294,15 @@ class Records(Generic[M]):
             if stored is not _ABSENT:  # deleted while the ones before were looked at
                 yield key, stored
 
-    def _dumped(self, record: M) -> dict[str, Any]:
-        if not isinstance(record, self._kind):
-            raise InvalidInput(f"these are records of {self._name}, not of {type(record).__name__}")
-        # A subclass by its own model: this one's would leave out what it has besides.
-        model = self._model if type(record) is self._kind else _adapter(type(record))
-        # As it can be read again: without what is computed, by the names of the fields.
-        data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
-        try:
-            plain: dict[str, Any] = plainly(data)
-        except Exception as error:  # what pydantic makes of a generator, say, is nothing that could be copied
-            given = {name: getattr(record, name, None) for name in data}
-            raise Unpicklable({self._name: culprit(given, self._name, error)}, staged=False) from error
-        return plain
-
-    def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
-        """A copy of a record with other values of some fields, for frozen models too; `_write` validates them."""
-        kind: Any = type(record)
-        known = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
-        if not known.keys() >= fields.keys() and getattr(kind, "model_config", {}).get("extra") != "allow":
-            unknown = ", ".join(sorted(fields.keys() - known.keys()))
-            raise InvalidInput(f"{self._name} has no field {unknown}; it has: {', '.join(known)}")
-        if hasattr(kind, "model_copy"):
-            changed: M = cast(Any, record).model_copy(update=fields)
-            return changed
-        try:
-            return cast(M, dataclasses.replace(cast(Any, record), **fields))
-        except ValidationError as error:  # of a dataclass of pydantic's
-            raise InvalidRecord(key, _reasons(error)) from None
-
     def _read_one(self, key: str, stored: Any) -> M:
         """As `_read`, of a record that is perhaps going to be changed, and put."""
-        record = self._read(key, stored)
+        record = self._form.read(key, stored)
         if self._indexes:
             self._last = key, stored, self._places(record)
         return record
 
-    def _read(self, key: str, stored: Any) -> M:
-        at = self._require_known(key, stored)
-        data = plainly(stored)
-        data.pop(_VERSION, None)
-        for version in range(at, self._version):
-            migrate = self._migrations.get(version)
-            if migrate is None:
-                raise InvalidRecord(
-                    key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
-                )
-            try:
-                data = called("a migration", migrate, data)
-            except Exception as error:  # a KeyError of its own would look as if there were no such record
-                raise InvalidRecord(
-                    key, f"its migration from version {version} raised {type(error).__name__}"
-                ) from error
-        return self._validated(lambda: key, data)
-
-    def _require_known(self, key: str, stored: Any) -> int:
-        """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
-        if not isinstance(stored, dict):
-            raise InvalidRecord(key, f"it is a {type(stored).__name__}, not a {self._name}")
-        at: Any = stored.get(_VERSION, 1)
-        if type(at) is not int or at < 1:
-            raise InvalidRecord(key, f"its {_VERSION!r} is no version")
-        if at > self._version:
-            raise InvalidRecord(
-                key,
-                f"it is of version {at} of {self._name}, and this program knows {self._version}: update the program",
-            )
-        return at
-
-    def _validated(self, key: Callable[[], str], data: Any) -> M:
-        try:
-            return self._model.validate_python(data, by_alias=True, by_name=True)
-        except ValidationError as error:
-            raise InvalidRecord(key(), _reasons(error)) from None
+    def _key_of(self, record: M) -> str:
+        return path_of(self._id_of(record))
 
     def _writable(self) -> State:
         if not isinstance(self._state, State):
@@ -416,16 +312,3 @@ class Records(Generic[M]):
 
 def _prefix(within: Sequence[str]) -> str:
     return join_path(*within) + "/" if within else ""
-
-
-def _reasons(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=True, include_input=False)
-    return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {_reason(problem)}" for problem in problems
-    )
-
-
-def _reason(problem: Mapping[str, Any]) -> str:
-    # Without the values: they may be secrets. These messages hold some of them, or are a validator's own.
-    told = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
-    return str(problem["type"] if told else problem["msg"])
