@@ -107,7 +107,7 @@ def test_what_is_no_id_and_no_number() -> None:
         for steps in (1.5, "1", None):
             with pytest.raises(TypeError, match="steps is an int, not"):
                 await session.rollback("s", steps)  # type: ignore[arg-type]
-        with pytest.raises(InvalidInput, match="limit is a number from 0 on"):
+        with pytest.raises(InvalidInput, match="limit is a whole number from 0 on"):
             await session.history("s", limit=-1)
         assert len(await session.history("s")) == 1
 
