@@ -365,6 +365,17 @@ def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) ->
         del jobs["b"]
 
 
+def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> None:
+    """It is no obstacle to writing another one."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    Records(state, Job, key="id").put(Job(id="a", rank=2))
+    assert waiting(jobs) == []
+    state["a"] = "no record"
+    jobs.put(Job(id="b"))
+    assert next(jobs.indexed("waiting")).id == "b"
+
+
 def test_changing_what_is_found_while_looking(state: Any) -> None:
     """Each is found once, in the order that was, also where it moves behind the others."""
     jobs = jobs_in(state)
