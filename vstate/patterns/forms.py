@@ -40,6 +40,8 @@ class Form(Generic[M]):
         self._name = model.__name__
         self._version = version
         self._migrations = dict(migrate)
+        if not migrate:
+            return
         missing = [
             n for n in range(min(self._migrations, default=version), version) if n not in self._migrations
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from vstate.errors import InvalidInput
@@ -32,7 +33,7 @@ class Index(Generic[M]):
     """
 
     def __init__(self, name: str, function: Callable[[M], Place | None]) -> None:
-        self._prefix = f"{INDEXES}{join_path(name)}"
+        self._prefix = _prefix(name)
         self._name = name
         self._function = function
 
@@ -53,6 +54,11 @@ class Index(Generic[M]):
     def hints(self, state: ReadableState, within: tuple[Part, ...] = ()) -> Iterator[str]:
         """The hints in places that begin so, in their order."""
         return state.scan_keys(f"{self._prefix}{_path(within)}/")
+
+
+@lru_cache(256)  # Records are made anew for each call, with the same indexes
+def _prefix(name: str) -> str:
+    return f"{INDEXES}{join_path(name)}"
 
 
 def key_of(hint: str) -> str:

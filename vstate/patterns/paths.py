@@ -27,14 +27,11 @@ def join_path(*parts: str) -> str:
     """
     if not parts:
         raise InvalidInput("a path has at least one part")
-    texts = []
     for part in parts:
         if type(part) is not str:
-            if not isinstance(part, str):
-                raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
-            part = str.__str__(part)  # the characters of a str Enum, whatever its own __str__ says
-        texts.append(_ESCAPED.sub(_escape, part) if part else _EMPTY)
-    return check_key("/".join(texts))
+            parts = tuple(map(_text, parts))
+            break
+    return check_key("/".join([_ESCAPED.sub(_escape, part) if part else _EMPTY for part in parts]))
 
 
 def split_path(key: str) -> tuple[str, ...]:
@@ -117,6 +114,12 @@ def require_state(state: ReadableState) -> ReadableState:
             "Namespace or a Snapshot; with vstate.aio use what the function gets in `await state.update(function)`"
         )
     return state
+
+
+def _text(part: object) -> str:
+    if not isinstance(part, str):
+        raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
+    return str.__str__(part)  # the characters of a str Enum, whatever its own __str__ says
 
 
 def _escape(found: re.Match[str]) -> str:

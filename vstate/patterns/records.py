@@ -50,7 +50,8 @@ class Records(Generic[M]):
         version: int = 1,
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
-        self._state = require_state(state)
+        self._to_write = state if isinstance(state, State) else None
+        self._state = state if self._to_write is not None else require_state(state)
         self._form = Form(model, version, migrate or {})
         self._name = model.__name__
         self._id_of: Callable[[M], Id] = (
@@ -169,7 +170,7 @@ class Records(Generic[M]):
             return
         gone, come = self._hints(key, self._places_before(key, self._state[key]), {})
         del state[key]
-        self._move(gone, come)
+        self._move(state, gone, come)
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
@@ -219,13 +220,14 @@ class Records(Generic[M]):
             if new:
                 raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
             self._form.require_known(key, stored)
+        state = self._writable()
         if not self._indexes:
-            self._writable()[key] = kept
+            state[key] = kept
             return valid
         before = {} if stored is _ABSENT else self._places_before(key, stored)
         gone, come = self._hints(key, before, self._places(valid))
-        self._writable()[key] = kept
-        self._move(gone, come)
+        state[key] = kept
+        self._move(state, gone, come)
         return valid
 
     def _places(self, record: M) -> _Places:
@@ -254,24 +256,23 @@ class Records(Generic[M]):
                     come.append(hint)
         return gone, come
 
-    def _move(self, gone: list[str], come: list[str]) -> None:
+    def _move(self, state: State, gone: list[str], come: list[str]) -> None:
         """Delete these hints, and those that were followed in vain, and write the others."""
-        state = self._writable()
         for hint in gone:
             state.pop(hint, None)
         for hint in come:
             state[hint] = None
         self._last = None
         if self._in_vain:
-            self._clean()
+            self._clean(state)
 
-    def _clean(self) -> None:
+    def _clean(self, state: State) -> None:
         """Delete the hints that were followed in vain, and lead nowhere still."""
         in_vain, self._in_vain = self._in_vain, set()
         for name, hint in in_vain:
             try:
                 if self._record_at(name, hint) is None:
-                    self._writable().pop(hint, None)
+                    state.pop(hint, None)
             except InvalidRecord:
                 continue  # whoever looks for it is to hear of it, and not who writes another one
 
@@ -305,9 +306,9 @@ class Records(Generic[M]):
         return path_of(self._id_of(record))
 
     def _writable(self) -> State:
-        if not isinstance(self._state, State):
+        if self._to_write is None:
             raise InvalidInput("these records are of a snapshot, which is read-only")
-        return self._state
+        return self._to_write
 
 
 def _prefix(within: Sequence[str]) -> str:
