@@ -199,7 +199,7 @@ async def test_the_latest_of_many_is_found_without_reading_them(local_store: Age
 
         def many(part: Any) -> None:
             for step in range(300):
-                checkpoints_of(part).put(checkpoint(f"c{step}", step, state={"text": "x" * 300}))
+                checkpoints_of(part, "a").put(checkpoint(f"c{step}", step, state={"text": "x" * 300}))
 
         await store.change(many, "many")
     async with AgentStateStore(local_store()) as again:

@@ -24,6 +24,7 @@ from vstate.managers import (
     ToolStateManager,
     parameters_hash,
 )
+from vstate.managers.tool_executions import Executions
 from vstate.testing import Faulty
 
 
@@ -148,8 +149,9 @@ async def test_an_execution_writes_what_it_changes(local_store: AgentStore) -> N
             start = await manager.state.diff("HEAD~1", "HEAD")
             await manager.complete_execution(f"e{number}", duration_ms=1)
             complete = await manager.state.diff("HEAD~1", "HEAD")
-            parts = [sorted(key.split("/")[1] for key in diff) for diff in (start, complete)]
-            assert parts == [["executions", "history"], ["executions", "stats"]]
+            parts = [sorted(key.split("/")[1:3] for key in diff) for diff in (start, complete)]
+            assert parts[0] == [["executions", "%index"], ["executions", f"e{number}"]]
+            assert parts[1] == [["executions", f"e{number}"], ["stats", "search"]]
         assert await manager.read(lambda tools: tools.count_keys("stats/")) == 1
         for _ in range(40):
             other = ToolStateManager(manager.state.sync.store)
@@ -271,7 +273,7 @@ async def test_history_reads_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> N
     async with ToolStateManager(store := Memory()) as manager:
         await manager.change(
             lambda tools: [
-                _put(tools, execution(f"e{n:03}", started_at=datetime(2026, 1, 1) + timedelta(n)))
+                Executions(tools).start(execution(f"e{n:03}", started_at=datetime(2026, 1, 1) + timedelta(n)))
                 for n in range(300)
             ],
             "many",
@@ -289,13 +291,6 @@ async def test_history_reads_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> N
         found = await manager.get_execution_history("search", limit=3)
         assert [each.execution_id for each in found] == ["e299", "e298", "e297"]
         assert read == [f"tools/executions/{each.execution_id}" for each in found]
-
-
-def _put(tools: Any, one: ToolExecution) -> None:
-    from vstate.managers import tools as module
-
-    module._executions(tools).put(one)
-    tools[module._place(one)] = None
 
 
 # The cache

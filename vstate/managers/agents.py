@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from heapq import merge
 from itertools import islice
 
 from vstate.managers.agent_records import AgentCheckpoint, AgentSnapshot, Recovery
 from vstate.managers.manager import Manager
-from vstate.managers.ranked import Ranked, moment
+from vstate.managers.record import moment
+from vstate.patterns.paths import scope, split_path
 from vstate.patterns.records import Records
 from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
+
+_KINDS = ("recoverable", "other")
 
 
 class AgentStateStore(Manager):
@@ -29,20 +34,22 @@ class AgentStateStore(Manager):
         taken = AgentSnapshot.of(snapshot)
         taken.snapshot_id = taken.snapshot_id or secrets.token_hex(8)
         return await self.change(
-            lambda part: snapshots_of(part).put(taken), f"snapshot of agent {taken.agent_id}"
+            lambda part: snapshots_of(part, taken.agent_id).put(taken), f"snapshot of agent {taken.agent_id}"
         )
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
         """An agent's snapshots, oldest first; with `limit` only so many, the newest."""
         most = check_limit(limit)
-        newest = await self.read(lambda part: list(islice(snapshots_of(part).newest_first(agent_id), most)))
+        newest = await self.read(
+            lambda part: list(islice(snapshots_of(part, agent_id).indexed("newest"), most))
+        )
         return newest[::-1]
 
     async def load_snapshot(self, agent_id: str, snapshot_id: str | None = None) -> AgentSnapshot | None:
         """A snapshot of an agent, the latest unless its id is given; None if there is none."""
         if snapshot_id is not None:
-            return await self.read(lambda part: snapshots_of(part).get(agent_id, snapshot_id))
-        return await self.read(lambda part: next(snapshots_of(part).newest_first(agent_id), None))
+            return await self.read(lambda part: snapshots_of(part, agent_id).get(snapshot_id))
+        return await self.read(lambda part: next(snapshots_of(part, agent_id).indexed("newest"), None))
 
     # Checkpoints
 
@@ -50,18 +57,20 @@ class AgentStateStore(Manager):
         """Keep a checkpoint, in place of the one of this agent that has its id; as it was kept."""
         taken = AgentCheckpoint.of(checkpoint)
         return await self.change(
-            lambda part: checkpoints_of(part).put(taken),
+            lambda part: checkpoints_of(part, taken.agent_id).put(taken),
             f"checkpoint {taken.checkpoint_id} of agent {taken.agent_id} at step {taken.step}",
         )
 
     async def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
         """A checkpoint, None if the agent has none with this id."""
-        return await self.read(lambda part: checkpoints_of(part).get(agent_id, checkpoint_id))
+        return await self.read(lambda part: checkpoints_of(part, agent_id).get(checkpoint_id))
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
         """An agent's checkpoints by step, and by time at one step; with `limit` only so many, the latest."""
         most = check_limit(limit)
-        newest = await self.read(lambda part: list(islice(checkpoints_of(part).newest_first(agent_id), most)))
+        newest = await self.read(
+            lambda part: list(islice(_newest_first(checkpoints_of(part, agent_id)), most))
+        )
         return newest[::-1]
 
     async def latest_checkpoint(self, agent_id: str, *, recoverable: bool = False) -> AgentCheckpoint | None:
@@ -69,26 +78,34 @@ class AgentStateStore(Manager):
 
         With `recoverable`, of those that are.
         """
-        return await self.read(
-            lambda part: next(checkpoints_of(part).newest_first(agent_id, marked=recoverable), None)
-        )
+
+        def look(part: Namespace) -> AgentCheckpoint | None:
+            found = checkpoints_of(part, agent_id)
+            return next(found.indexed("newest", _KINDS[0]) if recoverable else _newest_first(found), None)
+
+        return await self.read(look)
 
     # Agents
 
     async def list_agents(self) -> list[str]:
         """The ids of all agents of which there is a snapshot or a checkpoint, sorted."""
         return sorted(
-            await self.read(lambda part: snapshots_of(part).owners() | checkpoints_of(part).owners())
+            await self.read(
+                lambda part: _owners(part.namespace("snapshots")) | _owners(part.namespace("checkpoints"))
+            )
         )
 
     async def delete(self, agent_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete all that is kept of an agent, or one checkpoint; False if there was nothing. History keeps it."""
 
         def delete(part: Namespace) -> bool:
+            snapshots, checkpoints = snapshots_of(part, agent_id), checkpoints_of(part, agent_id)
             if checkpoint_id is not None:
-                return checkpoints_of(part).delete(agent_id, checkpoint_id)
-            deleted = snapshots_of(part).delete_all(agent_id) + checkpoints_of(part).delete_all(agent_id)
-            return recoveries_of(part).discard(agent_id) or deleted > 0
+                return checkpoints.discard(checkpoint_id)
+            found = bool(snapshots or checkpoints)
+            snapshots.clear()
+            checkpoints.clear()
+            return recoveries_of(part).discard(agent_id) or found
 
         what = (
             f"agent {agent_id}"
@@ -98,27 +115,37 @@ class AgentStateStore(Manager):
         return await self.change(delete, f"delete {what}")
 
 
-def snapshots_of(part: Namespace) -> Ranked[AgentSnapshot]:
-    """The snapshots in the part of an `AgentStateStore`."""
-    return Ranked(
-        part,
-        "snapshots",
+def snapshots_of(part: Namespace, agent_id: str) -> Records[AgentSnapshot]:
+    """The snapshots of an agent in the part of an `AgentStateStore`."""
+    return Records(
+        scope(part, "snapshots", agent_id),
         AgentSnapshot,
-        key=("agent_id", "snapshot_id"),
-        rank=lambda snapshot: (moment(snapshot.timestamp),),
+        key="snapshot_id",
+        index={"newest": lambda snapshot: -moment(snapshot.timestamp)},
     )
 
 
-def checkpoints_of(part: Namespace) -> Ranked[AgentCheckpoint]:
-    """The checkpoints in it."""
-    return Ranked(
-        part,
-        "checkpoints",
+def checkpoints_of(part: Namespace, agent_id: str) -> Records[AgentCheckpoint]:
+    """The checkpoints of an agent in it."""
+    return Records(
+        scope(part, "checkpoints", agent_id),
         AgentCheckpoint,
-        key=("agent_id", "checkpoint_id"),
-        rank=lambda checkpoint: (checkpoint.step, moment(checkpoint.timestamp)),
-        mark=lambda checkpoint: checkpoint.recoverable,
+        key="checkpoint_id",
+        index={"newest": lambda checkpoint: (_KINDS[not checkpoint.recoverable], *_rank(checkpoint))},
     )
+
+
+def _newest_first(checkpoints: Records[AgentCheckpoint]) -> Iterator[AgentCheckpoint]:
+    return merge(*(checkpoints.indexed("newest", kind) for kind in _KINDS), key=_rank)
+
+
+def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:
+    return -checkpoint.step, -moment(checkpoint.timestamp)
+
+
+def _owners(records: Namespace) -> set[str]:
+    """Of which agents there are any: what is behind the first part of a key is the agent's own."""
+    return {split_path(key.partition("/")[0])[0] for key in records.scan_keys("")}
 
 
 def recoveries_of(part: Namespace) -> Records[Recovery]:

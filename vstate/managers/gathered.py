@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from vstate.managers.edits import Edit
 from vstate.managers.waiting import LoopLock
@@ -46,6 +46,15 @@ class Gathered:
         """All that is to become of a key; None if it is not to change."""
         earlier, later = self._under_way.get(key), self._edits.get(key)
         return earlier.then(later) if earlier and later else later or earlier
+
+    def keys_after(self, keys: Iterable[str]) -> set[str]:
+        """The keys that there would be after the edits, where these are there now."""
+        found = set(keys)
+        for key in self:
+            edit = self.get(key)
+            if edit is not None:
+                (found.discard if edit.deletes else found.add)(key)
+        return found
 
     async def add(self, key: str, edit: Edit, commit: Commit) -> None:
         """Gather an edit, and commit all of them if it is time."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from vstate import aio
 from vstate.errors import InvalidInput
@@ -14,6 +15,7 @@ from vstate.objects.commit import Commit
 from vstate.repo.calling import called
 from vstate.state.namespace import Namespace
 
+X = TypeVar("X")
 _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
@@ -21,6 +23,23 @@ _ATTEMPTS = 1000
 need fifty."""
 
 _LOOK_AGAIN = 0.001  # seconds
+
+
+@dataclass(frozen=True)
+class Subject(Generic[X]):
+    """What a call is about: one of the things that a manager keeps, made of the newest records within each call."""
+
+    manager: Manager
+    name: str
+    open: Callable[[Namespace], X]
+
+    async def change(self, function: Callable[[X], _T], done: str) -> _T:
+        """As `Manager.change`; the message says what was done to what."""
+        return await self.manager.change(lambda part: function(self.open(part)), f"{self.name}: {done}")
+
+    async def read(self, function: Callable[[X], _T]) -> _T:
+        """As `Manager.read`."""
+        return await self.manager.read(lambda part: function(self.open(part)))
 
 
 class Manager:
@@ -80,6 +99,10 @@ class Manager:
                 lambda state: called("the function of read", function, state.namespace(self.part))
             )
         )
+
+    def about(self, name: str, open: Callable[[Namespace], X]) -> Subject[X]:
+        """What calls are about, such as one team, by the name that begins the messages of its commits."""
+        return Subject(self, name, open)
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first."""

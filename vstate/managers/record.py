@@ -56,6 +56,11 @@ def seconds(time: datetime) -> float:
         return time.replace(tzinfo=UTC).timestamp()
 
 
+def moment(time: datetime) -> int:
+    """A time as a number that can be a place in an index: microseconds since 1970."""
+    return round(seconds(time) * 1_000_000)
+
+
 Word = Annotated[str, BeforeValidator(lambda given: given.value if isinstance(given, Enum) else given)]
 """A text, or the member of any enum whose value is one."""
 

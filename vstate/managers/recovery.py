@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any, Final
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
+from vstate.managers.recoverable import Recoverable
 from vstate.managers.waiting import LoopLock, Wait
 from vstate.state.namespace import Namespace
 
@@ -59,16 +59,13 @@ class AgentRecoveryManager:
         self.agent_store = agent_store
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts
-        self._agents: dict[str, Any] = {}
+        self._agents: dict[str, Recoverable] = {}
         self._turns: dict[str, LoopLock] = {}
 
     def register(self, agent: Any, agent_id: str | None = None) -> Wait:
         """Look after an agent, in place of the one that had its id; it may be awaited, and need not be."""
-        id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
-        if not isinstance(id, str):
-            raise InvalidInput("an agent is known by a text, its `id`: give it one, or agent_id=")
-        _restorer(agent)
-        self._agents[id] = agent
+        known = Recoverable(agent, agent_id)
+        self._agents[known.id] = known
         return Wait()
 
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> AgentCheckpoint | None:
@@ -89,10 +86,7 @@ class AgentRecoveryManager:
             if not await self._count(agent_id, checkpoint):
                 _log.warning("agent %s was recovered %d times already", agent_id, self.max_recovery_attempts)
                 return None
-            await _settled(_restorer(agent)(checkpoint.model_copy(deep=True).state))
-            resume = getattr(agent, "resume", None)
-            if callable(resume):
-                await _settled(resume())
+            await agent.restore(checkpoint)
             return checkpoint
 
     @asynccontextmanager
@@ -168,19 +162,3 @@ class AgentRecoveryManager:
         return await self.agent_store.change(
             count, f"recover agent {agent_id} from {checkpoint.checkpoint_id}"
         )
-
-
-def _restorer(agent: Any) -> Any:
-    for name in ("restore_from_checkpoint", "load_state_dict"):
-        method = getattr(agent, name, None)
-        if callable(method):
-            return method
-    raise InvalidInput(
-        f"a {type(agent).__name__} cannot be recovered: it needs a method restore_from_checkpoint(state), or "
-        "load_state_dict(state)"
-    )
-
-
-async def _settled(returned: Any) -> None:
-    if inspect.isawaitable(returned):
-        await returned

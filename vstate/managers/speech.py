@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
-from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, member, seconds, taken_dict
+from vstate.managers.record import member, taken_dict
 from vstate.managers.speech_records import (
     AudioSession,
     AudioSessionStatus,
@@ -18,18 +17,7 @@ from vstate.managers.speech_records import (
     TTSState,
     VoiceConversationState,
 )
-from vstate.patterns.paths import join_path, split_path
-from vstate.patterns.records import Records
-from vstate.state.namespace import Namespace
-
-R = TypeVar("R", bound=Record)
-
-_KINDS: Mapping[type[Record], str] = {
-    STTState: "stt",
-    TTSState: "tts",
-    VoiceConversationState: "conversations",
-}
-_INACTIVE = (AudioSessionStatus.COMPLETED, AudioSessionStatus.ERROR)
+from vstate.managers.speech_sessions import R, Sessions, SessionState
 
 
 class SpeechStateManager(Manager):
@@ -57,42 +45,34 @@ class SpeechStateManager(Manager):
             streaming_mode=member(StreamingMode, streaming_mode),
             config=taken_dict({} if config is None else config, "config"),
         )
-        await self.change(lambda speech: _write(speech, session), f"session {session.session_id}: begun")
+        await self.change(lambda part: Sessions(part).begin(session), f"session {session.session_id}: begun")
         return session.session_id
 
     async def get_session(self, session_id: str) -> AudioSession | None:
         """A session, ended or not; None if there is none of that id."""
-        return await self.read(lambda speech: _sessions(speech).get(session_id))
+        return await self.read(lambda part: Sessions(part).get(session_id))
 
     async def list_active(self) -> list[AudioSession]:
         """The sessions that have not ended and are not in ERROR, whatever has been heard or said: oldest first."""
 
-        def look(speech: Namespace) -> list[AudioSession]:
-            found = [_sessions(speech)[id] for _, id in map(split_path, speech.keys("active/"))]
-            return sorted(found, key=lambda session: seconds(session.created_at))
-
-        return await self.read(look)
+        return await self.read(lambda part: Sessions(part).active())
 
     async def update_session_status(self, session_id: str, status: AudioSessionStatus | str) -> AudioSession:
         """Set the status of a session. Raises KeyNotFound, InvalidInput, and IllegalTransition if it has ended."""
         new = member(AudioSessionStatus, status)
         if new is AudioSessionStatus.COMPLETED:
             return await self.end_session(session_id)
-
-        def update(speech: Namespace) -> AudioSession:
-            return _write(speech, _going_on(speech, session_id, new).model_copy(update={"status": new}))
-
-        return await self.change(update, f"session {session_id}: {new}")
+        return await self._move(session_id, str(new), str(new), status=new)
 
     async def end_session(self, session_id: str, reason: str | None = None) -> AudioSession:
         """End a session. Raises KeyNotFound, and IllegalTransition if it has ended before."""
+        final = {"status": AudioSessionStatus.COMPLETED, "ended_at": datetime.now(), "end_reason": reason}
+        return await self._move(session_id, "end", "ended" + (f": {reason}" if reason else ""), **final)
 
-        def end(speech: Namespace) -> AudioSession:
-            session = _going_on(speech, session_id, "end")
-            final = {"status": AudioSessionStatus.COMPLETED, "ended_at": datetime.now(), "end_reason": reason}
-            return _write(speech, session.model_copy(update=final))
-
-        return await self.change(end, f"session {session_id}: ended" + (f": {reason}" if reason else ""))
+    async def _move(self, session_id: str, event: str, done: str, **fields: Any) -> AudioSession:
+        return await self.change(
+            lambda part: Sessions(part).move(session_id, event, **fields), f"session {session_id}: {done}"
+        )
 
     # What happens in a session
 
@@ -125,39 +105,8 @@ class SpeechStateManager(Manager):
         """The turns of a session; None if nothing was written."""
         return await self._get(VoiceConversationState, session_id)
 
-    async def _update(self, state: STTState | TTSState | VoiceConversationState, message: str) -> None:
-        def update(speech: Namespace) -> None:
-            if state.session_id not in _sessions(speech):
-                _write(speech, AudioSession(session_id=state.session_id))
-            _going_on(speech, state.session_id, "update")
-            _states(speech, type(state)).put(state)
-
-        await self.change(update, message)
+    async def _update(self, state: SessionState, message: str) -> None:
+        await self.change(lambda part: Sessions(part).update(state), message)
 
     async def _get(self, kind: type[R], session_id: str) -> R | None:
-        return await self.read(lambda speech: _states(speech, kind).get(session_id))
-
-
-def _sessions(speech: Namespace) -> Records[AudioSession]:
-    return Records(speech.namespace("sessions"), AudioSession, key="session_id")
-
-
-def _states(speech: Namespace, kind: type[R]) -> Records[R]:
-    return Records(speech.namespace(_KINDS[kind]), kind, key="session_id")
-
-
-def _write(speech: Namespace, session: AudioSession) -> AudioSession:
-    """Write a session, and whether it is active: listing those does not read all that ever were."""
-    active, key = speech.namespace("active"), join_path(session.session_id)
-    if session.status not in _INACTIVE:
-        active[key] = None
-    else:
-        active.pop(key, None)
-    return _sessions(speech).put(session)
-
-
-def _going_on(speech: Namespace, session_id: str, event: str) -> AudioSession:
-    session = _sessions(speech)[session_id]
-    if session.status is AudioSessionStatus.COMPLETED:
-        raise IllegalTransition(session.status, event)
-    return session
+        return await self.read(lambda part: Sessions(part).states(kind).get(session_id))

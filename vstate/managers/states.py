@@ -11,19 +11,18 @@ from weakref import finalize
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.managers.edits import Edit, Frozen, copied, require_dict
+from vstate.managers.edits import Edit, Frozen, require_dict
 from vstate.managers.gathered import Gathered
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import Persistence
 from vstate.managers.rolling_back import roll_back
 from vstate.managers.state_config import StateConfig
+from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
 from vstate.repo.repository import Revision
 from vstate.state.base import check_key
-from vstate.state.namespace import Namespace
-from vstate.state.versioned import Versioned
 
 _ABSENT: Final = object()
 _NAMED: Final = 3  # keys in the message of a commit
@@ -91,7 +90,7 @@ class StateManager(Manager):
     async def delete(self, key: str) -> bool:
         """Delete a key; False if there is none."""
         if not self._gathers:
-            return await self.change(lambda part: part.pop(key, _ABSENT) is not _ABSENT, f"delete {key}")
+            return await self.change(lambda part: Values(part).delete(key), f"delete {key}")
         found = await self.get(key, _ABSENT) is not _ABSENT
         if found:
             await self._edit(f"delete {key}", key, Edit(replaces=True))
@@ -99,31 +98,16 @@ class StateManager(Manager):
 
     async def get(self, key: str, default: Any = None, *, rev: Revision | None = None) -> Any:
         """The value of a key, `default` if there is none; with `rev`, what it was at that commit."""
+        if rev is not None:
+            return await self.read(lambda part: Values(part).get_at(rev, key, default))
         edit = self._gathered.get(key)
-
-        def read(part: Namespace) -> Any:
-            if rev is not None:
-                state = part.root
-                assert isinstance(state, Versioned)
-                return state.checkout(rev).get(part.prefix + key, default)
-            here: dict[str, Any] = {}
-            if (edit is None or not edit.replaces) and key in part:
-                here[key] = copied(part[key], key)
-            if edit is not None:
-                edit.carry_out(here, key)
-            return here.get(key, default)
-
-        return await self.read(read)
+        return await self.read(lambda part: Values(part).get(key, default, edit))
 
     async def list_keys(self, pattern: str = "*") -> list[str]:
         """The keys like `agent:*`, sorted. "*" stands for any text, "?" for a character, "[ab]" for one of these."""
         begin = re.split(r"[*?[]", pattern, maxsplit=1)[0]
-        keys = set(await self.read(lambda part: list(part.scan_keys(begin))))
-        for key in self._gathered:
-            edit = self._gathered.get(key)
-            if edit is not None:
-                (keys.discard if edit.deletes else keys.add)(key)
-        return sorted(key for key in keys if fnmatchcase(key, pattern))
+        there = await self.read(lambda part: list(part.scan_keys(begin)))
+        return sorted(key for key in self._gathered.keys_after(there) if fnmatchcase(key, pattern))
 
     # Committing
 
@@ -151,14 +135,11 @@ class StateManager(Manager):
     async def _carry_out(
         self, edits: Mapping[str, Edit], told: Callable[[], object], message: str = ""
     ) -> None:
-        def carry_out(part: Namespace) -> None:
-            for key, edit in edits.items():
-                edit.carry_out(part, key)
-                if self.config.ttl is not None and not edit.deletes:
-                    part.expire(key, self.config.ttl)
-
+        ttl = self.config.ttl
         named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
-        await self.change_and_tell(carry_out, told, message or f"save {named}")
+        await self.change_and_tell(
+            lambda part: Values(part).carry_out(edits, ttl), told, message or f"save {named}"
+        )
 
     # Subscribers
 

@@ -9,12 +9,12 @@ from types import EllipsisType
 from typing import Any
 
 from vstate.errors import InvalidInput
-from vstate.managers.manager import Manager
+from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import taken, taken_dict
-from vstate.managers.team import Team, task_id_of, teams
+from vstate.managers.team import Team, teams
+from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
-from vstate.state.namespace import Namespace
 
 
 class OrchestrationStateManager(Manager):
@@ -64,48 +64,34 @@ class OrchestrationStateManager(Manager):
 
     async def delete_team(self, team_id: str) -> None:
         """Delete a team, its agents and its tasks."""
-        await self.change(lambda part: Team(part, team_id).delete(), f"team {team_id}: deleted")
+        await self._team(team_id).change(lambda team: team.delete(), "deleted")
 
     # Agents
 
     async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> AgentCoordinationState:
         """Take an agent into a team; AlreadyExists."""
         agent = AgentCoordinationState.of(agent)
-        return await self.change(
-            lambda part: Team(part, team_id).agents.add(agent),
-            f"team {team_id}: agent {agent.agent_id} joined",
+        return await self._team(team_id).change(
+            lambda team: team.agents.add(agent), f"agent {agent.agent_id} joined"
         )
 
     async def remove_agent(self, team_id: str, agent_id: str) -> None:
         """Let an agent go. The task that it is at goes back into the queue, to the place that it had."""
-        await self.change(
-            lambda part: Team(part, team_id).remove_agent(agent_id), f"team {team_id}: agent {agent_id} left"
-        )
+        await self._team(team_id).change(lambda team: team.remove_agent(agent_id), f"agent {agent_id} left")
 
     async def update_agent_status(
         self, team_id: str, agent_id: str, status: str, current_task: str | EllipsisType | None = ...
     ) -> AgentCoordinationState:
         """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before."""
-
-        def update(part: Namespace) -> AgentCoordinationState:
-            return Team(part, team_id).set_status(agent_id, status, current_task)
-
-        return await self.change(update, f"team {team_id}: agent {agent_id} is {status}")
+        return await self._team(team_id).change(
+            lambda team: team.set_status(agent_id, status, current_task), f"agent {agent_id} is {status}"
+        )
 
     async def get_available_agents(
         self, team_id: str, capability: str | None = None
     ) -> list[AgentCoordinationState]:
         """The agents that could take a task, idle and without one; with a capability, those that have it."""
-
-        def available(part: Namespace) -> list[AgentCoordinationState]:
-            found = Team(part, team_id).agents.values()
-            return [
-                agent
-                for agent in found
-                if agent.is_available and (capability is None or capability in agent.capabilities)
-            ]
-
-        return await self.read(available)
+        return await self._team(team_id).read(lambda team: team.available_agents(capability))
 
     async def watch_agents(self, team_id: str) -> AsyncIterator[AgentCoordinationState]:
         """Each agent of a team as it is, and again whenever it has changed, every `sync_interval` seconds.
@@ -115,7 +101,7 @@ class OrchestrationStateManager(Manager):
         """
         known: dict[str, AgentCoordinationState] = {}
         while True:
-            agents = await self.read(lambda part: list(Team(part, team_id).agents.values()))
+            agents = await self._team(team_id).read(lambda team: list(team.agents.values()))
             for agent in agents:
                 if known.get(agent.agent_id) != agent:
                     yield agent
@@ -134,9 +120,8 @@ class OrchestrationStateManager(Manager):
         task_id = task_id_of(task)
         # One after the other, also where the clock stands still or goes back.
         self._latest = at = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))
-        await self.change(
-            lambda part: Team(part, team_id).enqueue(task_id, task, at),
-            f"team {team_id}: task {task_id} enqueued",
+        await self._team(team_id).change(
+            lambda team: team.queue.add(task_id, task, at), f"task {task_id} enqueued"
         )
         return task_id
 
@@ -149,9 +134,9 @@ class OrchestrationStateManager(Manager):
         task that was named is not pending, or the agent busy.
         """
         which = "next task" if task_id is None else f"task {task_id}"
-        task = await self.change(
-            lambda part: Team(part, team_id).assign(task_id, agent_id),
-            f"team {team_id}: {which} to {'a free agent' if agent_id is None else agent_id}",
+        task = await self._team(team_id).change(
+            lambda team: team.assign(task_id, agent_id),
+            f"{which} to {'a free agent' if agent_id is None else agent_id}",
         )
         return None if task is None else task.as_dict()
 
@@ -185,12 +170,14 @@ class OrchestrationStateManager(Manager):
     async def _end(
         self, team_id: str, task_id: str, event: str, done: str, agent_id: str | None, **fields: Any
     ) -> dict[Any, Any]:
-        task = await self.change(
-            lambda part: Team(part, team_id).end(task_id, event, agent_id, **fields),
-            f"team {team_id}: task {task_id} {done}",
+        task = await self._team(team_id).change(
+            lambda team: team.end(task_id, event, agent_id, **fields), f"task {task_id} {done}"
         )
         return task.as_dict()
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
         """The tasks of a team by their status."""
-        return await self.read(lambda part: Team(part, team_id).queue())
+        return await self._team(team_id).read(lambda team: team.queue.state())
+
+    def _team(self, team_id: str) -> Subject[Team]:
+        return self.about(f"team {team_id}", lambda part: Team(part, team_id))

@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from itertools import islice
 from typing import Any
 
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
-from vstate.managers.record import seconds, taken
+from vstate.managers.record import taken
+from vstate.managers.tool_cache import Cache
+from vstate.managers.tool_executions import Executions
 from vstate.managers.tool_records import (
     RetryState,
     ToolCacheEntry,
     ToolExecution,
-    ToolExecutionStatus,
     ToolStats,
     parameters_hash,
 )
-from vstate.managers.tool_tally import add_up, any_shard, count
-from vstate.patterns.lifecycle import Lifecycle
-from vstate.patterns.paths import join_path, split_path
-from vstate.patterns.records import Records
+from vstate.managers.tool_tally import add_up, any_shard
 from vstate.repo.limit import check_limit
-from vstate.state.namespace import Namespace
-
-_FAR_FUTURE = 1 << 60  # microseconds
-
-_Status = ToolExecutionStatus
-_OPEN = (_Status.PENDING, _Status.FAILED, _Status.TIMEOUT, _Status.RETRYING)
-_RUNNING = (_Status.RUNNING, _Status.RETRYING)
-_MOVES = Lifecycle(
-    {
-        **{(status, "start"): _Status.RUNNING for status in _OPEN},
-        **{(status, "complete"): _Status.COMPLETED for status in _RUNNING},
-        **{(status, "fail"): _Status.FAILED for status in _RUNNING},
-        **{(status, "retry"): _Status.RETRYING for status in (*_OPEN, _Status.RUNNING)},
-    },
-    initial=_Status.PENDING,
-)
 
 
 class ToolStateManager(Manager):
@@ -73,68 +54,42 @@ class ToolStateManager(Manager):
 
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
         """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
-
         new = ToolExecution.of(execution)
-
-        def start(tools: Namespace) -> ToolExecution:
-            executions = _executions(tools)
-            before = executions.get(new.execution_id)
-            status = _MOVES.next(before.status if before else _Status.PENDING, "start")
-            if before is not None:
-                del tools[_place(before)]
-            started = executions.put(new.model_copy(update={"status": status}))
-            tools[_place(started)] = None
-            return started
-
-        return await self.change(start, f"execution {new.execution_id}: started {new.tool_name}")
+        return await self.change(
+            lambda part: Executions(part).start(new), f"execution {new.execution_id}: started {new.tool_name}"
+        )
 
     async def complete_execution(
         self, execution_id: str, result: Any = None, duration_ms: float | None = None
     ) -> ToolExecution:
         """Note the result of an execution. Raises KeyNotFound, and IllegalTransition if it has ended before."""
-        return await self._end(
-            execution_id, "complete", "completed", duration_ms, result=taken(result, "result"), error=None
-        )
+        fields = {"result": taken(result, "result"), "error": None, "duration_ms": duration_ms}
+        return await self._end(execution_id, "complete", "completed", fields)
 
     async def fail_execution(
         self, execution_id: str, error: str | BaseException, duration_ms: float | None = None
     ) -> ToolExecution:
         """Note that an execution has failed. Raises KeyNotFound, and IllegalTransition if it has ended before."""
         reason = str(error) or repr(error)
-        return await self._end(
-            execution_id, "fail", f"failed: {_one_line(reason)}", duration_ms, error=reason
-        )
+        fields = {"error": reason, "duration_ms": duration_ms}
+        return await self._end(execution_id, "fail", f"failed: {_one_line(reason)}", fields)
 
     async def _end(
-        self, execution_id: str, event: str, done: str, duration_ms: float | None, **fields: Any
+        self, execution_id: str, event: str, done: str, fields: Mapping[str, Any]
     ) -> ToolExecution:
-        def end(tools: Namespace) -> ToolExecution:
-            executions = _executions(tools)
-            execution = executions[execution_id]
-            status = _MOVES.next(execution.status, event)
-            update = {"status": status, "duration_ms": duration_ms, **fields}
-            ended = executions.put(execution.model_copy(update=update))
-            if status is _Status.COMPLETED:
-                _retries(tools).discard(execution_id)
-            timed = {} if ended.duration_ms is None else {"timed": 1, "duration_ms": ended.duration_ms}
-            count(tools, ended.tool_name, self._shard, **{status.value: 1}, **timed)
-            return ended
-
-        return await self.change(end, f"execution {execution_id}: {done}")
+        return await self.change(
+            lambda part: Executions(part).end(execution_id, event, self._shard, **fields),
+            f"execution {execution_id}: {done}",
+        )
 
     async def get_execution(self, execution_id: str) -> ToolExecution | None:
         """An execution, None if there is none of that id."""
-        return await self.read(lambda tools: _executions(tools).get(execution_id))
+        return await self.read(lambda part: Executions(part).get(execution_id))
 
     async def get_execution_history(self, tool_name: str, limit: int | None = 100) -> list[ToolExecution]:
         """The last executions of a tool, the one that began last first; None for all."""
         most = check_limit(limit)
-
-        def look(tools: Namespace) -> list[ToolExecution]:
-            history = tools.namespace("history").keys(join_path(tool_name) + "/")
-            return [_executions(tools)[split_path(key)[-1]] for key in islice(history, most)]
-
-        return await self.read(look)
+        return await self.read(lambda part: list(islice(Executions(part).history(tool_name), most)))
 
     # The cache
 
@@ -144,18 +99,10 @@ class ToolStateManager(Manager):
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
-        left = None if ttl is None else ttl - _seconds_since(entry.created_at)
-
-        def keep(tools: Namespace) -> None:
-            entries, id = _entries(tools), (entry.tool_name, entry.parameters_hash)
-            if left is not None and left <= 0:
-                entries.discard(id)
-            else:
-                entries.put(entry)
-                entries.expire(id, left)
-
         if self._caches:
-            await self.change(keep, f"cache of {entry.tool_name}: a result kept")
+            await self.change(
+                lambda part: Cache(part).keep(entry, ttl), f"cache of {entry.tool_name}: a result kept"
+            )
 
     async def get_cached_result(
         self,
@@ -168,90 +115,44 @@ class ToolStateManager(Manager):
 
         Hit or miss is counted, which is a commit too. An entry with a hash of one's own is found by that.
         """
-        id = (tool_name, _hash(parameters or {}) if parameters_hash is None else parameters_hash)
-
-        def look_up(tools: Namespace) -> ToolCacheEntry | None:
-            entry = _entries(tools).get(id)
-            count(tools, tool_name, self._shard, **{"misses" if entry is None else "hits": 1})
-            return entry
-
-        return await self.change(look_up, f"cache of {tool_name}: looked up") if self._caches else None
+        hash = _hash(parameters or {}) if parameters_hash is None else parameters_hash
+        if not self._caches:
+            return None
+        return await self.change(
+            lambda part: Cache(part).look_up(tool_name, hash, self._shard), f"cache of {tool_name}: looked up"
+        )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Drop the results of a tool, or the one for these parameters; how many there were."""
-        named = None if parameters is None else [(tool_name, _hash(parameters))]
-
-        def drop(tools: Namespace) -> int:
-            entries = _entries(tools)
-            return sum(map(entries.discard, list(entries.ids(tool_name)) if named is None else named))
-
-        return await self.change(drop, f"cache of {tool_name}: dropped")
+        hash = None if parameters is None else _hash(parameters)
+        return await self.change(
+            lambda part: Cache(part).drop(tool_name, hash), f"cache of {tool_name}: dropped"
+        )
 
     # Retries
 
     async def update_retry_state(self, retry: RetryState) -> None:
         """Note when an execution is to be tried again. IllegalTransition if it is completed or cancelled."""
-
-        retry = RetryState.of(retry)
-
-        def note(tools: Namespace) -> None:
-            executions = _executions(tools)
-            execution = executions.get(retry.execution_id)
-            if execution is not None:
-                status = _MOVES.next(execution.status, "retry")
-                executions.put(execution.model_copy(update={"status": status}))
-            _retries(tools).put(retry)
-
+        new = RetryState.of(retry)
         await self.change(
-            note, f"execution {retry.execution_id}: to be retried after attempt {retry.attempts}"
+            lambda part: Executions(part).retry(new),
+            f"execution {new.execution_id}: to be retried after attempt {new.attempts}",
         )
 
     async def get_pending_retries(self) -> list[RetryState]:
         """What is to be tried again, the one that is due first at the beginning: not what has begun again, nor what
         has been tried as often as it may.
         """
-
-        def look(tools: Namespace) -> list[RetryState]:
-            pending = []
-            for retry in _retries(tools).values():
-                execution = _executions(tools).get(retry.execution_id)
-                waits = execution is None or execution.status is _Status.RETRYING
-                if waits and retry.attempts < retry.max_attempts:
-                    pending.append(retry)
-            return sorted(pending, key=lambda retry: seconds(retry.next_retry_at))
-
-        return await self.read(look)
+        return await self.read(lambda part: Executions(part).to_be_retried())
 
     # Statistics
 
     async def get_tool_stats(self, tool_name: str) -> ToolStats:
         """What a tool has done so far, by whomever it was called."""
-        return await self.read(lambda tools: add_up(tools, tool_name))
-
-
-def _executions(tools: Namespace) -> Records[ToolExecution]:
-    return Records(tools.namespace("executions"), ToolExecution, key="execution_id")
-
-
-def _entries(tools: Namespace) -> Records[ToolCacheEntry]:
-    return Records(tools.namespace("cache"), ToolCacheEntry, key=("tool_name", "parameters_hash"))
-
-
-def _retries(tools: Namespace) -> Records[RetryState]:
-    return Records(tools.namespace("retries"), RetryState, key="execution_id")
+        return await self.read(lambda part: add_up(part, tool_name))
 
 
 _hash = parameters_hash  # there is an argument of that name
-
-
-def _place(execution: ToolExecution) -> str:
-    """A key that comes before those of the executions that began earlier, so that the last ones are found first."""
-    latest_first = _FAR_FUTURE - round(seconds(execution.started_at) * 1_000_000)
-    return "history/" + join_path(execution.tool_name, f"{latest_first:016x}", execution.execution_id)
-
-
-def _seconds_since(moment: datetime) -> float:
-    return (datetime.now(moment.tzinfo) - moment).total_seconds()
 
 
 def _one_line(text: str) -> str:

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 from vstate.errors import KeyNotFound
 from vstate.managers.record import seconds
-from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-from vstate.patterns.lifecycle import Lifecycle
+from vstate.managers.workflow_life import LIFE
+from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
 LATEST = "latest"
-
-_PENDING, _RUNNING, _PAUSED = WorkflowStatus.PENDING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED
-_WAITING, _FAILED = WorkflowStatus.WAITING, WorkflowStatus.FAILED
-
-
-def _moves(event: str, statuses: Iterable[WorkflowStatus], to: WorkflowStatus) -> dict[Any, WorkflowStatus]:
-    return {(status, event): to for status in statuses}
-
-
-_LIFE = Lifecycle(
-    {
-        **_moves("start", [_PENDING], _RUNNING),
-        **_moves("begin a step", [_PENDING, _RUNNING, _WAITING], _RUNNING),
-        # What was under way when it was paused may still end.
-        **_moves("end a step", [_PENDING, _RUNNING, _WAITING], _RUNNING),
-        **_moves("end a step", [_PAUSED], _PAUSED),
-        **_moves("pause", [_PENDING, _RUNNING, _WAITING], _PAUSED),
-        **_moves("resume", [_PAUSED, _WAITING], _RUNNING),
-        **_moves("retry", [_FAILED], _RUNNING),
-        **_moves("resume from a checkpoint", [_PENDING, _RUNNING, _WAITING, _PAUSED, _FAILED], _RUNNING),
-        **_moves("complete", [_RUNNING, _WAITING, _PAUSED], WorkflowStatus.COMPLETED),
-        **_moves("fail", [_PENDING, _RUNNING, _WAITING, _PAUSED], _FAILED),
-        **_moves("cancel", [_PENDING, _RUNNING, _WAITING, _PAUSED], WorkflowStatus.CANCELLED),
-    },
-    initial=_PENDING,
-)
 
 
 def workflows(part: Namespace) -> Records[WorkflowState]:
@@ -55,10 +29,12 @@ class Workflow:
         self._id = workflow_id
         self._workflows = workflows(part)
         self._steps = Records(
-            scope(part, "steps", workflow_id), StepState, key=lambda step: _key(step.step_number)
+            scope(part, "steps", workflow_id),
+            StepState,
+            key=lambda step: _key(step.step_number),
+            # Those that were begun and are not done.
+            index={"open": lambda step: None if step.is_done else ()},
         )
-        # The steps that were begun and are not done, found without a look at the others.
-        self._open = scope(part, "open", workflow_id)
         self._checkpoints = Records(
             scope(part, "checkpoints", workflow_id), WorkflowCheckpoint, key="checkpoint_id"
         )
@@ -88,25 +64,25 @@ class Workflow:
 
     def move(self, event: str, **fields: Any) -> WorkflowState:
         """Go where the event leads, and set these fields; IllegalTransition."""
-        return self._workflows.change(self._id, status=_LIFE.next(self.now.status, event), **fields)
+        return self._workflows.change(self._id, status=LIFE.next(self.now.status, event), **fields)
+
+    def set_context(self, values: Mapping[Any, Any]) -> WorkflowState:
+        """Set these keys of the context."""
+        return self._workflows.change(self._id, context={**self.now.context, **values})
 
     def update_step(self, step: StepState, interval: int | None) -> WorkflowState:
         """Write a step, and let the workflow follow."""
         workflow = self.now
         before = workflow.current_step
         ends = step.is_done or step.is_failed
-        workflow.status = _LIFE.next(workflow.status, "end a step" if ends else "begin a step")
+        workflow.status = LIFE.next(workflow.status, "end a step" if ends else "begin a step")
         self._steps.put(step)
-        if not step.is_done:
-            self._open[_key(step.step_number)] = step.name
-        else:
-            self._open.pop(_key(step.step_number), None)
         workflow.current_step = self._reached(before, step)
         if step.is_failed:
-            workflow.status = _LIFE.next(workflow.status, "fail")
+            workflow.status = LIFE.next(workflow.status, "fail")
             workflow.error = step.error or f"step {step.title} failed"
         elif 0 < workflow.total_steps <= workflow.current_step and self._are_all_done(workflow):
-            workflow.status = _LIFE.next(workflow.status, "complete")
+            workflow.status = LIFE.next(workflow.status, "complete")
         workflow = self._workflows.put(workflow)
         if interval is not None and workflow.current_step // interval > before // interval:
             self.keep(WorkflowCheckpoint(workflow_id=self._id, checkpoint_id=self._new_id(workflow)))
@@ -118,12 +94,12 @@ class Workflow:
             reached = max(reached, step.step_number)
             while (following := self.step(reached + 1)) is not None and following.is_done:
                 reached += 1
-        first = next(iter(self._open.keys()), None)
-        return reached if first is None else min(reached, int(first) - 1)
+        first = next(self._steps.indexed("open"), None)
+        return reached if first is None else min(reached, first.step_number - 1)
 
     def _are_all_done(self, workflow: WorkflowState) -> bool:
         # Next to each other, the last one may be done when an earlier one has not even begun.
-        done = self._steps.count() - len(self._open)
+        done = self._steps.count() - sum(1 for _ in self._steps.indexed("open"))
         return workflow.steps_before + done >= workflow.total_steps
 
     def keep(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
@@ -151,13 +127,12 @@ class Workflow:
             raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
         checkpoint = made[-1] if made else self._checkpoints[checkpoint_id]
         workflow = self.now
-        status = _LIFE.next(workflow.status, "resume from a checkpoint")
-        for begun in list(self._open.keys()):
-            del self._open[begun]
-            self._steps.discard(begun)
+        status = LIFE.next(workflow.status, "resume from a checkpoint")
+        for begun in list(self._steps.indexed("open")):
+            del self._steps[_key(begun.step_number)]
         for id in list(self._steps.ids()):
             if int(str(id)) > checkpoint.step:
-                self._steps.discard(id)
+                del self._steps[id]
         state = checkpoint.state
         restored = (state if isinstance(state, WorkflowState) else workflow).model_copy()
         if not isinstance(state, WorkflowState) or state.current_step != checkpoint.step:

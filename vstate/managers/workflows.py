@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
-from vstate.managers.manager import Manager
+from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-from vstate.state.namespace import Namespace
 
 
 class WorkflowStateManager(Manager):
@@ -72,32 +71,25 @@ class WorkflowStateManager(Manager):
         In a paused workflow a step may end, but none begins. Steps may be done in any order, and next to each other:
         `current_step` never passes one that was begun and is not done.
         """
-
         step = StepState.of(step)
-
-        def update(part: Namespace) -> WorkflowState:
-            return Workflow(part, workflow_id).update_step(step, self._interval)
-
-        return await self.change(update, f"workflow {workflow_id}: step {step.title} {step.status}")
+        return await self._workflow(workflow_id).change(
+            lambda workflow: workflow.update_step(step, self._interval), f"step {step.title} {step.status}"
+        )
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """A step, None if nothing is known about it."""
-        return await self.read(lambda part: Workflow(part, workflow_id).step(step_number))
+        return await self._workflow(workflow_id).read(lambda workflow: workflow.step(step_number))
 
     async def list_steps(self, workflow_id: str) -> list[StepState]:
         """The steps that something is known about, in order."""
-        return await self.read(lambda part: Workflow(part, workflow_id).steps())
+        return await self._workflow(workflow_id).read(lambda workflow: workflow.steps())
 
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
         """Set these keys of the workflow's context."""
-
-        values = taken_dict(values, "context")
-
-        def update(part: Namespace) -> WorkflowState:
-            workflow = workflows(part)[workflow_id]
-            return workflows(part).change(workflow_id, context={**workflow.context, **values})
-
-        return await self.change(update, f"workflow {workflow_id}: context {', '.join(map(str, values))}")
+        new = taken_dict(values, "context")
+        return await self._workflow(workflow_id).change(
+            lambda workflow: workflow.set_context(new), f"context {', '.join(map(str, new))}"
+        )
 
     # Moves
 
@@ -130,9 +122,7 @@ class WorkflowStateManager(Manager):
         return await self._move(workflow_id, "cancel", _because("cancelled", reason), reason=reason)
 
     async def _move(self, workflow_id: str, event: str, done: str, **fields: Any) -> WorkflowState:
-        return await self.change(
-            lambda part: Workflow(part, workflow_id).move(event, **fields), f"workflow {workflow_id}: {done}"
-        )
+        return await self._workflow(workflow_id).change(lambda workflow: workflow.move(event, **fields), done)
 
     # Checkpoints
 
@@ -141,19 +131,14 @@ class WorkflowStateManager(Manager):
 
         What it leaves out (`step`, `state`, `context`) is taken from the workflow as it is now.
         """
-
         checkpoint = WorkflowCheckpoint.of(checkpoint)
-
-        def keep(part: Namespace) -> WorkflowCheckpoint:
-            return Workflow(part, checkpoint.workflow_id).keep(checkpoint)
-
-        return await self.change(
-            keep, f"workflow {checkpoint.workflow_id}: checkpoint {checkpoint.checkpoint_id}"
+        return await self._workflow(checkpoint.workflow_id).change(
+            lambda workflow: workflow.keep(checkpoint), f"checkpoint {checkpoint.checkpoint_id}"
         )
 
     async def list_checkpoints(self, workflow_id: str) -> list[WorkflowCheckpoint]:
         """The checkpoints, by step, and by time within one."""
-        return await self.read(lambda part: Workflow(part, workflow_id).checkpoints())
+        return await self._workflow(workflow_id).read(lambda workflow: workflow.checkpoints())
 
     async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowState:
         """Run the workflow on from a checkpoint, by default the last one: with its state, context and step.
@@ -161,11 +146,12 @@ class WorkflowStateManager(Manager):
         The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
         is no checkpoint.
         """
+        return await self._workflow(workflow_id).change(
+            lambda workflow: workflow.resume_from(checkpoint_id), f"resumed from checkpoint {checkpoint_id}"
+        )
 
-        def resume(part: Namespace) -> WorkflowState:
-            return Workflow(part, workflow_id).resume_from(checkpoint_id)
-
-        return await self.change(resume, f"workflow {workflow_id}: resumed from checkpoint {checkpoint_id}")
+    def _workflow(self, workflow_id: str) -> Subject[Workflow]:
+        return self.about(f"workflow {workflow_id}", lambda part: Workflow(part, workflow_id))
 
 
 def _because(done: str, reason: str | None) -> str:

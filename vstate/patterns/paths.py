@@ -27,12 +27,14 @@ def join_path(*parts: str) -> str:
     """
     if not parts:
         raise InvalidInput("a path has at least one part")
+    texts = []
     for part in parts:
-        if not isinstance(part, str):
-            raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
-    # The characters of a subclass, such as a str Enum, whatever its own __str__ says.
-    texts = (str.__str__(part) for part in parts)
-    return check_key("/".join(_ESCAPED.sub(_escape, text) if text else _EMPTY for text in texts))
+        if type(part) is not str:
+            if not isinstance(part, str):
+                raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
+            part = str.__str__(part)  # the characters of a str Enum, whatever its own __str__ says
+        texts.append(_ESCAPED.sub(_escape, part) if part else _EMPTY)
+    return check_key("/".join(texts))
 
 
 def split_path(key: str) -> tuple[str, ...]:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, cast, get_args, get_origin, overload
+from typing import Any, Generic, TypeVar, overload
 
-try:
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic_core.core_schema import ErrorType
-except ImportError as error:
-    raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
-
-from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound, Unpicklable
-from vstate.patterns.copies import plainly
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.patterns.forms import Form, Migration
+from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
 from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
-from vstate.values.pickling import culprit
 
 M = TypeVar("M")
 _T = TypeVar("_T")
 
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
+_Places = Mapping[str, Place | None]  # by the names of the indexes
 
-_VERSION = "@version"
-_KNOWN_PROBLEMS = frozenset(get_args(ErrorType))
 _ABSENT = object()
-_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(256)(
-    TypeAdapter
-)  # it takes longer than writing a record
 
 
 class Records(Generic[M]):
@@ -41,6 +28,9 @@ class Records(Generic[M]):
     - A record is stored as a dict of plain values, which `vstate diff` and `vstate show` can read. What goes in and
       what comes out are copies: changing one changes nothing until it is `put`.
     - It is validated when it is written and when it is read: InvalidRecord.
+    - `index` has a function of a record for each name. It returns the place where the record stands under that name:
+      a text, a number, which sorts as one, or a tuple of them; or None. `indexed(name)` finds those that stand there,
+      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update.
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
@@ -56,28 +46,20 @@ class Records(Generic[M]):
         model: type[M],
         *,
         key: str | Sequence[str] | Callable[[M], Id],
+        index: Mapping[str, Callable[[M], Place | None]] | None = None,
         version: int = 1,
         migrate: Mapping[int, Migration] | None = None,
     ) -> None:
-        if version < 1:
-            raise InvalidInput(f"version is a number from 1 on, not {version}")
         self._state = require_state(state)
-        self._kind: type[Any] = get_origin(model) or model
-        self._model: TypeAdapter[M] = _adapter(model)
+        self._form = Form(model, version, migrate or {})
         self._name = model.__name__
         self._id_of: Callable[[M], Id] = (
             key if callable(key) else attrgetter(*([key] if isinstance(key, str) else key))
         )
-        self._version = version
-        self._migrations = dict(migrate or {})
-        missing = [
-            n for n in range(min(self._migrations, default=version), version) if n not in self._migrations
-        ]
-        if missing or any(n >= version for n in self._migrations):
-            raise InvalidInput(
-                f"migrate has steps {sorted(self._migrations)} for version {version}: one for each version from the "
-                f"oldest to {version - 1}"
-            )
+        self._indexes = {name: Index(name, place) for name, place in index.items()} if index else {}
+        # Whoever gets a record may change it before it is put: where it stood is noted before.
+        self._last: tuple[str, Any, _Places] | None = None
+        self._in_vain: set[tuple[str, str]] = set()
 
     @property
     def state(self) -> State:
@@ -92,7 +74,7 @@ class Records(Generic[M]):
             stored = self._state[key]
         except KeyNotFound:
             raise KeyNotFound(key, kind=self._name) from None
-        return self._read(key, stored)
+        return self._read_one(key, stored)
 
     @overload
     def get(self, id: Id) -> M | None: ...
@@ -104,7 +86,7 @@ class Records(Generic[M]):
         """The record with this id, `default` if there is none; one that is there and not valid raises InvalidRecord."""
         key = path_of(id)
         stored = self._state.get(key, _ABSENT)
-        return default if stored is _ABSENT else self._read(key, stored)
+        return default if stored is _ABSENT else self._read_one(key, stored)
 
     def __contains__(self, id: Id) -> bool:
         return path_of(id) in self._state
@@ -117,33 +99,50 @@ class Records(Generic[M]):
 
     def count(self, *within: str) -> int:
         """How many records there are; with the first parts of an id, of those that begin so."""
-        return self._state.count_keys(_prefix(within))
+        if within:
+            return self._state.count_keys(_prefix(within))
+        return self._state.count_keys("") - self._state.count_keys(INDEXES)
 
     def ids(self, *within: str) -> Iterator[Id]:
         """The ids, in the order of their keys; with the first parts of an id, those that begin so."""
-        for key in self._state.keys(_prefix(within)):
+        for key in self._keys(within):
             parts = split_path(key)
             yield parts[0] if len(parts) == 1 else parts
 
     def values(self, *within: str) -> Iterator[M]:
         """The records, in the order of their keys; with the first parts of an id, of those that begin so."""
-        for key, stored in self._state.items(_prefix(within)):
-            yield self._read(key, stored)
+        return (self._form.read(key, stored) for key, stored in self._items(within))
+
+    def indexed(self, name: str, *within: Part) -> Iterator[M]:
+        """The records that stand in an index, in the order of their places, those in one place in that of their ids;
+        with the first parts of a place, of those that begin so. Each is read when it is asked for, and no others are.
+
+        All of them stand there, and in `state.update(function)` none is missing that was written by Records with this
+        index. One may be missing that was written by what does not know the index, or that a migration moves; and
+        after a merge of branches one that both sides changed, as a policy said, or that had expired and is there
+        anew: until it is put, or `reindex` is called.
+
+        Raises InvalidRecord for a record that is not valid, and InvalidInput for an index that there is not.
+        """
+        index = self._indexes.get(name)
+        if index is None:
+            raise InvalidInput(f"there is no index {name!r}; there are: {', '.join(self._indexes) or 'none'}")
+        for hint in index.hints(self._state, within):
+            record = self._record_at(name, hint)
+            if record is None:
+                self._in_vain.add((name, hint))
+            else:
+                yield record
 
     # Writing
 
     def put(self, record: M) -> M:
         """Write a record, in place of the one that has its id, and give back what was written: valid, and a copy."""
-        return self._write(record)[1]
+        return self._write(record)
 
     def add(self, record: M) -> M:
         """Write a record whose id is not taken; AlreadyExists."""
-        data = self._dumped(record)
-        valid = self._validated(path_of(self._id_of(record)), data)
-        key = path_of(self._id_of(valid))
-        if key in self._state:
-            raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
-        return self._write(valid)[1]
+        return self._write(record, new=True)
 
     def change(self, id: Id, function: Callable[[M], M | None] | None = None, /, **fields: Any) -> M:
         """Read a record, change it by a function, which may also return another one, and by fields, and put it.
@@ -157,14 +156,20 @@ class Records(Generic[M]):
             returned = called("the function of change", function, record)
             record = record if returned is None else returned
         if fields:
-            record = self._with_fields(key, record, fields)
-        return self._write(record, key)[1]
+            record = self._form.with_fields(key, record, fields)
+        return self._write(record, key)
 
     def __delitem__(self, id: Id) -> None:
         key = path_of(id)
         if key not in self._state:
             raise KeyNotFound(key, kind=self._name)
-        del self._writable()[key]
+        state = self._writable()
+        if not self._indexes:
+            del state[key]
+            return
+        gone, come = self._hints(key, self._places_before(key, self._state[key]), {})
+        del state[key]
+        self._move(gone, come)
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
@@ -173,101 +178,131 @@ class Records(Generic[M]):
         del self[id]
         return True
 
+    def clear(self) -> None:
+        """Delete all records, and what stands in the indexes. None is read: one that is not valid is no obstacle."""
+        state = self._writable()
+        for key in [*self._keys(()), *state.scan_keys(INDEXES)]:
+            del state[key]
+
     def expire(self, id: Id, ttl: float | None) -> None:
-        """Let a record count as absent in `ttl` seconds; None: never."""
+        """Let a record count as absent in `ttl` seconds, also in the indexes; None: never."""
         self._writable().expire(path_of(id), ttl)
+
+    def reindex(self) -> None:
+        """Let every record stand in its places, and nothing else in any: for an index that is new, and whatever else
+        `indexed` may miss. All records are read; InvalidRecord, with nothing changed, if one is not valid.
+        """
+        state = self._writable()
+        records = ((key, self._form.read(key, stored)) for key, stored in self._items(()))
+        hints = {
+            self._indexes[name].hint(place, key)
+            for key, record in records
+            for name, place in self._places(record).items()
+            if place is not None
+        }
+        there = {hint for index in self._indexes.values() for hint in index.hints(state)}
+        for hint in there - hints:
+            del state[hint]
+        for hint in hints - there:
+            state[hint] = None
 
     # Forms
 
-    def _write(self, record: M, expected: str | None = None) -> tuple[str, M]:
-        data = self._dumped(record)
-        valid = self._validated(path_of(self._id_of(record)), data)
-        key = path_of(self._id_of(valid))
+    def _write(self, record: M, expected: str | None = None, *, new: bool = False) -> M:
+        key, valid, kept = self._form.taken(record, self._key_of)
         if expected is not None and key != expected:
             raise InvalidInput(
                 f"a change of {expected!r} would make it {key!r}: put a new record and delete the old one"
             )
-        if _VERSION in data:
-            raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
         stored = self._state.get(key, _ABSENT)
         if stored is not _ABSENT:
-            self._require_known(key, stored)
-        kept = self._dumped(valid)
-        if lost := data.keys() - kept.keys():
-            raise InvalidRecord(
-                key, f"{self._name} has no field {', '.join(sorted(lost))}, and would lose it"
-            )
-        if self._version != 1:
-            kept[_VERSION] = self._version
+            if new:
+                raise AlreadyExists(f"there is a {self._name} {key!r} already", name=key)
+            self._form.require_known(key, stored)
+        if not self._indexes:
+            self._writable()[key] = kept
+            return valid
+        before = {} if stored is _ABSENT else self._places_before(key, stored)
+        gone, come = self._hints(key, before, self._places(valid))
         self._writable()[key] = kept
-        return key, valid
+        self._move(gone, come)
+        return valid
 
-    def _dumped(self, record: M) -> dict[str, Any]:
-        if not isinstance(record, self._kind):
-            raise InvalidInput(f"these are records of {self._name}, not of {type(record).__name__}")
-        # A subclass by its own model: this one's would leave out what it has besides.
-        model = self._model if type(record) is self._kind else _adapter(type(record))
-        # As it can be read again: without what is computed, by the names of the fields.
-        data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
+    def _places(self, record: M) -> _Places:
+        return {name: index.place(record) for name, index in self._indexes.items()}
+
+    def _places_before(self, key: str, stored: Any) -> _Places:
+        """Where what is stored stands; nowhere if it is not valid, and does not say."""
+        if self._last is not None and self._last[0] == key and self._last[1] is stored:
+            return self._last[2]
         try:
-            plain: dict[str, Any] = plainly(data)
-        except Exception as error:  # what pydantic makes of a generator, say, is nothing that could be copied
-            given = {name: getattr(record, name, None) for name in data}
-            raise Unpicklable({self._name: culprit(given, self._name, error)}, staged=False) from error
-        return plain
+            return self._places(self._form.read(key, stored))
+        except InvalidRecord:
+            return {}
 
-    def _with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
-        """A copy of a record with other values of some fields, for frozen models too; `_write` validates them."""
-        kind: Any = type(record)
-        known = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
-        if not known.keys() >= fields.keys() and getattr(kind, "model_config", {}).get("extra") != "allow":
-            unknown = ", ".join(sorted(fields.keys() - known.keys()))
-            raise InvalidInput(f"{self._name} has no field {unknown}; it has: {', '.join(known)}")
-        if hasattr(kind, "model_copy"):
-            changed: M = cast(Any, record).model_copy(update=fields)
-            return changed
-        try:
-            return cast(M, dataclasses.replace(cast(Any, record), **fields))
-        except ValidationError as error:  # of a dataclass of pydantic's
-            raise InvalidRecord(key, _reasons(error)) from None
+    def _hints(self, key: str, before: _Places, after: _Places) -> tuple[list[str], list[str]]:
+        """The hints that are to go when a record moves, and those that are to come."""
+        gone, come = [], []
+        for name, index in self._indexes.items():
+            old, new = before.get(name), after.get(name)
+            if old is not None and old != new:
+                gone.append(index.hint(old, key))
+            if new is not None:
+                hint = index.hint(new, key)
+                # Also where it has not moved: what was stored may be of a program that does not know the index.
+                if old != new or hint not in self._state:
+                    come.append(hint)
+        return gone, come
 
-    def _read(self, key: str, stored: Any) -> M:
-        at = self._require_known(key, stored)
-        data = plainly(stored)
-        data.pop(_VERSION, None)
-        for version in range(at, self._version):
-            migrate = self._migrations.get(version)
-            if migrate is None:
-                raise InvalidRecord(
-                    key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
-                )
+    def _move(self, gone: list[str], come: list[str]) -> None:
+        """Delete these hints, and those that were followed in vain, and write the others."""
+        state = self._writable()
+        for hint in gone:
+            state.pop(hint, None)
+        for hint in come:
+            state[hint] = None
+        self._last = None
+        if self._in_vain:
+            self._clean()
+
+    def _clean(self) -> None:
+        """Delete the hints that were followed in vain, and lead nowhere still."""
+        in_vain, self._in_vain = self._in_vain, set()
+        for name, hint in in_vain:
             try:
-                data = called("a migration", migrate, data)
-            except Exception as error:  # a KeyError of its own would look as if there were no such record
-                raise InvalidRecord(
-                    key, f"its migration from version {version} raised {type(error).__name__}"
-                ) from error
-        return self._validated(key, data)
+                if self._record_at(name, hint) is None:
+                    self._writable().pop(hint, None)
+            except InvalidRecord:
+                continue  # whoever looks for it is to hear of it, and not who writes another one
 
-    def _require_known(self, key: str, stored: Any) -> int:
-        """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
-        if not isinstance(stored, dict):
-            raise InvalidRecord(key, f"it is a {type(stored).__name__}, not a {self._name}")
-        at: Any = stored.get(_VERSION, 1)
-        if type(at) is not int or at < 1:
-            raise InvalidRecord(key, f"its {_VERSION!r} is no version")
-        if at > self._version:
-            raise InvalidRecord(
-                key,
-                f"it is of version {at} of {self._name}, and this program knows {self._version}: update the program",
-            )
-        return at
+    def _record_at(self, name: str, hint: str) -> M | None:
+        """The record that stands where a hint says; None if it stands elsewhere, or is no more."""
+        key = key_of(hint)
+        stored = self._state.get(key, _ABSENT)
+        if stored is _ABSENT:
+            return None
+        record = self._read_one(key, stored)
+        place = self._places_before(key, stored)[name]
+        return record if place is not None and self._indexes[name].hint(place, key) == hint else None
 
-    def _validated(self, key: str, data: Any) -> M:
-        try:
-            return self._model.validate_python(data, by_alias=True, by_name=True)
-        except ValidationError as error:
-            raise InvalidRecord(key, _reasons(error)) from None
+    def _keys(self, within: Sequence[str]) -> Iterator[str]:
+        return (key for key in self._state.scan_keys(_prefix(within)) if not key.startswith(INDEXES))
+
+    def _items(self, within: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for key in self._keys(within):
+            stored = self._state.get(key, _ABSENT)
+            if stored is not _ABSENT:  # deleted while the ones before were looked at
+                yield key, stored
+
+    def _read_one(self, key: str, stored: Any) -> M:
+        """As `_read`, of a record that is perhaps going to be changed, and put."""
+        record = self._form.read(key, stored)
+        if self._indexes:
+            self._last = key, stored, self._places(record)
+        return record
+
+    def _key_of(self, record: M) -> str:
+        return path_of(self._id_of(record))
 
     def _writable(self) -> State:
         if not isinstance(self._state, State):
@@ -277,16 +312,3 @@ class Records(Generic[M]):
 
 def _prefix(within: Sequence[str]) -> str:
     return join_path(*within) + "/" if within else ""
-
-
-def _reasons(error: ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=True, include_input=False)
-    return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {_reason(problem)}" for problem in problems
-    )
-
-
-def _reason(problem: Mapping[str, Any]) -> str:
-    # Without the values: they may be secrets. These messages hold some of them, or are a validator's own.
-    told = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
-    return str(problem["type"] if told else problem["msg"])

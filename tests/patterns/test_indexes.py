@@ -1,0 +1,411 @@
+"""Indexes of records: found in their order, without reading others, whatever was put, merged, rolled back or expired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agent_stores import AgentStore
+from clock import standing_still
+from pydantic import BaseModel
+
+from vstate import Live, Versioned
+from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
+from vstate.patterns import Records, scope
+
+
+class Job(BaseModel):
+    id: str
+    queue: str = "a"
+    rank: int = 0
+    done: bool = False
+
+
+class Doc(BaseModel):
+    owner: str
+    name: str
+    size: int = 0
+
+
+def jobs_in(state: Any) -> Records[Job]:
+    return Records(
+        state,
+        Job,
+        key="id",
+        index={"waiting": lambda job: None if job.done else (job.queue, job.rank), "all": lambda job: ()},
+    )
+
+
+def waiting(records: Records[Job], *within: str | int) -> list[str]:
+    return [job.id for job in records.indexed("waiting", *within)]
+
+
+@pytest.fixture(params=["versioned", "namespace", "live"])
+def state(request: pytest.FixtureRequest) -> Any:
+    kinds = {"versioned": Versioned, "namespace": lambda: scope(Versioned(), "a", ""), "live": Live}
+    return kinds[request.param]()
+
+
+def test_found_in_the_order_of_the_index(state: Any) -> None:
+    """By text and number, negative ones too; within a place; and only those that stand in it."""
+    jobs = jobs_in(state)
+    for id, queue, rank in (("x", "b", 0), ("y", "a", 10), ("z", "a", 9), ("w", "a", -1), ("v/", "a", 9)):
+        jobs.put(Job(id=id, queue=queue, rank=rank))
+    jobs.put(Job(id="u", done=True))
+    assert waiting(jobs) == ["w", "v/", "z", "y", "x"]
+    assert waiting(jobs, "a") == ["w", "v/", "z", "y"]
+    assert waiting(jobs, "a", 9) == ["v/", "z"]
+    assert waiting(jobs, "c") == []
+    assert [job.id for job in jobs.indexed("all")] == list(jobs) == ["u", "v/", "w", "x", "y", "z"]
+    with pytest.raises(InvalidInput, match="no index 'wating'; there are: waiting, all"):
+        next(jobs.indexed("wating"))
+    with pytest.raises(InvalidInput, match="there are: none"):
+        next(Records(state, Job, key="id").indexed("waiting"))
+
+
+def test_every_method_that_writes_keeps_it(state: Any) -> None:
+    """put, add, change, del, discard and clear move a record, or take it out."""
+    jobs = jobs_in(state)
+    jobs.add(Job(id="a", rank=1))
+    jobs.add(Job(id="b", rank=2))
+    jobs.put(Job(id="a", rank=3))
+    assert waiting(jobs) == ["b", "a"]
+    jobs.change("b", rank=4)
+    assert waiting(jobs) == ["a", "b"]
+    jobs.change("a", lambda job: setattr(job, "done", True))
+    assert waiting(jobs) == ["b"]
+    jobs.change("a", done=False)
+    held = jobs["b"]
+    held.rank = 0
+    jobs.put(held)
+    assert waiting(jobs) == ["b", "a"]
+    with pytest.raises(AlreadyExists):
+        jobs.add(Job(id="a", rank=-5))
+    del jobs["b"]
+    assert jobs.discard("b") is False
+    assert waiting(jobs) == ["a"]
+    assert jobs.discard("a") is True
+    assert list(state) == []
+    jobs.put(Job(id="a"))
+    state["b"] = "not valid"
+    jobs.clear()
+    assert list(state) == []
+
+
+def test_nothing_is_left_behind(state: Any) -> None:
+    """Where a record stood is known when it is put, whoever got it, edited it, or wrote it in between."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    held = jobs["a"]
+    held.rank = 2
+    jobs.put(held)
+    assert len(state) == 3
+    held = jobs["a"]
+    jobs_in(state).change("a", rank=3)
+    jobs.put(held)
+    assert len(state) == 3
+    assert waiting(jobs, "a", 2) == ["a"]
+
+
+@pytest.mark.parametrize("place", [1.5, [1], (1, 2.0), (None,)])
+def test_a_function_that_returns_no_place(state: Any, place: Any) -> None:
+    """TypeError, and nothing is written."""
+    records = Records(state, Job, key="id", index={"odd": lambda job: place})
+    with pytest.raises(TypeError, match=r"not (a|float|NoneType)"):
+        records.put(Job(id="a"))
+    assert len(state) == 0
+
+
+def test_a_function_that_is_awaited(state: Any) -> None:
+    """It is refused by its name, and no coroutine is left over."""
+
+    async def odd(job: Job) -> str:
+        return job.queue
+
+    records = Records(state, Job, key="id", index={"odd": odd})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="the function of index 'odd' is called, not awaited"):
+        records.put(Job(id="a"))
+    assert len(state) == 0
+
+
+def test_a_place_that_cannot_be_found_out(state: Any) -> None:
+    """Nothing is written then, and nothing has moved."""
+    numbers = Records(state, Job, key="id", index={"rank": lambda job: (1 << 62) * job.rank})
+    numbers.put(Job(id="a", rank=1))
+    for write in (numbers.put, numbers.add):
+        with pytest.raises(InvalidInput, match="one of 64 bits, not 9223372036854775808"):
+            write(Job(id="b", rank=2))
+    with pytest.raises(InvalidInput):
+        numbers.change("a", rank=-3)
+    assert [job.rank for job in numbers.indexed("rank")] == [1]
+    assert list(numbers) == ["a"]
+
+
+def test_the_keys_of_an_index_are_no_record_s(state: Any) -> None:
+    """Whatever ids and places there are, none is taken for another one; len, ids and values show records alone."""
+    texts = ["", "%", "%index", "index", "waiting", "a/b", "a", "b", "//", "%2f", "\x00", "a//b", "ä"]
+    docs = Records(
+        state,
+        Doc,
+        key=("owner", "name"),
+        index={"%": lambda doc: (doc.name, doc.owner), "one/name": lambda doc: doc.name},
+    )
+    wanted = {(owner, name) for owner in texts for name in texts}
+    for owner, name in wanted:
+        docs.put(Doc(owner=owner, name=name))
+    for each in (docs, Records(state, Doc, key=("owner", "name"))):
+        assert (len(each), set(each), len(list(each.values()))) == (len(wanted), wanted, len(wanted))
+    for text in texts:
+        assert {doc.owner for doc in docs.indexed("%", text)} == set(texts)
+        assert {(doc.owner, doc.name) for doc in docs.indexed("one/name", text)} == {(t, text) for t in texts}
+        assert [doc.name for doc in docs.indexed("%", text, text)] == [text]
+    assert docs.count("%index") == len(texts)
+    docs.clear()
+    assert len(state) == 0
+
+
+def test_what_is_read(local_store: AgentStore) -> None:
+    """Of ten thousand records two stand in the index, and no other value is read, nor in a snapshot."""
+    state = Versioned(local_store(), branch="main")
+    jobs = jobs_in(scope(state, "jobs"))
+    for number in range(10_000):
+        jobs.put(Job(id=f"{number:05}", done=number not in (17, 9_000)))
+    first = state.commit()
+    again = Versioned(local_store(), branch="main")
+    jobs = jobs_in(scope(again, "jobs"))
+    assert waiting(jobs) == ["00017", "09000"]
+    assert len(again._working.values) == 2
+    jobs.change("00017", done=True)
+    again.commit()
+    assert again.diff("HEAD~1", "HEAD").modified == ["jobs/00017"]
+    assert again.diff("HEAD~1", "HEAD").removed == ["jobs/%index/waiting/a/8000000000000000//00017"]
+    assert waiting(jobs_in(scope(again.checkout(first), "jobs"))) == ["00017", "09000"]
+
+
+def test_what_has_not_moved(local_store: AgentStore) -> None:
+    """A change that leaves a record where it stands writes the record alone; one that changes nothing is no commit."""
+    state = Versioned(local_store(), branch="main")
+    docs = Records(state, Doc, key=("owner", "name"), index={"name": lambda doc: doc.name})
+    docs.put(Doc(owner="a", name="x"))
+    state.commit()
+    docs.change(("a", "x"), size=3)
+    state.commit()
+    assert list(state.diff("HEAD~1", "HEAD")) == ["a/x"]
+    docs.put(docs["a", "x"])
+    assert [doc.size for doc in docs.indexed("name")] == [3]
+    assert state.commit() is None
+
+
+def test_branches_that_changed_other_records(local_store: AgentStore) -> None:
+    """They merge without a conflict, and the index is that of all records."""
+    state = Versioned(local_store(), branch="main")
+    jobs = jobs_in(state)
+    for rank, id in enumerate("abcd"):
+        jobs.put(Job(id=id, rank=rank))
+    state.commit()
+    other = state.fork("other")
+    theirs = jobs_in(other)
+    theirs.change("a", rank=9)
+    theirs.discard("b")
+    theirs.put(Job(id="e", rank=5))
+    other.commit()
+    jobs.change("c", rank=7)
+    jobs.change("d", done=True)
+    state.commit()
+    assert not state.merge("other").conflicts
+    assert waiting(jobs) == ["e", "c", "a"]
+    assert [job.id for job in jobs.indexed("all")] == ["a", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("policy", ["ours", "theirs"])
+def test_branches_that_both_moved_one_record(local_store: AgentStore, policy: str) -> None:
+    """Where it does not stand it is not found, and the next put deletes the key that says so."""
+    state = Versioned(local_store(), branch="main")
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    state.commit()
+    other = state.fork("other")
+    jobs_in(other).change("a", rank=9)
+    other.commit()
+    jobs.change("a", rank=7)
+    state.commit()
+    state.merge("other", policy=policy)
+    places = [key for key in state if "waiting" in key]
+    assert len(places) == 2
+    rank = 7 if policy == "ours" else 9
+    assert [job.rank for job in jobs.indexed("waiting")] == [rank]
+    assert waiting(jobs, "a", 16 - rank) == []
+    assert not state.has_uncommitted()
+    jobs.put(Job(id="b", done=True))
+    assert [key for key in state if "waiting" in key] == [f"%index/waiting/a/800000000000000{rank}//a"]
+    state.commit()
+
+
+def test_a_place_that_was_empty_and_is_taken_again(state: Any) -> None:
+    """Followed in vain first, the key that says so is not deleted: the record that is put stands there now."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    Records(state, Job, key="id").put(Job(id="a", rank=2))
+    assert waiting(jobs) == []
+    jobs.put(Job(id="a", rank=1))
+    assert waiting(jobs) == ["a"]
+    jobs.discard("a")
+    assert list(state) == []
+
+
+def test_records_of_a_program_that_does_not_know_the_index(state: Any) -> None:
+    """Where they do not stand they are not found; they are where they do stand once they are put, or reindexed."""
+    plain = Records(state, Job, key="id")
+    jobs = jobs_in(state)
+    for id in "abc":
+        plain.put(Job(id=id, rank=ord(id)))
+    assert (waiting(jobs), list(jobs)) == ([], ["a", "b", "c"])
+    jobs.put(jobs["b"])
+    assert waiting(jobs) == ["b"]
+    plain.change("b", rank=0)
+    assert waiting(jobs) == []
+    jobs.reindex()
+    assert waiting(jobs) == ["b", "a", "c"]
+    before = list(state)
+    assert len(before) == 9
+    jobs.reindex()
+    assert list(state) == before
+    del plain["a"]
+    assert waiting(jobs) == ["b", "c"]
+    state["c"] = "no record"
+    with pytest.raises(InvalidRecord):
+        waiting(jobs)
+    with pytest.raises(InvalidRecord):
+        jobs.reindex()
+    assert waiting(jobs, "a", 0) == ["b"]
+    jobs.discard("c")
+    assert waiting(jobs) == ["b"]
+
+
+class Ticket(BaseModel):
+    id: str
+    urgency: str
+    done: bool = False
+
+
+def test_a_migration_that_moves_records(local_store: AgentStore) -> None:
+    """One of an older version is never found where it does not stand, and is where it does once it is put."""
+    state = Versioned(local_store(), branch="main")
+    old = jobs_in(state)
+    for id, rank in (("a", 1), ("b", 2), ("c", 3)):
+        old.put(Job(id=id, rank=rank))
+    tickets = Records(
+        state,
+        Ticket,
+        key="id",
+        version=2,
+        migrate={1: lambda data: {"id": data["id"], "urgency": "low" if data["rank"] > 1 else "high"}},
+        index={"waiting": lambda ticket: None if ticket.done else ticket.urgency},
+    )
+    assert list(tickets.indexed("waiting")) == []
+    tickets.put(tickets["c"])
+    assert [ticket.id for ticket in tickets.indexed("waiting")] == ["c"]
+    tickets.reindex()
+    assert [ticket.id for ticket in tickets.indexed("waiting")] == ["a", "b", "c"]
+    tickets.change("a", done=True)
+    assert [ticket.id for ticket in tickets.indexed("waiting", "low")] == ["b", "c"]
+    assert [key for key in state if "waiting" in key] == ["%index/waiting/low//b", "%index/waiting/low//c"]
+
+
+def test_a_record_that_expires(local_store: AgentStore) -> None:
+    """It is in no index then, and is in it again when it is put; what it left behind is deleted by the next put."""
+    with standing_still() as time:
+        state = Versioned(local_store(), branch="main")
+        jobs = jobs_in(state)
+        for id in "ab":
+            jobs.put(Job(id=id))
+            jobs.expire(id, 60)
+        state.commit()
+        time.pass_(61)
+        assert (waiting(jobs), len(jobs), list(jobs)) == ([], 0, [])
+        jobs.add(Job(id="a"))
+        state.commit()
+        assert waiting(jobs) == ["a"]
+        assert not any(key.endswith("//b") for key in state if "waiting" in key)
+        time.pass_(61)
+        assert waiting(jobs) == ["a"]
+
+
+def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
+    """A record that is set back by its key alone is not found where it does not stand."""
+    state = Versioned(local_store(), branch="main")
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    first = state.commit()
+    jobs.change("a", rank=2)
+    state.commit()
+    state["a"] = state.checkout(first)["a"]
+    state.commit()
+    assert waiting(jobs) == []
+    jobs.put(jobs["a"])
+    assert [key for key in state if "waiting" in key] == ["%index/waiting/a/8000000000000001//a"]
+    state.rollback(first)
+    assert waiting(jobs_in(state)) == ["a"]
+
+
+def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) -> None:
+    """It can be replaced and deleted, and it holds up nothing but looking for it."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a"))
+    state["a"] = {"id": "a", "rank": "much"}
+    with pytest.raises(InvalidRecord):
+        waiting(jobs)
+    jobs.put(Job(id="b"))
+    jobs.put(Job(id="a", rank=3))
+    assert waiting(jobs) == ["b", "a"]
+    state["b"] = {"id": "b", "rank": "much"}
+    del jobs["b"]
+    assert waiting(jobs) == ["a"]
+    with pytest.raises(KeyNotFound):
+        del jobs["b"]
+
+
+def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> None:
+    """It is no obstacle to writing another one."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    Records(state, Job, key="id").put(Job(id="a", rank=2))
+    assert waiting(jobs) == []
+    state["a"] = "no record"
+    jobs.put(Job(id="b"))
+    assert next(jobs.indexed("waiting")).id == "b"
+
+
+def test_changing_what_is_found_while_looking(state: Any) -> None:
+    """Each is found once, in the order that was, also where it moves behind the others."""
+    jobs = jobs_in(state)
+    for rank, id in enumerate("abcd"):
+        jobs.put(Job(id=id, rank=rank))
+    seen = []
+    for job in jobs.indexed("waiting"):
+        seen.append(job.id)
+        jobs.change(job.id, rank=job.rank + 100)
+        jobs.discard("c")
+    assert seen == ["a", "b", "d"]
+    assert waiting(jobs) == ["a", "b", "d"]
+
+
+def test_two_that_take_the_first(local_store: AgentStore) -> None:
+    """In updates, no two handles get the same one."""
+    handles = [Versioned(local_store(), branch="main") for _ in range(2)]
+    handles[0].update(lambda state: [jobs_in(state).put(Job(id=str(n), rank=n)) for n in range(6)])
+    taken: list[str] = []
+
+    def take(state: Any) -> None:
+        jobs = jobs_in(state)
+        first = next(jobs.indexed("waiting"))
+        jobs.change(first.id, done=True)
+        found.append(first.id)
+
+    for number in range(6):
+        found: list[str] = []
+        handles[number % 2].update(take)
+        taken.append(found[-1])
+    assert taken == list("012345")
+    handles[0].refresh()
+    assert waiting(jobs_in(handles[0])) == []
