@@ -268,23 +268,25 @@ async def test_a_cancelled_transaction_discards() -> None:
 
 
 @asynccontextmanager
-async def all_threads_busy(state: aio.Versioned) -> AsyncIterator[None]:
-    """For a while, or until the end of the block, what is awaited has to wait for a thread."""
+async def all_threads_busy(state: aio.Versioned) -> AsyncIterator[threading.Event]:
+    """Until the event is set, or the block has ended, what is awaited has to wait for a thread."""
     over = threading.Event()
-    busy = [asyncio.create_task(state._workers.run(lambda: over.wait(0.2))) for _ in range(4)]
+    busy = [asyncio.create_task(state._workers.run(lambda: over.wait(60))) for _ in range(4)]
     await asyncio.sleep(0.01)
     try:
-        yield
+        yield over
     finally:
         over.set()
         await asyncio.gather(*busy)
 
 
-async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel it twice, and wait for it."""
+async def cancelled(task: asyncio.Task[Any], over: threading.Event | None = None) -> None:
+    """Cancel it twice, set the event, and wait for it."""
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0.02)
+    if over is not None:
+        over.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
@@ -317,10 +319,12 @@ async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
                 raise
 
         if moment == "at the beginning":
-            async with all_threads_busy(state):
+            async with all_threads_busy(state) as over:
                 task = asyncio.create_task(work())
                 await asyncio.sleep(0.01)
                 task.cancel()
+                await asyncio.sleep(0.01)
+                over.set()
                 with pytest.raises(asyncio.CancelledError):
                     await task
             assert not entered.is_set()
@@ -329,11 +333,11 @@ async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
             return
         task = asyncio.create_task(work())
         await entered.wait()
-        async with all_threads_busy(state):
+        async with all_threads_busy(state) as over:
             if moment == "at the end":
                 leave.set()
                 await asyncio.sleep(0.01)
-            await cancelled(task)
+            await cancelled(task, over)
         assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
         assert not state.sync.has_uncommitted()
 
@@ -551,10 +555,10 @@ async def test_a_closed_state_says_so() -> None:
     """Closing happens though it is cancelled, and twice is fine."""
     state = await aio.Versioned(Memory(), branch="main")
     watch = await state.watch()
-    async with all_threads_busy(state):
+    async with all_threads_busy(state) as over:
         closing = asyncio.create_task(state.close())
         await asyncio.sleep(0.01)
-        await cancelled(closing)
+        await cancelled(closing, over)
     assert watch.closed
     await state.close()
     with pytest.raises(InvalidInput, match="closed"):
@@ -651,8 +655,8 @@ async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
         entered = asyncio.Event()
         task = asyncio.create_task(work(entered))
         await entered.wait()
-        async with all_threads_busy(state):
-            await cancelled(task)
+        async with all_threads_busy(state) as over:
+            await cancelled(task, over)
         with vstate.Versioned(store).lease("counted", 60, wait=0):
             for _ in range(3):
                 with pytest.raises(TimeoutError):

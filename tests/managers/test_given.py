@@ -196,9 +196,9 @@ async def test_a_limit_is_a_number_from_0_on() -> None:
         ]
         for call in calls:
             assert [len(await call(limit)) for limit in (0, 1, 5, None)] == [0, 1, 1, 1]
-            with pytest.raises(InvalidInput, match="limit is a whole number from 0 on, .* not -1"):
+            with pytest.raises(InvalidInput, match=r"limit is a whole number from 0 on, .* not -1"):
                 await call(-1)
-            with pytest.raises(InvalidInput, match="limit is a whole number from 0 on, .* not '1'"):
+            with pytest.raises(InvalidInput, match=r"limit is a whole number from 0 on, .* not '1'"):
                 await call("1")
 
 

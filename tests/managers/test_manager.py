@@ -270,13 +270,16 @@ async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) ->
     notes = Notes("file", path=str(tmp_path))
     await notes.add("a", "1")
     own = notes.state.sync.store
-    reading = asyncio.create_task(notes.read(lambda part: time.sleep(0.05)))
+    over = threading.Event()
+    reading = asyncio.create_task(notes.read(lambda part: over.wait(60)))
     await asyncio.sleep(0.01)
     closing = asyncio.create_task(notes.close())
-    await asyncio.sleep(0.005)
+    await asyncio.sleep(0.01)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
+    assert not reading.done()
+    over.set()
     await asyncio.wait([reading])
     await notes.close()
     with pytest.raises(InvalidInput, match="closed"):

@@ -611,13 +611,14 @@ async def test_a_closed_manager_says_so() -> None:
 async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store: AgentStore) -> None:
     manager = StateManager(agent_store(), config=StateConfig(auto_save=False))
     await manager.save("early", 1)
-    reading = asyncio.create_task(manager.read(lambda part: time.sleep(0.1)))
+    over = threading.Event()
+    reading = asyncio.create_task(manager.read(lambda part: over.wait(60)))
     await asyncio.sleep(0.02)
     closing = asyncio.create_task(manager.close())
-    await asyncio.sleep(0.02)
-    assert not reading.done()  # so that the commit is under way, and waits for it
+    await asyncio.sleep(0.02)  # the commit is under way, and waits for the reading
     await manager.save("late", 2)
-    await closing
+    over.set()
+    await asyncio.gather(reading, closing)
     async with StateManager(agent_store()) as other:
         assert await other.list_keys() == ["early", "late"]
 

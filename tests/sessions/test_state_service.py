@@ -247,11 +247,13 @@ async def test_starts_and_stops_at_once(tmp_path: Path) -> None:
     disk = service.state.sync.store
     # All threads of the handle are busy: the closing waits its turn, and could be forgotten.
     workers = service.state._workers
-    busy = [asyncio.create_task(workers.run(lambda: time.sleep(0.3))) for _ in range(4)]
+    over = threading.Event()
+    busy = [asyncio.create_task(workers.run(lambda: over.wait(60))) for _ in range(4)]
     await asyncio.sleep(0.05)
     stopping = asyncio.create_task(service.stop())
     await asyncio.sleep(0.05)
     stopping.cancel()
+    asyncio.get_running_loop().call_later(0.05, over.set)
     with pytest.raises(asyncio.CancelledError):
         await stopping
     await asyncio.gather(*busy)
