@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -409,3 +410,53 @@ def test_two_that_take_the_first(local_store: AgentStore) -> None:
     assert taken == list("012345")
     handles[0].refresh()
     assert waiting(jobs_in(handles[0])) == []
+
+
+def test_a_place_that_no_key_can_name(state: Any) -> None:
+    """The record is not written: it would be in no index, or in none of its places any more."""
+    docs = Records(state, Doc, key="name", index={"owner": lambda doc: doc.owner})
+    docs.put(Doc(owner="a", name="old"))
+    for name in ("old", "new"):
+        with pytest.raises(InvalidInput, match="too long"):
+            docs.put(Doc(owner="a" * 4096, name=name))
+    assert [doc.name for doc in docs.indexed("owner")] == ["old"] == list(docs)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_write_that_is_interrupted(state: Any, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Whichever of its steps was the last, the record is found, as it was before or as it was to be."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    steps = 0
+
+    def counted(step: Any) -> Any:
+        def counting(self: Any, *args: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > last:
+                raise KeyboardInterrupt
+            return step(self, *args)
+
+        return counting
+
+    with monkeypatch.context() as patch:
+        for name in ("__setitem__", "__delitem__"):
+            patch.setattr(type(state), name, counted(getattr(type(state), name)))
+        with pytest.raises(KeyboardInterrupt) if last < 3 else nullcontext():
+            jobs.put(Job(id="a", rank=2))
+    assert steps == min(last + 1, 3)
+    (job,) = jobs_in(state).indexed("waiting")
+    assert job.rank == (1 if last < 2 else 2)
+
+
+def test_a_place_that_is_written_in_two_ways(state: Any) -> None:
+    """A text, and a tuple of it alone, are one place: a record that goes from one to the other still stands there."""
+    jobs = Records(
+        state,
+        Job,
+        key="id",
+        index={"queue": lambda job: (job.queue,) if job.done else job.queue},
+    )
+    for done in (False, True, False):
+        jobs.put(Job(id="x", done=done))
+        assert [job.done for job in jobs.indexed("queue", "a")] == [done]

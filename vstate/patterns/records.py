@@ -30,7 +30,9 @@ class Records(Generic[M]):
     - It is validated when it is written and when it is read: InvalidRecord.
     - `index` has a function of a record for each name. It returns the place where the record stands under that name:
       a text, a number, which sorts as one, or a tuple of them; or None. `indexed(name)` finds those that stand there,
-      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update.
+      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update. The
+      function goes by the record alone, and not by a clock, a time zone or a setting of the program: where it says
+      something else of the same record, that one is not found.
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
@@ -168,9 +170,9 @@ class Records(Generic[M]):
         if not self._indexes:
             del state[key]
             return
-        gone, come = self._hints(key, self._places_before(key, self._state[key]), {})
+        gone, _ = self._hints(key, self._places_before(key, self._state[key]), {})
         del state[key]
-        self._move(state, gone, come)
+        self._leave(state, gone)
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
@@ -226,8 +228,11 @@ class Records(Generic[M]):
             return valid
         before = {} if stored is _ABSENT else self._places_before(key, stored)
         gone, come = self._hints(key, before, self._places(valid))
+        # In this order: an interruption, or a hint too long for a key, leaves one too many behind, and none too few.
+        for hint in come:
+            state[hint] = None
         state[key] = kept
-        self._move(state, gone, come)
+        self._leave(state, gone)
         return valid
 
     def _places(self, record: M) -> _Places:
@@ -247,21 +252,19 @@ class Records(Generic[M]):
         gone, come = [], []
         for name, index in self._indexes.items():
             old, new = before.get(name), after.get(name)
-            if old is not None and old != new:
-                gone.append(index.hint(old, key))
-            if new is not None:
-                hint = index.hint(new, key)
-                # Also where it has not moved: what was stored may be of a program that does not know the index.
-                if old != new or hint not in self._state:
-                    come.append(hint)
+            hint = None if new is None else index.hint(new, key)
+            # The hints too, since "a" and ("a",) are one place.
+            if old is not None and old != new and (left := index.hint(old, key)) != hint:
+                gone.append(left)
+            # Also where it has not moved: what was stored may be of a program that does not know the index.
+            if hint is not None and (old != new or hint not in self._state):
+                come.append(hint)
         return gone, come
 
-    def _move(self, state: State, gone: list[str], come: list[str]) -> None:
-        """Delete these hints, and those that were followed in vain, and write the others."""
+    def _leave(self, state: State, gone: list[str]) -> None:
+        """Delete these hints, and those that were followed in vain."""
         for hint in gone:
             state.pop(hint, None)
-        for hint in come:
-            state[hint] = None
         self._last = None
         if self._in_vain:
             self._clean(state)
