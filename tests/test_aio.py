@@ -712,6 +712,20 @@ async def test_a_watch_need_not_be_awaited() -> None:
     await other.close()
 
 
+@in_a_loop
+async def test_a_watch_goes_on_behind_a_cancelled_wait() -> None:
+    """Also where the wait was cancelled as the watch began: nothing that was committed since it was asked for is missed."""
+    async with aio.Versioned(Memory(), branch="main") as state:
+        watching = state.watch("n")
+        waits = asyncio.create_task(anext(watching))
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # what it began in a thread is done, and it has not heard of it
+        await cancelled(waits)
+        await state.set("n", 1)
+        await state.commit()
+        assert (await anext(watching))[1].new == 1
+
+
 async def limited(items: Any, number: int) -> Any:
     async for item in items:
         yield item
