@@ -332,6 +332,26 @@ def test_a_record_that_expires(local_store: AgentStore) -> None:
         assert waiting(jobs) == ["a"]
 
 
+def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone, which is what was asked for."""
+    with standing_still() as time:
+        state = Versioned()
+        jobs = jobs_in(state)
+        for id in "ab":
+            jobs.put(Job(id=id))
+        jobs.expire("b", 60)
+        state.commit()
+        delete = Versioned.__delitem__
+
+        def slowly(self: Versioned, key: str) -> None:
+            time.pass_(61)
+            delete(self, key)
+
+        monkeypatch.setattr(Versioned, "__delitem__", slowly)
+        jobs.clear()
+        assert list(state) == []
+
+
 def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
     """A record that is set back by its key alone is not found where it does not stand."""
     state = Versioned(local_store(), branch="main")

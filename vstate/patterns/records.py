@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
@@ -185,7 +186,8 @@ class Records(Generic[M]):
         """Delete all records, and what stands in the indexes. None is read: one that is not valid is no obstacle."""
         state = self._writable()
         for key in [*self._keys(()), *state.scan_keys(INDEXES)]:
-            del state[key]
+            with suppress(KeyNotFound):  # it may expire meanwhile
+                del state[key]
 
     def expire(self, id: Id, ttl: float | None) -> None:
         """Let a record count as absent in `ttl` seconds, also in the indexes; None: never."""
