@@ -271,20 +271,26 @@ async def test_closing_waits_for_the_calls_under_way(persistence: str, tmp_path:
 
 @in_a_loop
 async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) -> None:
+    """And fails none of the calls that it waited for."""
     notes = Notes("file", path=str(tmp_path))
     await notes.add("a", "1")
     own = notes.state.sync.store
     over = threading.Event()
-    reading = asyncio.create_task(notes.read(lambda part: over.wait(60)))
+
+    def wait_and_write(part: Any) -> bool:
+        part["b"] = over.wait(60)
+        return True
+
+    writing = asyncio.create_task(notes.change(wait_and_write, "b"))
     await asyncio.sleep(0.01)
     closing = asyncio.create_task(notes.close())
     await asyncio.sleep(0.01)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert not reading.done()
+    assert not writing.done()
     over.set()
-    await asyncio.wait([reading])
+    assert await writing, "its store is open until it has ended"
     await notes.close()
     with pytest.raises(InvalidInput, match="closed"):
         own.get("format")

@@ -119,9 +119,10 @@ class Manager:
         Closing twice is fine, and ends what a cancelled `close` has begun. Using it then raises InvalidInput.
         """
         self._closed = True
+        # Before the try: where this is cancelled here, the calls under way still need the store.
+        while self._under_way:  # in this event loop or another one
+            await asyncio.sleep(_LOOK_AGAIN)
         try:
-            while self._under_way:  # in this event loop or another one
-                await asyncio.sleep(_LOOK_AGAIN)
             if not self._ended:
                 await self._state.close()
                 self._ended = True
