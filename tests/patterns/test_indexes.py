@@ -64,6 +64,15 @@ def test_found_in_the_order_of_the_index(state: Any) -> None:
         next(Records(state, Job, key="id").indexed("waiting"))
 
 
+def test_numbers_sort_as_numbers(state: Any) -> None:
+    """From the least of 64 bits to the greatest."""
+    ranks = (-(1 << 63), -(1 << 63) + 2, -(1 << 63) + 16, -(10**6), -1, 0, 1, 9, 10, 10**6, (1 << 63) - 1)
+    jobs = jobs_in(state)
+    for rank in sorted(ranks, key=str):
+        jobs.put(Job(id=str(rank), rank=rank))
+    assert waiting(jobs) == [str(rank) for rank in ranks]
+
+
 def test_every_method_that_writes_keeps_it(state: Any) -> None:
     """put, add, change, del, discard and clear move a record, or take it out."""
     jobs = jobs_in(state)
