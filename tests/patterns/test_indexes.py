@@ -73,6 +73,14 @@ def test_numbers_sort_as_numbers(state: Any) -> None:
     assert waiting(jobs) == [str(rank) for rank in ranks]
 
 
+def test_texts_sort_as_keys(state: Any) -> None:
+    """A text that goes on comes before the one that ends, where it goes on with what is below a slash."""
+    jobs = jobs_in(state)
+    for queue in ("a", "a-b", "a b", "a0", "", "A"):
+        jobs.put(Job(id=queue or "none", queue=queue))
+    assert waiting(jobs) == ["none", "A", "a b", "a-b", "a", "a0"]
+
+
 def test_every_method_that_writes_keeps_it(state: Any) -> None:
     """put, add, change, del, discard and clear move a record, or take it out."""
     jobs = jobs_in(state)
@@ -359,6 +367,26 @@ def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(Versioned, "__delitem__", slowly)
         jobs.clear()
         assert list(state) == []
+
+
+def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none: that is an answer, and no error."""
+    with standing_still() as time:
+        state = Versioned()
+        jobs = jobs_in(state)
+        jobs.put(Job(id="a"))
+        jobs.expire("a", 60)
+        state.commit()
+        contains = Versioned.__contains__
+
+        def slowly(self: Versioned, key: object) -> bool:
+            found = contains(self, key)
+            time.pass_(61)
+            return found
+
+        monkeypatch.setattr(Versioned, "__contains__", slowly)
+        assert jobs.discard("a") is False
+        assert jobs.discard("a") is False
 
 
 def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:

@@ -120,6 +120,7 @@ class Records(Generic[M]):
     def indexed(self, name: str, *within: Part) -> Iterator[M]:
         """The records that stand in an index, in the order of their places, those in one place in that of their ids;
         with the first parts of a place, of those that begin so. Each is read when it is asked for, and no others are.
+        Texts are in the order of keys: one that goes on with a space, "-" or "." comes before the one that ends there.
 
         All of them stand there, and in `state.update(function)` none is missing that was written by Records with this
         index. One may be missing that was written by what does not know the index, or that a migration moves; and
@@ -177,9 +178,10 @@ class Records(Generic[M]):
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
-        if id not in self:
+        try:
+            del self[id]
+        except KeyNotFound:  # asked before, it might expire in between
             return False
-        del self[id]
         return True
 
     def clear(self) -> None:
