@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from vstate import Live, Versioned
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns import Records, scope
+from vstate.patterns.forms import Form
 
 
 class Job(BaseModel):
@@ -198,6 +199,23 @@ def test_what_is_read(local_store: AgentStore) -> None:
     assert again.diff("HEAD~1", "HEAD").modified == ["jobs/00017"]
     assert again.diff("HEAD~1", "HEAD").removed == ["jobs/%index/waiting/a/8000000000000000//00017"]
     assert waiting(jobs_in(scope(again.checkout(first), "jobs"))) == ["00017", "09000"]
+
+
+def test_a_record_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be changed, and to be found: where it stood is known from then, and validating it is most of the time."""
+    state, read, reads = Versioned(), Form.read, list[str]()
+    for rank, id in enumerate("abc"):
+        jobs_in(state).put(Job(id=id, rank=rank))
+
+    def counting(self: Form[Any], key: str, stored: Any) -> Any:
+        reads.append(key)
+        return read(self, key, stored)
+
+    monkeypatch.setattr(Form, "read", counting)
+    jobs_in(state).change("b", rank=9)
+    assert reads == ["b"]
+    assert waiting(jobs_in(state)) == ["a", "c", "b"]
+    assert reads == ["b", "a", "c", "b"]
 
 
 def test_what_has_not_moved(local_store: AgentStore) -> None:

@@ -269,7 +269,6 @@ class Records(Generic[M]):
         """Delete these hints, and those that were followed in vain."""
         for hint in gone:
             state.pop(hint, None)
-        self._last = None
         if self._in_vain:
             self._clean(state)
 
