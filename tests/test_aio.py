@@ -245,6 +245,23 @@ async def test_cancelled_at_any_moment() -> None:
 
 
 @in_a_loop
+async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
+    """An update there waits for no turn, commits nothing by itself, and is gone with the transaction."""
+    async with aio.Versioned(Memory()) as state:
+        async with asyncio.timeout(10), state.transaction("outer"):
+            assert await state.update(lambda inner: inner.__setitem__("n", 1)) is None
+            async with state.transaction("inner"):
+                await state.update(lambda inner: inner.__setitem__("n", inner["n"] + 1))
+            assert await state["n"] == 2
+        with pytest.raises(ZeroDivisionError):
+            async with asyncio.timeout(10), state.transaction():
+                await state.update(lambda inner: inner.__setitem__("n", 3))
+                1 / 0
+        assert await state["n"] == 2
+        assert [commit.message async for commit in state.log()] == ["outer"]
+
+
+@in_a_loop
 async def test_a_cancelled_transaction_discards() -> None:
     """A cancellation inside the block is an exception like any other, and the turn is given back."""
     async with aio.Versioned(Memory()) as state:
@@ -710,6 +727,20 @@ async def test_a_watch_need_not_be_awaited() -> None:
     watching = other.watch("part/n", since="HEAD~1")
     assert (await anext(watching))[1].new == 1, "it opens the state"
     await other.close()
+
+
+@in_a_loop
+async def test_a_watch_goes_on_behind_a_cancelled_wait() -> None:
+    """Also where the wait was cancelled as the watch began: nothing that was committed since it was asked for is missed."""
+    async with aio.Versioned(Memory(), branch="main") as state:
+        watching = state.watch("n")
+        waits = asyncio.create_task(anext(watching))
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # what it began in a thread is done, and it has not heard of it
+        await cancelled(waits)
+        await state.set("n", 1)
+        await state.commit()
+        assert (await anext(watching))[1].new == 1
 
 
 async def limited(items: Any, number: int) -> Any:

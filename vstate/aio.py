@@ -341,9 +341,11 @@ class _Writing(_Reading[_W]):
 
         async def begin() -> Watch:
             handle = await self._opened()
-            return await self._workers.run(
-                lambda: handle.watch(pattern, since=since) if made is None else made, undo=Watch.close
-            )
+            if (
+                made is not None
+            ):  # of whoever goes through it, who may be cancelled at the first change, and go on
+                return await self._workers.run(lambda: made)
+            return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
 
         return Watching(begin)
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from vstate.errors import (
 )
 from vstate.kv import Disk
 from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES
+from vstate.kv.locking import POLITE_PAUSE
 from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
@@ -351,6 +353,26 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
                 with store.turn("alone"):
                     pass
     assert pauses == []
+
+
+def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pauses before it queues again, longer than those sleep who wait by now; and not before the turn after that."""
+    pauses = list[float]()
+    with Disk(directory) as store, Disk(directory) as other, ExitStack() as held:
+
+        def note(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                held.close()
+
+        monkeypatch.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+        held.enter_context(other.turn("busy"))
+        with store.turn("busy"):
+            assert len(pauses) == 3
+        for expected in ([POLITE_PAUSE], []):
+            pauses.clear()
+            with store.turn("busy"):
+                assert pauses == expected
 
 
 def test_a_busy_writer_starves_nobody(directory: Path) -> None:

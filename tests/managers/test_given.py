@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf, nan
 from typing import Any
 
@@ -32,6 +32,7 @@ from vstate.managers import (
     WorkflowState,
     WorkflowStateManager,
 )
+from vstate.managers.record import moment
 
 Call = Callable[[Any, Any], Awaitable[object]]
 
@@ -218,10 +219,22 @@ async def test_a_duration_that_is_no_number_does_not_get_into_the_statistics(dur
         assert (await tools.get_tool_stats("t")).avg_duration_ms == 5
 
 
+def test_a_time_in_a_zone_that_names_no_offset_is_one_without_a_zone() -> None:
+    """As Python has it: it can neither be compared with one that has an offset, nor taken for one."""
+
+    class Nowhere(tzinfo):
+        def utcoffset(self, given: datetime | None) -> None:
+            return None
+
+    time = datetime(2026, 11, 21, 9)
+    assert moment(time.replace(tzinfo=Nowhere())) == moment(time) == moment(time.replace(tzinfo=UTC))
+
+
 @in_a_loop
 async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
     """datetime.min stands for "at once" in many a program; no local clock goes as far."""
-    times = [datetime.min, datetime(1900, 1, 1), datetime.now(), datetime.now(UTC), datetime.max]
+    later = datetime.now(UTC) + timedelta(days=2)  # than it is now in any zone
+    times = [datetime.min, datetime(1900, 1, 1), datetime.now(), later, datetime.max]
     async with ToolStateManager() as tools:
         for number, time in reversed(list(enumerate(times))):
             id = str(number)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,15 @@ from server_urls import with_options
 from vstate import Disk, InvalidInput, KeyNotFound, Memory, StoreUnavailable, Versioned
 from vstate.managers import (
     AgentCheckpoint,
+    AgentSnapshot,
     AgentStateStore,
     FileBackend,
     Manager,
     MemoryBackend,
+    SpeechStateManager,
     StateManager,
+    ToolExecution,
+    ToolStateManager,
 )
 
 
@@ -267,21 +271,59 @@ async def test_closing_waits_for_the_calls_under_way(persistence: str, tmp_path:
 
 @in_a_loop
 async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) -> None:
+    """And fails none of the calls that it waited for."""
     notes = Notes("file", path=str(tmp_path))
     await notes.add("a", "1")
     own = notes.state.sync.store
     over = threading.Event()
-    reading = asyncio.create_task(notes.read(lambda part: over.wait(60)))
+
+    def wait_and_write(part: Any) -> bool:
+        part["b"] = over.wait(60)
+        return True
+
+    writing = asyncio.create_task(notes.change(wait_and_write, "b"))
     await asyncio.sleep(0.01)
     closing = asyncio.create_task(notes.close())
     await asyncio.sleep(0.01)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert not reading.done()
+    assert not writing.done()
     over.set()
-    await asyncio.wait([reading])
+    assert await writing, "its store is open until it has ended"
     await notes.close()
     with pytest.raises(InvalidInput, match="closed"):
         own.get("format")
     await notes.close()
+
+
+@pytest.fixture
+def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Has the local clock go by another zone."""
+
+    def change(zone: str) -> None:
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+
+    yield change
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="no tzset here")
+@in_a_loop
+async def test_what_was_written_in_another_zone_is_found(in_zone: Callable[[str], None]) -> None:
+    """Records made with the local time, without a zone, are in no other place for a process that has another one."""
+    store = Memory()
+    agents, tools, speech = AgentStateStore(store), ToolStateManager(store), SpeechStateManager(store)
+    in_zone("UTC0")
+    await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="one", state={}))
+    await agents.save_snapshot(AgentSnapshot(agent_id="a", state={}))
+    await tools.start_execution(ToolExecution(execution_id="e", tool_name="search"))
+    await speech.create_session()
+    for zone in ("JST-9", "EST5", "UTC0"):
+        in_zone(zone)
+        assert await agents.latest_checkpoint("a") is not None
+        assert await agents.load_snapshot("a") is not None
+        assert len(await tools.get_execution_history("search")) == 1
+        assert len(await speech.list_active()) == 1

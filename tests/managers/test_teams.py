@@ -123,13 +123,14 @@ async def test_a_team_can_bring_its_queue() -> None:
     """Tasks in any status, also as bare ids; an agent under another id than its own is refused."""
     async with OrchestrationStateManager() as manager:
         queue = TaskQueueState(
-            pending=["p1", {"id": "p2", "priority": "high"}],
+            pending=["p1", {"id": "p2", "priority": "high", "assigned_to": "a1"}],
             in_progress=[{"id": "i", "assigned_to": "a1"}],
             completed=[{"id": "c"}],
             failed=[{"id": "f"}],
         )
         made = await manager.create_team(team(task_queue=queue))
         assert [task["id"] for task in made.task_queue.pending] == ["p2", "p1"]
+        assert "assigned_at" not in made.task_queue.pending[0], "nobody is at it"
         assert (made.task_queue.total_tasks, made.task_queue.completion_rate) == (5, 0.2)
         done = await manager.complete_task("crew", "i", agent_id="a1")
         assert done["status"] == "completed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from vstate import Live, Versioned
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns import Records, scope
+from vstate.patterns.forms import Form
 
 
 class Job(BaseModel):
@@ -61,6 +63,23 @@ def test_found_in_the_order_of_the_index(state: Any) -> None:
         next(jobs.indexed("wating"))
     with pytest.raises(InvalidInput, match="there are: none"):
         next(Records(state, Job, key="id").indexed("waiting"))
+
+
+def test_numbers_sort_as_numbers(state: Any) -> None:
+    """From the least of 64 bits to the greatest."""
+    ranks = (-(1 << 63), -(1 << 63) + 2, -(1 << 63) + 16, -(10**6), -1, 0, 1, 9, 10, 10**6, (1 << 63) - 1)
+    jobs = jobs_in(state)
+    for rank in sorted(ranks, key=str):
+        jobs.put(Job(id=str(rank), rank=rank))
+    assert waiting(jobs) == [str(rank) for rank in ranks]
+
+
+def test_texts_sort_as_keys(state: Any) -> None:
+    """A text that goes on comes before the one that ends, where it goes on with what is below a slash."""
+    jobs = jobs_in(state)
+    for queue in ("a", "a-b", "a b", "a0", "", "A"):
+        jobs.put(Job(id=queue or "none", queue=queue))
+    assert waiting(jobs) == ["none", "A", "a b", "a-b", "a", "a0"]
 
 
 def test_every_method_that_writes_keeps_it(state: Any) -> None:
@@ -180,6 +199,23 @@ def test_what_is_read(local_store: AgentStore) -> None:
     assert again.diff("HEAD~1", "HEAD").modified == ["jobs/00017"]
     assert again.diff("HEAD~1", "HEAD").removed == ["jobs/%index/waiting/a/8000000000000000//00017"]
     assert waiting(jobs_in(scope(again.checkout(first), "jobs"))) == ["00017", "09000"]
+
+
+def test_a_record_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be changed, and to be found: where it stood is known from then, and validating it is most of the time."""
+    state, read, reads = Versioned(), Form.read, list[str]()
+    for rank, id in enumerate("abc"):
+        jobs_in(state).put(Job(id=id, rank=rank))
+
+    def counting(self: Form[Any], key: str, stored: Any) -> Any:
+        reads.append(key)
+        return read(self, key, stored)
+
+    monkeypatch.setattr(Form, "read", counting)
+    jobs_in(state).change("b", rank=9)
+    assert reads == ["b"]
+    assert waiting(jobs_in(state)) == ["a", "c", "b"]
+    assert reads == ["b", "a", "c", "b"]
 
 
 def test_what_has_not_moved(local_store: AgentStore) -> None:
@@ -331,6 +367,46 @@ def test_a_record_that_expires(local_store: AgentStore) -> None:
         assert waiting(jobs) == ["a"]
 
 
+def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is gone, which is what was asked for."""
+    with standing_still() as time:
+        state = Versioned()
+        jobs = jobs_in(state)
+        for id in "ab":
+            jobs.put(Job(id=id))
+        jobs.expire("b", 60)
+        state.commit()
+        delete = Versioned.__delitem__
+
+        def slowly(self: Versioned, key: str) -> None:
+            time.pass_(61)
+            delete(self, key)
+
+        monkeypatch.setattr(Versioned, "__delitem__", slowly)
+        jobs.clear()
+        assert list(state) == []
+
+
+def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none: that is an answer, and no error."""
+    with standing_still() as time:
+        state = Versioned()
+        jobs = jobs_in(state)
+        jobs.put(Job(id="a"))
+        jobs.expire("a", 60)
+        state.commit()
+        contains = Versioned.__contains__
+
+        def slowly(self: Versioned, key: object) -> bool:
+            found = contains(self, key)
+            time.pass_(61)
+            return found
+
+        monkeypatch.setattr(Versioned, "__contains__", slowly)
+        assert jobs.discard("a") is False
+        assert jobs.discard("a") is False
+
+
 def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
     """A record that is set back by its key alone is not found where it does not stand."""
     state = Versioned(local_store(), branch="main")
@@ -409,3 +485,53 @@ def test_two_that_take_the_first(local_store: AgentStore) -> None:
     assert taken == list("012345")
     handles[0].refresh()
     assert waiting(jobs_in(handles[0])) == []
+
+
+def test_a_place_that_no_key_can_name(state: Any) -> None:
+    """The record is not written: it would be in no index, or in none of its places any more."""
+    docs = Records(state, Doc, key="name", index={"owner": lambda doc: doc.owner})
+    docs.put(Doc(owner="a", name="old"))
+    for name in ("old", "new"):
+        with pytest.raises(InvalidInput, match="too long"):
+            docs.put(Doc(owner="a" * 4096, name=name))
+    assert [doc.name for doc in docs.indexed("owner")] == ["old"] == list(docs)
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_write_that_is_interrupted(state: Any, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Whichever of its steps was the last, the record is found, as it was before or as it was to be."""
+    jobs = jobs_in(state)
+    jobs.put(Job(id="a", rank=1))
+    steps = 0
+
+    def counted(step: Any) -> Any:
+        def counting(self: Any, *args: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > last:
+                raise KeyboardInterrupt
+            return step(self, *args)
+
+        return counting
+
+    with monkeypatch.context() as patch:
+        for name in ("__setitem__", "__delitem__"):
+            patch.setattr(type(state), name, counted(getattr(type(state), name)))
+        with pytest.raises(KeyboardInterrupt) if last < 3 else nullcontext():
+            jobs.put(Job(id="a", rank=2))
+    assert steps == min(last + 1, 3)
+    (job,) = jobs_in(state).indexed("waiting")
+    assert job.rank == (1 if last < 2 else 2)
+
+
+def test_a_place_that_is_written_in_two_ways(state: Any) -> None:
+    """A text, and a tuple of it alone, are one place: a record that goes from one to the other still stands there."""
+    jobs = Records(
+        state,
+        Job,
+        key="id",
+        index={"queue": lambda job: (job.queue,) if job.done else job.queue},
+    )
+    for done in (False, True, False):
+        jobs.put(Job(id="x", done=done))
+        assert [job.done for job in jobs.indexed("queue", "a")] == [done]

@@ -322,6 +322,15 @@ def test_old_records_are_migrated_when_they_are_read(agent_store: AgentStore) ->
     assert old["a"] == Part(name="a")
 
 
+def test_a_record_that_is_one_version_newer(state: Any) -> None:
+    """It is neither read nor overwritten, also where this program's model would take it."""
+    Records(state, Part, key="name", version=2).put(Part(name="a"))
+    old = Records(state, Part, key="name")
+    for use in (lambda: old["a"], lambda: old.put(Part(name="a")), lambda: [*old.values()]):
+        with pytest.raises(InvalidRecord, match="version 2 of Part, and this program knows 1: update"):
+            use()
+
+
 def test_migrations_with_a_gap() -> None:
     """A step that is missing, and one too many, are found when Records are made; one before the oldest when read."""
     state = Versioned()

@@ -113,6 +113,7 @@ def test_a_password_is_not_kept(url: str) -> None:
         "/a/host=h password=x",
         "postgresql://host/db?host=a&user=b",
         "disk:/there/user=a port=b",
+        "disk:/there/port=a user=b host=c",
     ],
 )
 def test_what_holds_no_secret_is_kept(url: str) -> None:

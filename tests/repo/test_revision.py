@@ -145,6 +145,11 @@ def test_a_name_that_a_remotes_branch_has_too(state: Versioned, kind: str) -> No
     assert state.checkout("remotes/origin/main").commit.message == "c3"
     assert state.checkout("remotes/origin/main@{1}").commit.message == "c0"
     if kind == "heads":
+        move(
+            "heads/remotes/origin/main", None, "c1", "c2"
+        )  # branches whose own names are another ref's in full
+        move("remotes/heads/origin/main", None, "c1", "c0")
+        assert state.checkout("remotes/origin/main@{1}").commit.message == "c0"
         assert state.checkout("heads/origin/main@{1}").commit.message == "c3"
         with pytest.raises(InvalidInput, match="is both") as caught:
             state.checkout("origin/main@{1}")

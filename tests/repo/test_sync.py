@@ -17,12 +17,14 @@ from vstate.errors import (
     InvalidInput,
     MergeConflict,
     NotFound,
+    StoreUnavailable,
     UncommittedChanges,
     UntrustedCommit,
 )
 from vstate.kv import ReadOnly
 from vstate.repo import Repository
 from vstate.repo.clone import clone
+from vstate.testing import Faulty
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -54,6 +56,28 @@ def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> Non
     assert report.not_noted == ""
     assert "noted" not in str(report)
     assert refs_of(store)["remotes/origin/main"] == refs_of(target)["heads/main"]
+
+
+def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
+    """Where it raises nothing has landed; where it has landed it is reported, noted or not."""
+    store = Memory()
+    chain(store, 2)
+    raised, reasons = 0, list[str]()
+    while reasons[-1:] != [""]:  # until there are not so many calls
+        Repository(store).push(target, remote="origin")
+        chain(store, 1, start=raised + len(reasons) + 2)
+        before, number = refs_of(target), raised + len(reasons) + 1
+        try:
+            report = Repository(Faulty(store, number)).push(target, remote="origin")
+        except StoreUnavailable:
+            raised += 1
+            assert refs_of(target) == before
+        else:
+            assert statuses(report) == {"heads/main": "moved"}
+            assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"] != before["heads/main"]
+            reasons.append(report.not_noted)
+    assert raised
+    assert "made to fail" in reasons[0]
 
 
 def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:

@@ -317,6 +317,9 @@ def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
         asyncio.run(session.load_session_state(session_id, user_id, box=box))
         assert box.value == "theirs"
     caplog.clear()
+    (tmp_path / "user.json").write_text("{}")
+    (tmp_path / "below").mkdir()
+    session = JSONSession(save_dir=tmp_path / "below")
     for session_id in ("new", "../user", "a\0b", "x" * 300, "x" * 5000 + "_", "\ud800_"):
         asyncio.run(session.load_session_state(session_id, box=Box()))
     assert caplog.messages == []

@@ -372,6 +372,23 @@ async def test_a_stop_lets_the_saves_end_that_have_begun(tmp_path: Path) -> None
 
 
 @in_a_loop
+async def test_a_stop_lets_an_export_end_that_renews_its_session() -> None:
+    """It reads, and then commits: the service may have been told to stop in between."""
+    store = Memory()
+    async with StateService(store, ttl=60) as service:
+        await service.save_state("u", {"n": 1})
+        service._ttl = 600  # of which a good part is over
+        export = asyncio.create_task(service.export_state("u"))
+        await asyncio.sleep(0)
+        await service.stop()
+        assert await export == {"n": 1}
+    assert [commit.message for commit in Versioned(store, branch="main").log()] == [
+        "use: u/default",
+        "save: u/default",
+    ]
+
+
+@in_a_loop
 async def test_a_service_and_a_session_share_a_store() -> None:
     """Under the same ids too: neither takes the other's sessions for its own, nor deletes them."""
 

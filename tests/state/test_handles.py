@@ -47,6 +47,16 @@ def test_different_keys_are_merged() -> None:
     assert b.commit() is None
 
 
+def test_a_value_that_was_set_to_what_it_was_is_no_conflict() -> None:
+    """Nor is it an edit behind the back of the commit, though it was never read: the other handle's counts."""
+    a, b = two()
+    a["shared"] = [2]
+    a.commit()
+    b["shared"], b["b"] = [1], [2]
+    b.commit()
+    assert dict(b) == {"a": [1], "b": [2], "shared": [2]}
+
+
 def test_the_same_key_is_a_conflict() -> None:
     """Two handles that changed the same keys conflict: the keys are named, everything stays staged."""
     a, b = two()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from vstate import Versioned
+from vstate import Memory, Versioned
+from vstate.repo.repository import Repository
 from vstate.state import tracking
 from vstate.state.tracking import is_immutable, is_unshared
 
@@ -140,3 +141,29 @@ def test_an_edit_through_the_method_of_a_part() -> None:
     log.append(1)
     assert state.commit() is not None
     assert Versioned(state.store)["tool"]["write"].__self__ == [1]
+
+
+def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names of attributes that were not one object are one when they are loaded: no change, and found out for good."""
+    store, values = Memory(), [Plain(), Plain()]
+    values[1].__dict__ = {"".join(["it", "ems"]): [1]}
+    state = Versioned(store)
+    state["k"] = values
+    state.commit()
+    loads, load = list[str](), Repository.load
+
+    def counting(self: Repository, key: str, *arguments: Any) -> Any:
+        loads.append(key)
+        return load(self, key, *arguments)
+
+    monkeypatch.setattr(Repository, "load", counting)
+    other = Versioned(store)
+    held = other["k"]
+    for _ in range(3):
+        assert not other.has_uncommitted()
+        assert loads == ["k", "k"]
+    held[0].items.append(2)
+    assert other.has_uncommitted()
+    assert other.commit() is not None

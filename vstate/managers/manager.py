@@ -60,7 +60,6 @@ class Manager:
         self._state = aio.Versioned(store, branch="main")
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
-        self._ended = False
         self._under_way = 0
 
     @property
@@ -119,12 +118,11 @@ class Manager:
         Closing twice is fine, and ends what a cancelled `close` has begun. Using it then raises InvalidInput.
         """
         self._closed = True
+        # Before the try: where this is cancelled here, the calls under way still need the store.
+        while self._under_way:  # in this event loop or another one
+            await asyncio.sleep(_LOOK_AGAIN)
         try:
-            while self._under_way:  # in this event loop or another one
-                await asyncio.sleep(_LOOK_AGAIN)
-            if not self._ended:
-                await self._state.close()
-                self._ended = True
+            await self._state.close()
         finally:
             if self._own_store is not None:
                 self._own_store.close()

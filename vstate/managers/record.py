@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
@@ -15,11 +15,13 @@ from vstate.values.pickling import culprit
 
 E = TypeVar("E", bound=StrEnum)
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
 
 class Record(BaseModel):
     """A pydantic model that keeps the fields that it does not know, and validates what is assigned to it.
 
-    Times are as they were given, with a zone or without.
+    Times are as they were given, with a zone or without; one without stands in an index as if it were UTC.
     """
 
     model_config = ConfigDict(extra="allow", validate_assignment=True, arbitrary_types_allowed=True)
@@ -57,8 +59,12 @@ def seconds(time: datetime) -> float:
 
 
 def moment(time: datetime) -> int:
-    """A time as a number that can be a place in an index: microseconds since 1970."""
-    return round(seconds(time) * 1_000_000)
+    """A time as a number that can be a place in an index: microseconds since 1970, by UTC if it has no zone.
+
+    Not by the local clock, as `seconds` is: a record would stand in another place for a process in another zone.
+    """
+    aware = time if time.utcoffset() is not None else time.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
 Word = Annotated[str, BeforeValidator(lambda given: given.value if isinstance(given, Enum) else given)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
@@ -30,7 +31,9 @@ class Records(Generic[M]):
     - It is validated when it is written and when it is read: InvalidRecord.
     - `index` has a function of a record for each name. It returns the place where the record stands under that name:
       a text, a number, which sorts as one, or a tuple of them; or None. `indexed(name)` finds those that stand there,
-      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update.
+      in the order of their places. Whatever writes a record here lets it stand in its place, in the same update. The
+      function goes by the record alone, and not by a clock, a time zone or a setting of the program: where it says
+      something else of the same record, that one is not found.
     - `version` is the model's. A record of an older one goes through `migrate[n]`, which gets the dict of version n
       and returns that of n + 1, for each n in between; it is stored anew only when it is put. A record of a
       newer one raises InvalidRecord: older code beside newer code does not misread it, nor overwrite it unseen.
@@ -117,6 +120,7 @@ class Records(Generic[M]):
     def indexed(self, name: str, *within: Part) -> Iterator[M]:
         """The records that stand in an index, in the order of their places, those in one place in that of their ids;
         with the first parts of a place, of those that begin so. Each is read when it is asked for, and no others are.
+        Texts are in the order of keys: one that goes on with a space, "-" or "." comes before the one that ends there.
 
         All of them stand there, and in `state.update(function)` none is missing that was written by Records with this
         index. One may be missing that was written by what does not know the index, or that a migration moves; and
@@ -168,22 +172,24 @@ class Records(Generic[M]):
         if not self._indexes:
             del state[key]
             return
-        gone, come = self._hints(key, self._places_before(key, self._state[key]), {})
+        gone, _ = self._hints(key, self._places_before(key, self._state[key]), {})
         del state[key]
-        self._move(state, gone, come)
+        self._leave(state, gone)
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
-        if id not in self:
+        try:
+            del self[id]
+        except KeyNotFound:  # asked before, it might expire in between
             return False
-        del self[id]
         return True
 
     def clear(self) -> None:
         """Delete all records, and what stands in the indexes. None is read: one that is not valid is no obstacle."""
         state = self._writable()
         for key in [*self._keys(()), *state.scan_keys(INDEXES)]:
-            del state[key]
+            with suppress(KeyNotFound):  # it may expire meanwhile
+                del state[key]
 
     def expire(self, id: Id, ttl: float | None) -> None:
         """Let a record count as absent in `ttl` seconds, also in the indexes; None: never."""
@@ -226,8 +232,11 @@ class Records(Generic[M]):
             return valid
         before = {} if stored is _ABSENT else self._places_before(key, stored)
         gone, come = self._hints(key, before, self._places(valid))
+        # In this order: an interruption, or a hint too long for a key, leaves one too many behind, and none too few.
+        for hint in come:
+            state[hint] = None
         state[key] = kept
-        self._move(state, gone, come)
+        self._leave(state, gone)
         return valid
 
     def _places(self, record: M) -> _Places:
@@ -247,22 +256,19 @@ class Records(Generic[M]):
         gone, come = [], []
         for name, index in self._indexes.items():
             old, new = before.get(name), after.get(name)
-            if old is not None and old != new:
-                gone.append(index.hint(old, key))
-            if new is not None:
-                hint = index.hint(new, key)
-                # Also where it has not moved: what was stored may be of a program that does not know the index.
-                if old != new or hint not in self._state:
-                    come.append(hint)
+            hint = None if new is None else index.hint(new, key)
+            # The hints too, since "a" and ("a",) are one place.
+            if old is not None and old != new and (left := index.hint(old, key)) != hint:
+                gone.append(left)
+            # Also where it has not moved: what was stored may be of a program that does not know the index.
+            if hint is not None and (old != new or hint not in self._state):
+                come.append(hint)
         return gone, come
 
-    def _move(self, state: State, gone: list[str], come: list[str]) -> None:
-        """Delete these hints, and those that were followed in vain, and write the others."""
+    def _leave(self, state: State, gone: list[str]) -> None:
+        """Delete these hints, and those that were followed in vain."""
         for hint in gone:
             state.pop(hint, None)
-        for hint in come:
-            state[hint] = None
-        self._last = None
         if self._in_vain:
             self._clean(state)
 

@@ -147,9 +147,9 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
     ref = HEADS + branch
     tracking = REMOTES + name.removeprefix(REMOTES)
     now, tracked = refs.read_many([ref, tracking])
-    if now is not None and tracked is not None and REMOTES + branch == tracking:
+    if now is not None and tracked is not None and not name.startswith((HEADS, REMOTES)):
         raise _ambiguous(name, [ref, tracking])  # wherever they are: they were elsewhere before
-    if now is None and tracked is not None:
+    if tracked is not None and (now is None or name.startswith(REMOTES)):
         return tracking, name.removeprefix(REMOTES), tracked
     # A branch that was deleted has a reflog still.
     if now is None and next(refs.reflog(ref), None) is None:

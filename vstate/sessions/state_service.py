@@ -172,11 +172,12 @@ class StateService:
             found = _stored(mapping, path, asked)
             return found, found is not None and self._is_due(mapping, path)
 
-        found, is_due = await self._read(read)
-        if is_due:
-            await self._update(
-                lambda mapping: self._renew(mapping, path), "use", user_id, session_id or _DEFAULT
-            )
+        async with self._call() as state:
+            found, is_due = await state.read(read)
+            if is_due:
+                await _commit(
+                    state, lambda mapping: self._renew(mapping, path), "use", user_id, session_id or _DEFAULT
+                )
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
@@ -290,10 +291,8 @@ class StateService:
     async def _update(
         self, function: Callable[[Versioned], None], what: str, user_id: str, session_id: str | None
     ) -> None:
-        info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
-        message = f"{what}: {'/'.join(info.values())}"
         async with self._call() as state:
-            await state.update(function, message=message, attempts=_ATTEMPTS, **info)
+            await _commit(state, function, what, user_id, session_id)
 
     def _is_due(self, mapping: Versioned, path: str) -> bool:
         """Whether a session has used up enough of its time for it to be worth a commit to begin it anew."""
@@ -312,6 +311,18 @@ class InMemoryStateService(StateService):
 
     def __init__(self) -> None:
         super().__init__()
+
+
+async def _commit(
+    state: aio.Versioned,
+    function: Callable[[Versioned], None],
+    what: str,
+    user_id: str,
+    session_id: str | None,
+) -> None:
+    info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
+    message = f"{what}: {'/'.join(info.values())}"
+    await state.update(function, message=message, attempts=_ATTEMPTS, **info)
 
 
 def _kept(state: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], bytes]:

@@ -142,7 +142,7 @@ class Turns:
     async def take_async(self, turn: Turn) -> None:
         """As `take`, without blocking the event loop, and after the tasks that wait already."""
         # Not past these, or a task that takes one turn after another would never let them have one.
-        if not (self._waiting and self._in_line()) and self._taken(turn):
+        if not self._waiting and self._taken(turn):
             return
         import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
 
