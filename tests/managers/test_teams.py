@@ -455,7 +455,7 @@ async def test_what_the_log_says() -> None:
             "team crew: task t2 enqueued",
             "team crew: task t2 to a0",
             "team crew: task t2 failed, back in the queue",
-            "team crew: next task to a0",
+            "team crew: task t1 to a0",
             "team crew: task t1 completed",
             "team crew: agent a0 is waiting",
             "team crew: agent a0 left",

@@ -607,3 +607,15 @@ def test_the_command_shows_a_workflow_that_was_paused_resumed_and_failed(tmp_pat
         "~ error: None -> 'no ink'",
     ]
     assert "+ workflows/checkpoints/report/step-2" in command("diff", "HEAD~6", "HEAD")
+
+
+@in_a_loop
+async def test_the_history_says_which_checkpoint_the_last_one_was() -> None:
+    """Not only that it was the last one then."""
+    async with WorkflowStateManager(checkpoint_interval=1) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
+        await run(manager, 1, 2)
+        await manager.update_step("w", step(3, "failed"))
+        await manager.resume_from("w")
+        assert manager.state.head is not None
+        assert manager.state.head.message == "workflow w: resumed from checkpoint step-2"

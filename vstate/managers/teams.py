@@ -133,10 +133,9 @@ class OrchestrationStateManager(Manager):
         The result is the task as a dict; None if no task is pending, or no agent free. Raises IllegalTransition if the
         task that was named is not pending, or the agent busy.
         """
-        which = "next task" if task_id is None else f"task {task_id}"
         task = await self._team(team_id).change(
             lambda team: team.assign(task_id, agent_id),
-            f"{which} to {'a free agent' if agent_id is None else agent_id}",
+            lambda task: f"task {task.task_id} to {task.assigned_to}" if task is not None else "no task",
         )
         return None if task is None else task.as_dict()
 

@@ -119,14 +119,16 @@ class ToolStateManager(Manager):
         if not self._caches:
             return None
         return await self.change(
-            lambda part: Cache(part).look_up(tool_name, hash, self._shard), f"cache of {tool_name}: looked up"
+            lambda part: Cache(part).look_up(tool_name, hash, self._shard),
+            lambda entry: f"cache of {tool_name}: {'a miss' if entry is None else 'a hit'}",
         )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Drop the results of a tool, or the one for these parameters; how many there were."""
         hash = None if parameters is None else _hash(parameters)
         return await self.change(
-            lambda part: Cache(part).drop(tool_name, hash), f"cache of {tool_name}: dropped"
+            lambda part: Cache(part).drop(tool_name, hash),
+            lambda number: f"cache of {tool_name}: {number} dropped",
         )
 
     # Retries

@@ -60,6 +60,15 @@ class Workflow:
         """The checkpoints, by step, and by time within one."""
         return sorted(self._checkpoints.values(), key=lambda made: (made.step, seconds(made.timestamp)))
 
+    def checkpoint(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """The checkpoint of this id, for "latest" the last one unless one is called so; KeyNotFound."""
+        if checkpoint_id != LATEST or LATEST in self._checkpoints:
+            return self._checkpoints[checkpoint_id]
+        made = self.checkpoints()
+        if not made:
+            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
+        return made[-1]
+
     # Changing
 
     def move(self, event: str, **fields: Any) -> WorkflowState:
@@ -120,12 +129,8 @@ class Workflow:
         # The step was done again since; the checkpoint that was made then stays.
         return next(new for n in count(2) if (new := f"{id}-{n}") not in self._checkpoints)
 
-    def resume_from(self, checkpoint_id: str) -> WorkflowState:
+    def resume_from(self, checkpoint: WorkflowCheckpoint) -> WorkflowState:
         """Go back to a checkpoint, and run from there; the steps behind it are to be done again."""
-        made = self.checkpoints() if checkpoint_id == LATEST and LATEST not in self._checkpoints else []
-        if not made and checkpoint_id == LATEST and LATEST not in self._checkpoints:
-            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
-        checkpoint = made[-1] if made else self._checkpoints[checkpoint_id]
         workflow = self.now
         status = LIFE.next(workflow.status, "resume from a checkpoint")
         for begun in list(self._steps.indexed("open")):

@@ -146,9 +146,15 @@ class WorkflowStateManager(Manager):
         The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
         is no checkpoint.
         """
-        return await self._workflow(workflow_id).change(
-            lambda workflow: workflow.resume_from(checkpoint_id), f"resumed from checkpoint {checkpoint_id}"
+
+        def resume(workflow: Workflow) -> tuple[WorkflowState, str]:
+            checkpoint = workflow.checkpoint(checkpoint_id)
+            return workflow.resume_from(checkpoint), checkpoint.checkpoint_id
+
+        state, _ = await self._workflow(workflow_id).change(
+            resume, lambda resumed: f"resumed from checkpoint {resumed[1]}"
         )
+        return state
 
     def _workflow(self, workflow_id: str) -> Subject[Workflow]:
         return self.about(f"workflow {workflow_id}", lambda part: Workflow(part, workflow_id))
