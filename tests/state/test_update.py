@@ -242,11 +242,14 @@ def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
         return task
 
     commit = state.update(take, message=lambda task: f"took {task}")
-    assert commit is not None and commit.message == "took a"
+    assert commit is not None
+    assert commit.message == "took a"
     with pytest.raises(ZeroDivisionError):
         state.update(take, message=lambda task: 1 / 0)
-    assert state["tasks"] == ["b"] and not state.status()
+    assert state["tasks"] == ["b"]
+    assert not state.status()
     part = state.namespace("part")
     commit = part.update(lambda part: part.update({"n": 1}), message=lambda nothing: f"{nothing}")
-    assert commit is not None and commit.message == "None"
+    assert commit is not None
+    assert commit.message == "None"
     Live().update(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from vstate.errors import InvalidInput, Unpicklable
+from vstate.errors import InvalidInput, Unpicklable, quoted
 from vstate.patterns.copies import copied
 from vstate.values.pickling import culprit
 
@@ -88,4 +88,4 @@ def member(kind: type[E], value: str) -> E:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidInput(f"{value!r} is no {kind.__name__}; these are: {', '.join(kind)}") from None
+        raise InvalidInput(f"{quoted(value)} is no {kind.__name__}; these are: {', '.join(kind)}") from None

@@ -13,6 +13,7 @@ from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
 from vstate.managers.recoverable import Recoverable
 from vstate.managers.waiting import LoopLock, Wait
+from vstate.patterns.options import check_count, check_flag
 from vstate.state.namespace import Namespace
 
 LATEST: Final = "latest"
@@ -54,8 +55,10 @@ class AgentRecoveryManager:
     def __init__(
         self, agent_store: AgentStateStore, auto_recover: bool = True, max_recovery_attempts: int = 3
     ) -> None:
-        if max_recovery_attempts < 0:
-            raise InvalidInput(f"max_recovery_attempts is 0 or more, not {max_recovery_attempts}")
+        if not isinstance(agent_store, AgentStateStore):
+            raise TypeError(f"agent_store is an AgentStateStore, not a {type(agent_store).__name__}")
+        check_flag("auto_recover", auto_recover)
+        check_count("max_recovery_attempts", max_recovery_attempts, 0)
         self.agent_store = agent_store
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts

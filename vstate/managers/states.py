@@ -54,7 +54,9 @@ class StateManager(Manager):
             if config is not None:
                 raise InvalidInput("two configs were given: leave one of them out")
             persistence, config = None, persistence
-        self.config = config = config or StateConfig()
+        self.config = config = StateConfig() if config is None else config
+        if not isinstance(config, StateConfig):
+            raise TypeError(f"config is a StateConfig, not a {type(config).__name__}")
         if persistence is not None and config.backend != "memory":
             raise InvalidInput(
                 f"both persistence and the config's backend {config.backend!r} were given: choose one"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from vstate.errors import IllegalTransition, InvalidInput
+from vstate.errors import IllegalTransition, InvalidInput, quoted
 from vstate.managers.priority import place
 from vstate.managers.team_records import Task, TaskQueueState, TaskStatus
 from vstate.patterns.lifecycle import Lifecycle
@@ -125,5 +125,5 @@ def task_id_of(task: Mapping[Any, Any]) -> str:
     if given is None:
         return f"task-{uuid4().hex[:12]}"
     if not isinstance(given, str):
-        raise InvalidInput(f"a task's id is a text, not {given!r}")
+        raise InvalidInput(f"a task's id is a text, not {quoted(given)}")
     return given

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from types import EllipsisType
 from typing import Any
 
-from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import taken, taken_dict
 from vstate.managers.team import Team, teams
 from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
+from vstate.patterns.options import check_seconds
 
 
 class OrchestrationStateManager(Manager):
@@ -39,8 +39,7 @@ class OrchestrationStateManager(Manager):
         path: str = DIRECTORY,
         sync_interval: float = 1.0,
     ) -> None:
-        if not sync_interval > 0:
-            raise InvalidInput(f"sync_interval is a number of seconds above 0, not {sync_interval}")
+        check_seconds("sync_interval", sync_interval)
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._sync_interval = sync_interval
         self._latest = datetime.fromtimestamp(0, UTC)

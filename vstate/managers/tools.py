@@ -20,6 +20,7 @@ from vstate.managers.tool_records import (
     parameters_hash,
 )
 from vstate.managers.tool_tally import add_up, any_shard
+from vstate.patterns.options import check_flag, check_seconds
 from vstate.repo.limit import check_limit
 
 
@@ -45,6 +46,8 @@ class ToolStateManager(Manager):
         redis_url: str | None = None,
         path: str = DIRECTORY,
     ) -> None:
+        check_flag("cache_results", cache_results)
+        check_seconds("cache_ttl", cache_ttl, zero=True, none="None for ever")
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._caches = cache_results
         self._cache_ttl = cache_ttl

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
+from vstate.patterns.options import check_count
 
 
 class WorkflowStateManager(Manager):
@@ -33,10 +33,7 @@ class WorkflowStateManager(Manager):
         path: str = DIRECTORY,
         checkpoint_interval: int | None = 5,
     ) -> None:
-        if checkpoint_interval is not None and checkpoint_interval < 1:
-            raise InvalidInput(
-                f"checkpoint_interval is a number of steps from 1 on, or None, not {checkpoint_interval}"
-            )
+        check_count("checkpoint_interval", checkpoint_interval, 1, none="None for never")
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._interval = checkpoint_interval
 

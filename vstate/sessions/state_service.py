@@ -14,7 +14,9 @@ from typing import Any, Self, TypeVar
 from vstate import aio
 from vstate.errors import InvalidInput, NotFound, Unpicklable
 from vstate.kv.base import KVStore
+from vstate.kv.url import check_store
 from vstate.objects.stream import BLOB_BYTES
+from vstate.patterns.options import check_seconds
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
 from vstate.sessions.settling import to_the_end
@@ -57,9 +59,8 @@ class StateService:
         self, store: KVStore | str | PathLike[str] | None = None, ttl: float | timedelta | None = None
     ) -> None:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-        if seconds is not None and not seconds > 0:
-            raise InvalidInput(f"ttl is a number of seconds above 0, or None for ever, not {ttl!r}")
-        self._given = store
+        check_seconds("ttl", seconds, none="None for ever")
+        self._given = check_store(store)
         self._ttl = seconds
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()

@@ -11,6 +11,7 @@ from typing import Any, Self
 from vstate import aio
 from vstate.errors import InvalidInput, NotFound
 from vstate.kv.base import KVStore
+from vstate.kv.url import check_store
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Revision
@@ -45,7 +46,7 @@ class VersionedSession(SessionBase):
     """
 
     def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        self._state = aio.Versioned(store, branch="main")
+        self._state = aio.Versioned(check_store(store), branch="main")
 
     @property
     def state(self) -> aio.Versioned:
