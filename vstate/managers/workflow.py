@@ -82,6 +82,7 @@ class Workflow:
     def update_step(self, step: StepState, interval: int | None) -> WorkflowState:
         """Write a step, and let the workflow follow."""
         workflow = self.now
+        workflow.require_step(step.step_number)
         before = workflow.current_step
         ends = step.is_done or step.is_failed
         workflow.status = LIFE.next(workflow.status, "end a step" if ends else "begin a step")
@@ -120,6 +121,7 @@ class Workflow:
             made.state = workflow
         if "context" not in given:
             made.context = made.state.context if isinstance(made.state, WorkflowState) else workflow.context
+        (made.state if isinstance(made.state, WorkflowState) else workflow).require_step(made.step)
         return self._checkpoints.put(made)
 
     def _new_id(self, workflow: WorkflowState) -> str:

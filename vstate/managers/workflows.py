@@ -20,6 +20,7 @@ class WorkflowStateManager(Manager):
       steps are done. A move that its status does not allow raises IllegalTransition, and nothing has changed.
     - Each time that `checkpoint_interval` more steps are done, a checkpoint is made in the same commit; None: never.
     - A step is a record of its own, so one more costs the same at step 10 and step 10,000.
+    - A step behind the last of `total_steps` raises InvalidInput; 0 of them says that their number is not known.
     - `get` and `get_step` give None for what is not there; every other method raises KeyNotFound.
     """
 
@@ -40,6 +41,7 @@ class WorkflowStateManager(Manager):
     async def create(self, workflow: WorkflowState) -> WorkflowState:
         """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
         new = WorkflowState.of(workflow)
+        new.require_step(new.current_step)
         new.steps_before = new.current_step
         return await self.change(
             lambda part: workflows(part).add(new), f"workflow {new.workflow_id}: created"
