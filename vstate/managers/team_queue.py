@@ -57,6 +57,11 @@ class TaskQueue:
             if task.status is _IN_PROGRESS and task.assigned_to == agent_id
         ]
 
+    def is_at(self, agent_id: str, task_id: str | None) -> bool:
+        """Whether this task is in progress by this agent."""
+        task = None if task_id is None else self._tasks.get(task_id)
+        return task is not None and task.status is _IN_PROGRESS and task.assigned_to == agent_id
+
     def state(self) -> TaskQueueState:
         """All of them as they are now."""
         found = list(self._tasks.values())

@@ -81,7 +81,10 @@ class OrchestrationStateManager(Manager):
     async def update_agent_status(
         self, team_id: str, agent_id: str, status: str, current_task: str | EllipsisType | None = ...
     ) -> AgentCoordinationState:
-        """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before."""
+        """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before.
+
+        A task that was assigned to it ends by `complete_task` or `fail_task` alone: IllegalTransition.
+        """
         return await self._team(team_id).change(
             lambda team: team.set_status(agent_id, status, current_task), f"agent {agent_id} is {status}"
         )
