@@ -78,9 +78,7 @@ class AgentRecoveryManager:
         not registered, or a checkpoint, given by its id, that it does not have; InvalidInput for one that
         is not recoverable; StorageError; and whatever the agent raises.
         """
-        agent = self._agents.get(agent_id)
-        if agent is None:
-            raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
+        agent = self._registered(agent_id)
         async with self._turns.setdefault(agent_id, LoopLock()).here():
             checkpoint = await self._find(agent_id, from_checkpoint)
             if checkpoint is None:
@@ -104,8 +102,10 @@ class AgentRecoveryManager:
 
         The block's own exception goes on if the agent cannot be recovered: its attempts are used up, it has no
         recoverable checkpoint, recovering failed (a note says how), or `auto_recover` is False. A cancellation
-        always does. A block without an error sets the attempts back to none.
+        always does. A block without an error sets the attempts back to none. For an agent that is not registered it
+        does not begin: NotFound.
         """
+        self._registered(agent_id)
         guard = Guard(agent_id)
         try:
             yield guard
@@ -138,6 +138,12 @@ class AgentRecoveryManager:
 
         if await self.attempts(agent_id):
             await self.agent_store.change(reset, f"agent {agent_id} does well")
+
+    def _registered(self, agent_id: str) -> Recoverable:
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
+        return agent
 
     async def _find(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
         if from_checkpoint == LATEST:
