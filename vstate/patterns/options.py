@@ -33,6 +33,22 @@ def check_seconds(name: str, given: object, *, zero: bool = False, none: str = "
         raise InvalidInput(f"{name} is a number of seconds {least}{_or(none)}, not {quoted(given)}")
 
 
+def check_amount(name: str, given: object, *, none: str = "") -> None:
+    """InvalidInput unless it is a number from 0 on, or None, if `none` says what that stands for."""
+    if given is None and none:
+        return
+    if isinstance(given, bool) or not is_amount(given):
+        raise InvalidInput(f"{name} is a number from 0 on{_or(none)}, not {quoted(given)}")
+
+
+def is_amount(given: object) -> bool:
+    """Whether it is a number from 0 on, of whatever class."""
+    try:
+        return bool(given >= 0)  # type: ignore[operator]
+    except (TypeError, ValueError, ArithmeticError):  # a Decimal raises the last, which is NaN
+        return False
+
+
 def check_flag(name: str, given: object) -> None:
     """InvalidInput unless it is True or False: "no" would count as yes."""
     if not isinstance(given, bool):
