@@ -361,3 +361,24 @@ async def test_of_a_long_text_the_beginning_is_quoted() -> None:
             with pytest.raises(InvalidInput, match=r"xxx'?\.\.\.") as caught:
                 await call()
             assert len(str(caught.value)) < 1000
+
+
+@in_a_loop
+async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
+    """None of them shows the error of pydantic, or of Python, that it would lead to."""
+    async with SpeechStateManager() as speech, StateManager() as states, KnowledgeStateManager() as knowledge:
+        await states.save("k", 1)
+        calls: list[tuple[Callable[[], Awaitable[object]], str]] = [
+            (lambda: speech.create_session(None), "makes no AudioSession: session_type: Input should be"),  # type: ignore[arg-type]
+            (lambda: states.rollback("k", steps="1"), "steps is a whole number from 1 on, not '1'"),  # type: ignore[arg-type]
+            (lambda: states.rollback(key=5), "a state's keys are str, not int: 5"),  # type: ignore[arg-type]
+            (lambda: knowledge.get_stale_sources("k", "x"), "older_than is in seconds from 0 on"),  # type: ignore[arg-type]
+        ]
+        for call, told in calls:
+            with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
+                await call()
+    async with OrchestrationStateManager() as teams:
+        await teams.create_team(TeamState(team_id="t", agents={"a": AgentCoordinationState(agent_id="a")}))
+        for options in ({"status": 5}, {"status": "idle", "current_task": 5}):
+            with pytest.raises(InvalidRecord, match="the record 'a' is not valid"):
+                await teams.update_agent_status("t", "a", **options)

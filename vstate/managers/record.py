@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from vstate.errors import InvalidInput, Unpicklable, quoted
 from vstate.patterns.copies import copied
+from vstate.patterns.forms import reasons
 from vstate.values.pickling import culprit
 
 E = TypeVar("E", bound=StrEnum)
@@ -34,6 +35,14 @@ class Record(BaseModel):
         except Exception as error:
             name = type(self).__name__
             raise Unpicklable({name: culprit(self.__dict__, name, error)}, staged=False) from error
+
+    @classmethod
+    def made(cls, **fields: Any) -> Self:
+        """A record of what a method was given; InvalidInput, which names the fields that are wrong."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise InvalidInput(f"this makes no {cls.__name__}: {reasons(error)}") from None
 
     @classmethod
     def of(cls, given: Any) -> Self:

@@ -21,6 +21,7 @@ from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
+from vstate.patterns.options import check_count
 from vstate.repo.repository import Revision
 from vstate.state.base import check_key
 
@@ -169,6 +170,9 @@ class StateManager(Manager):
         Without a key, all keys of this manager. What is gathered is committed first; the keys of other managers stay
         as they are. Raises InvalidInput if there were not so many changes.
         """
+        check_count("steps", steps, 1)
+        if key is not None:
+            self._require_key(key)
         await self.flush()
         ttl = self.config.ttl
         what = "all" if key is None else key
