@@ -115,7 +115,11 @@ class Manager:
         return Subject(self, name, open)
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
-        """The commits that changed what is kept under a key of this manager's part, newest first."""
+        """The commits that changed what is kept under a key of this manager's part, newest first.
+
+        The key begins behind the part: "tasks/t/1" for what `vstate ls` shows as "teams/tasks/t/1". Of one that there never
+        was there are none.
+        """
 
         async def walk() -> list[Commit]:
             await self._state.read(lambda state: None)
