@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -30,9 +30,9 @@ class StateConfig:
     A field that the backend would ignore raises InvalidInput.
     """
 
-    backend: Persistence | None = None
+    backend: Persistence | None = field(default=None, repr=False)
     file_path: str | None = None
-    redis_url: str | None = None
+    redis_url: str | None = field(default=None, repr=False)  # which may hold a password, as may a backend
     key_prefix: str | None = None
     ttl: float | None = None
     auto_save: bool = True
