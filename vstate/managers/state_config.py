@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from vstate.errors import InvalidInput
-from vstate.kv.url import check_store
+from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import KEY_PREFIX, FileBackend, MemoryBackend, RedisBackend
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.readable import Format
@@ -39,6 +39,7 @@ class StateConfig:
     save_interval: float | None = None
 
     def __post_init__(self) -> None:
+        check_store(self.backend)
         asked = {
             "file": self.file_path,
             "redis": self.redis_url if self.key_prefix is None else self.key_prefix,
@@ -53,8 +54,7 @@ class StateConfig:
         for name in wanted:
             if name != self.backend:
                 fields = "file_path is" if name == "file" else "redis_url and key_prefix are"
-                raise InvalidInput(f"{fields} for backend={name!r}, not for {self.backend!r}")
-        check_store(self.backend)
+                raise InvalidInput(f"{fields} for backend={name!r}, not for {location_of(self.backend)!r}")
         check_flag("auto_save", self.auto_save)
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
