@@ -32,6 +32,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from vstate import state as sync
 from vstate.errors import InvalidInput
+from vstate.kv.url import location_of
 from vstate.objects.commit import Commit, Event
 from vstate.repo.calling import called
 from vstate.repo.diff import Change
@@ -472,6 +473,7 @@ class Versioned(_Writing[sync.Versioned]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(_Workers(), None)
         self._open = partial(sync.Versioned, *args, **options)
+        self._given = args[0] if args else options.get("store")
         self._opening = threading.Lock()
         self._closed = False
 
@@ -508,6 +510,11 @@ class Versioned(_Writing[sync.Versioned]):
                 await self._workers.run(self._handle.close, surely=True)
         finally:
             self._workers.stop()
+
+    @property
+    def location(self) -> str:
+        """Where its store is, open or not, for messages to people; never a secret."""
+        return location_of(self._given) if self._handle is None else self._handle.store.location
 
     @property
     def head(self) -> Commit | None:

@@ -395,3 +395,17 @@ async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
         for options in ({"status": 5}, {"status": "idle", "current_task": 5}):
             with pytest.raises(InvalidRecord, match="the record 'a' is not valid"):
                 await teams.update_agent_status("t", "a", **options)
+
+
+def test_a_contradiction_about_the_store_shows_no_password() -> None:
+    """What is given twice may be a URL with one."""
+    url = "redis://:hush@127.0.0.1:1/0"
+    calls: list[Callable[[], object]] = [
+        lambda: AgentStateStore(url, redis_url=url),
+        lambda: StateConfig(backend=url, file_path="state"),
+        lambda: StateManager(Memory(), config=StateConfig(backend=url)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match=r"'redis:\.\.\.'") as caught:
+            call()
+        assert "hush" not in str(caught.value)

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from agent_stores import AgentStore
 from loops import in_a_loop
 from server_urls import with_options
 
-from vstate import Disk, InvalidInput, KeyNotFound, Memory, StoreUnavailable, Versioned
+from vstate import Disk, InvalidInput, KeyNotFound, Live, Memory, StoreUnavailable, Versioned
 from vstate.managers import (
     AgentCheckpoint,
     AgentSnapshot,
@@ -24,10 +25,16 @@ from vstate.managers import (
     Manager,
     MemoryBackend,
     SpeechStateManager,
+    StateConfig,
     StateManager,
     ToolExecution,
     ToolStateManager,
+    WorkflowState,
+    WorkflowStateManager,
 )
+from vstate.patterns import Records
+from vstate.sessions import JSONSession, StateService, VersionedSession
+from vstate.testing import Faulty
 
 
 class Notes(Manager):
@@ -327,3 +334,39 @@ async def test_what_was_written_in_another_zone_is_found(in_zone: Callable[[str]
         assert await agents.load_snapshot("a") is not None
         assert len(await tools.get_execution_history("search")) == 1
         assert len(await speech.list_active()) == 1
+
+
+@pytest.mark.parametrize("made", [WorkflowStateManager, VersionedSession])
+def test_repr_says_where_and_no_secret(made: Any, tmp_path: Path) -> None:
+    """Open or not, of a path or a URL; nothing is read for it."""
+    name = made.__name__
+    assert repr(made("redis://:hush@127.0.0.1:1/0")) == f"<{name} on redis:...>"
+    assert repr(made(tmp_path)) == f"<{name} on {tmp_path}>"
+    store = Faulty(Memory())
+
+    async def main() -> None:
+        async with made(store) as manager:
+            calls = len(store.calls)
+            assert repr(manager) == f"<{name} on {store.location}>"
+            assert len(store.calls) == calls
+
+    asyncio.run(main())
+
+
+def test_repr_of_services_files_and_records(tmp_path: Path) -> None:
+    """The same for what has no store, or not yet, or only a part of a state."""
+
+    async def main() -> None:
+        service = StateService(tmp_path)
+        assert repr(service) == "<StateService, not started>"
+        async with service:
+            assert repr(service) == f"<StateService on {tmp_path}>"
+
+    asyncio.run(main())
+    assert repr(JSONSession("d")) == "JSONSession(save_dir='d')"
+    assert repr(JSONSession("s", "d")) == "JSONSession(session_id='s', save_dir='d')"
+    assert list(signature(JSONSession).parameters) == ["save_dir", "then_save_dir", "session_id"]
+    records = Records(Live().namespace("part"), WorkflowState, key="workflow_id")
+    assert repr(records) == "<Records of WorkflowState in Namespace 'part/' of Live>"
+    assert "hush" not in repr(StateConfig(backend="redis", redis_url="redis://:hush@127.0.0.1:1/0"))
+    assert "hush" not in repr(StateConfig(backend="redis://:hush@127.0.0.1:1/0"))

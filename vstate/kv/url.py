@@ -79,6 +79,17 @@ def check_store(store: _S) -> _S:
     raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
 
 
+def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
+    """Where a store is, or will be, for messages to people: its location, the path, or of a URL the scheme. No secret."""
+    if store is None or isinstance(store, KVStore):
+        return "memory" if store is None else store.location
+    text = os.fspath(store)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text) if isinstance(store, str) else None
+    if scheme is not None:
+        return f"{scheme[1]}:..."
+    return "..." if "://" in text or is_connection_string(text) else text
+
+
 # Reading
 
 

@@ -141,6 +141,9 @@ class Manager:
             if self._own_store is not None:
                 self._own_store.close()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._state.location}{', closed' if self._closed else ''}>"
+
     async def __aenter__(self) -> Self:
         await self.read(lambda part: None)
         return self

@@ -6,7 +6,7 @@ from os import PathLike
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.kv.url import check_store
+from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import FileBackend, MemoryBackend
 
 Persistence = str | PathLike[str] | KVStore
@@ -30,7 +30,7 @@ def open_persistence(
     check_store(persistence)
     if redis_url is not None and persistence != "redis":
         raise InvalidInput(
-            f"redis_url is for persistence='redis', not for {persistence!r}: leave one of them out"
+            f"redis_url is for persistence='redis', not for {location_of(persistence)!r}: leave one of them out"
         )
     if persistence == "memory":
         return MemoryBackend()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from vstate.errors import InvalidInput
-from vstate.kv.url import check_store
+from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import KEY_PREFIX, FileBackend, MemoryBackend, RedisBackend
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.readable import Format
@@ -30,15 +30,16 @@ class StateConfig:
     A field that the backend would ignore raises InvalidInput.
     """
 
-    backend: Persistence | None = None
+    backend: Persistence | None = field(default=None, repr=False)
     file_path: str | None = None
-    redis_url: str | None = None
+    redis_url: str | None = field(default=None, repr=False)  # which may hold a password, as may a backend
     key_prefix: str | None = None
     ttl: float | None = None
     auto_save: bool = True
     save_interval: float | None = None
 
     def __post_init__(self) -> None:
+        check_store(self.backend)
         asked = {
             "file": self.file_path,
             "redis": self.redis_url if self.key_prefix is None else self.key_prefix,
@@ -53,8 +54,7 @@ class StateConfig:
         for name in wanted:
             if name != self.backend:
                 fields = "file_path is" if name == "file" else "redis_url and key_prefix are"
-                raise InvalidInput(f"{fields} for backend={name!r}, not for {self.backend!r}")
-        check_store(self.backend)
+                raise InvalidInput(f"{fields} for backend={name!r}, not for {location_of(self.backend)!r}")
         check_flag("auto_save", self.auto_save)
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")

@@ -11,6 +11,7 @@ from weakref import finalize
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
+from vstate.kv.url import location_of
 from vstate.managers.edits import Edit, Frozen, require_dict
 from vstate.managers.gathered import Gathered
 from vstate.managers.manager import Manager
@@ -60,7 +61,7 @@ class StateManager(Manager):
             raise TypeError(f"config is a StateConfig, not a {type(config).__name__}")
         if persistence is not None and config.backend != "memory":
             raise InvalidInput(
-                f"both persistence and the config's backend {config.backend!r} were given: choose one"
+                f"both persistence and the config's backend {location_of(config.backend)!r} were given: choose one"
             )
         chosen = config.open() if persistence is None else persistence
         super().__init__(chosen, redis_url=redis_url)

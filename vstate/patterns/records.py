@@ -65,6 +65,9 @@ class Records(Generic[M]):
         self._last: tuple[str, Any, _Places] | None = None
         self._in_vain: set[tuple[str, str]] = set()
 
+    def __repr__(self) -> str:
+        return f"<Records of {self._name} in {self._state.title()}>"
+
     @property
     def state(self) -> State:
         """The state that the records are in; InvalidInput if it is a snapshot."""

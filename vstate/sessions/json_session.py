@@ -45,17 +45,25 @@ class JSONSession(SessionBase):
     `JSONSession(session_id=..., save_dir=...)`, the older way, is one session, whose methods take modules alone.
     """
 
-    def __init__(self, *args: str | os.PathLike[str], **options: str | os.PathLike[str] | None) -> None:
-        names = ("session_id", "save_dir") if len(args) == 2 else ("save_dir",)
-        given = dict(zip(names, args, strict=False))
-        wrong = (given.keys() & options.keys()) | (options.keys() - {"save_dir", "session_id"})
-        if wrong or len(args) > 2:
-            raise TypeError(
-                f"JSONSession takes save_dir, and session_id for one session alone; not {sorted(wrong)}"
-            )
-        given.update({name: value for name, value in options.items() if value is not None})
-        self.save_dir = os.fspath(given.get("save_dir", "./"))
-        self.session_id = None if "session_id" not in given else _checked("session_id", given["session_id"])
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str] | None = None,
+        *then_save_dir: str | os.PathLike[str],
+        session_id: str | None = None,
+    ) -> None:
+        """In `save_dir`, by default "./"; given two without their names, as it was once, the session_id comes first."""
+        if then_save_dir:
+            if session_id is not None or len(then_save_dir) > 1:
+                raise TypeError("JSONSession takes save_dir, and session_id for one session alone")
+            self.session_id: str | None = _checked("session_id", save_dir)
+            save_dir = then_save_dir[0]
+        else:
+            self.session_id = None if session_id is None else _checked("session_id", session_id)
+        self.save_dir = os.fspath("./" if save_dir is None else save_dir)
+
+    def __repr__(self) -> str:
+        which = "" if self.session_id is None else f"session_id={self.session_id!r}, "
+        return f"{type(self).__name__}({which}save_dir={self.save_dir!r})"
 
     @property
     def save_path(self) -> str:

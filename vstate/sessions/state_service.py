@@ -122,6 +122,10 @@ class StateService:
             return False
         return True
 
+    def __repr__(self) -> str:
+        where = ", not started" if self._state is None else f" on {self._state.location}"
+        return f"<{type(self).__name__}{where}>"
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

@@ -171,6 +171,9 @@ class VersionedSession(SessionBase):
         """Close the store, if it was opened here."""
         await self._state.close()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._state.location}>"
+
     async def __aenter__(self) -> Self:
         await self._state
         return self
