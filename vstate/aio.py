@@ -36,7 +36,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.calling import called
 from vstate.repo.diff import Change
 from vstate.repo.repository import Revision
-from vstate.state.base import ReadableState, State
+from vstate.state.base import Message, ReadableState, State
 from vstate.state.lease import Lease as HeldLease
 from vstate.state.turns import Turn
 from vstate.state.watching import Seen, Subscription, Watch
@@ -251,7 +251,7 @@ class _Writing(_Reading[_W]):
         /,
         *,
         attempts: int = 10,
-        message: str = "",
+        message: Message = "",
         **info: Any,
     ) -> Commit | None: ...
 

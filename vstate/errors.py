@@ -278,15 +278,22 @@ class IllegalTransition(InvalidInput):
 
     def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
         possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
-        # The texts of members of enums too, which their repr would bury.
-        super().__init__(f"in the status {_text(status)!r} {_text(event)!r} is not possible; {possible}")
+        super().__init__(f"in the status {quoted(status)} {quoted(event)} is not possible; {possible}")
         self.status = status
         self.event = event
         self.allowed = tuple(allowed)
 
 
-def _text(given: object) -> object:
-    return str.__str__(given) if isinstance(given, str) else given
+def quoted(given: object) -> str:
+    """A value as a message shows it: its repr, of a long one the beginning. Members of enums by their texts."""
+    if isinstance(given, str):
+        given = str.__str__(given)
+        return repr(given) if len(given) <= _SHOWN else f"{given[:_SHOWN]!r}..."
+    shown = repr(given)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+
+
+_SHOWN = 200  # characters, which is a line or two
 
 
 class Unpicklable(VStateError, TypeError):

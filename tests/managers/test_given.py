@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from math import inf, nan
@@ -15,11 +16,14 @@ from vstate.errors import InvalidRecord
 from vstate.managers import (
     AgentCheckpoint,
     AgentCoordinationState,
+    AgentRecoveryManager,
     AgentSnapshot,
     AgentStateStore,
+    FileBackend,
     KnowledgeStateManager,
     Manager,
     OrchestrationStateManager,
+    RedisBackend,
     RetryState,
     SpeechStateManager,
     StateConfig,
@@ -33,6 +37,7 @@ from vstate.managers import (
     WorkflowStateManager,
 )
 from vstate.managers.record import moment
+from vstate.sessions import StateService, VersionedSession
 
 Call = Callable[[Any, Any], Awaitable[object]]
 
@@ -296,3 +301,97 @@ async def test_what_a_team_refuses_it_says_in_the_words_of_a_team() -> None:
             await teams.assign_task("t", "y", "a")
         with pytest.raises(IllegalTransition, match=r"'away'.*possible are: be idle$"):
             await teams.assign_task("t", "y", "b")
+
+
+WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    *[
+        (ToolStateManager, {"cache_ttl": given}, "cache_ttl is a number of seconds")
+        for given in (-1, nan, "x")
+    ],
+    (ToolStateManager, {"cache_results": "no"}, "cache_results is True or False, not 'no'"),
+    *[
+        (WorkflowStateManager, {"checkpoint_interval": given}, "checkpoint_interval is a whole number from 1")
+        for given in (1.5, nan, 0, "5", True)
+    ],
+    (OrchestrationStateManager, {"sync_interval": "x"}, "sync_interval is a number of seconds above 0"),
+    (StateConfig, {"auto_save": "no"}, "auto_save is True or False, not 'no'"),
+    (StateConfig, {"ttl": "x"}, "ttl is a number of seconds above 0, or None for ever, not 'x'"),
+    (StateConfig, {"save_interval": -1}, "save_interval is a number of seconds from 0 on"),
+    (StateConfig, {"backend": 5}, "a store is given as a KVStore, a path or a URL, not as int"),
+    (FileBackend, {"compression": "no"}, "compression is True or False"),
+    (RedisBackend, {"connection_pool_size": 1.5}, "connection_pool_size is a whole number from 1 on"),
+    (StateManager, {"config": {"ttl": 5}}, "config is a StateConfig, not a dict"),
+    (StateService, {"ttl": "x"}, "ttl is a number of seconds above 0"),
+    (StateService, {"ttl": nan}, "ttl is a number of seconds above 0"),
+    *[
+        (kind, {name: given}, "a store is given as a KVStore, a path or a URL, not as ")
+        for kind, name in ((StateManager, "persistence"), (AgentStateStore, "persistence"))
+        for given in (5, ["memory"], Versioned())
+    ],
+    (StateService, {"store": 5}, "a store is given as a KVStore, a path or a URL, not as int"),
+    (VersionedSession, {"store": 5}, "a store is given as a KVStore, a path or a URL, not as int"),
+    (
+        AgentStateStore,
+        {"persistence": "redis", "redis_url": 5},
+        "a Redis server is given as a URL, not as int",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "told"), WRONG_SETTINGS)
+def test_a_setting_that_is_wrong_is_told_where_it_is_given(
+    kind: Callable[..., object], options: dict[str, Any], told: str
+) -> None:
+    """And not by the first call, or never."""
+    with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
+        kind(**options)
+
+
+def test_agents_are_recovered_from_their_own_store() -> None:
+    """Another manager has no checkpoints, and would say so in the middle of a failure."""
+    with pytest.raises(TypeError, match="agent_store is an AgentStateStore, not a StateManager"):
+        AgentRecoveryManager(agent_store=StateManager())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="auto_recover is True or False"):
+        AgentRecoveryManager(AgentStateStore(), auto_recover="no")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="max_recovery_attempts is a whole number from 0 on, not '3'"):
+        AgentRecoveryManager(AgentStateStore(), max_recovery_attempts="3")  # type: ignore[arg-type]
+
+
+@in_a_loop
+async def test_of_a_long_text_the_beginning_is_quoted() -> None:
+    """A megabyte in the place of a word makes no megabyte of a message."""
+    long = "x" * 1_000_000
+    async with SpeechStateManager() as speech, OrchestrationStateManager() as teams:
+        await teams.create_team(
+            TeamState(team_id="t", agents={"a": AgentCoordinationState(agent_id="a", status=long)})
+        )
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: speech.create_session(streaming_mode=long),
+            lambda: teams.enqueue_task("t", {"id": "1", "priority": long}),
+            lambda: teams.assign_task("t", agent_id="a"),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInput, match=r"xxx'?\.\.\.") as caught:
+                await call()
+            assert len(str(caught.value)) < 1000
+
+
+@in_a_loop
+async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
+    """None of them shows the error of pydantic, or of Python, that it would lead to."""
+    async with SpeechStateManager() as speech, StateManager() as states, KnowledgeStateManager() as knowledge:
+        await states.save("k", 1)
+        calls: list[tuple[Callable[[], Awaitable[object]], str]] = [
+            (lambda: speech.create_session(None), "makes no AudioSession: session_type: Input should be"),  # type: ignore[arg-type]
+            (lambda: states.rollback("k", steps="1"), "steps is a whole number from 1 on, not '1'"),  # type: ignore[arg-type]
+            (lambda: states.rollback(key=5), "a state's keys are str, not int: 5"),  # type: ignore[arg-type]
+            (lambda: knowledge.get_stale_sources("k", "x"), "older_than is in seconds from 0 on"),  # type: ignore[arg-type]
+        ]
+        for call, told in calls:
+            with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
+                await call()
+    async with OrchestrationStateManager() as teams:
+        await teams.create_team(TeamState(team_id="t", agents={"a": AgentCoordinationState(agent_id="a")}))
+        for options in ({"status": 5}, {"status": "idle", "current_task": 5}):
+            with pytest.raises(InvalidRecord, match="the record 'a' is not valid"):
+                await teams.update_agent_status("t", "a", **options)

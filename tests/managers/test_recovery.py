@@ -333,3 +333,14 @@ async def test_the_note_on_a_recovery_that_failed_says_what_kind_of_error_it_was
             async with recovery.guard("broken"):
                 raise TimeoutError
         assert caught.value.__notes__ == ["vstate, while it recovered agent 'broken': KeyError: 'plan'"]
+
+
+@in_a_loop
+async def test_guard_of_an_agent_that_is_not_registered() -> None:
+    """It says so when the block begins, and not once it fails, when there is something to recover."""
+    async with AgentStateStore() as store:
+        begun = False
+        with pytest.raises(NotFound, match=r"no agent 'a' is registered: register\(\) it"):
+            async with AgentRecoveryManager(store).guard("a"):
+                begun = True
+        assert not begun

@@ -456,7 +456,7 @@ async def test_what_the_log_says() -> None:
             "team crew: task t2 enqueued",
             "team crew: task t2 to a0",
             "team crew: task t2 failed, back in the queue",
-            "team crew: next task to a0",
+            "team crew: task t1 to a0",
             "team crew: task t1 completed",
             "team crew: agent a0 is waiting",
             "team crew: agent a0 left",
@@ -567,3 +567,24 @@ def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_stor
 def test_zero_is_one_priority_whatever_its_sign() -> None:
     at = datetime.now(UTC)
     assert place(-0.0, at) == place(0.0, at) == place("normal", at) == place(None, at)
+
+
+@in_a_loop
+async def test_an_agent_leaves_no_task_by_its_status() -> None:
+    """It would take a second one, and the first would be in progress for ever. Any other status it may have."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(1))
+        for id in ("t1", "t2"):
+            await manager.enqueue_task("crew", {"id": id})
+        await manager.assign_task("crew", "t1", "a0")
+        head = manager.state.head
+        for status, task in (("idle", ...), ("available", ...), ("working", None), ("working", "t2")):
+            with pytest.raises(IllegalTransition, match=r"fail_task\(\.\.\., requeue=True\), of 't1' first"):
+                await manager.update_agent_status("crew", "a0", status, task)
+        assert manager.state.head == head
+        await manager.update_agent_status("crew", "a0", "blocked")
+        agent = await manager.update_agent_status("crew", "a0", "idle", "t1")
+        assert not agent.is_available
+        await manager.complete_task("crew", "t1")
+        agent = await manager.update_agent_status("crew", "a0", "idle")
+        assert agent.is_available

@@ -598,3 +598,16 @@ async def test_what_is_completed_leaves_no_retry_behind(local_store: AgentStore)
         assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == ["retries/e"]
         await manager.complete_execution("e")
         assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == []
+
+
+@in_a_loop
+async def test_the_history_says_what_the_cache_gave_and_dropped() -> None:
+    """A hit, a miss, and how many results went."""
+    async with ToolStateManager() as manager:
+        for number in range(2):
+            await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={"n": number}))
+        await manager.get_cached_result("s", {"n": 1})
+        await manager.get_cached_result("s", {"n": 2})
+        await manager.invalidate_cache("s")
+        messages = [commit.message async for commit in manager.state.log(limit=3)]
+        assert messages == ["cache of s: 2 dropped", "cache of s: a miss", "cache of s: a hit"]

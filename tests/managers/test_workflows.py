@@ -607,3 +607,45 @@ def test_the_command_shows_a_workflow_that_was_paused_resumed_and_failed(tmp_pat
         "~ error: None -> 'no ink'",
     ]
     assert "+ workflows/checkpoints/report/step-2" in command("diff", "HEAD~6", "HEAD")
+
+
+@in_a_loop
+async def test_the_history_says_which_checkpoint_the_last_one_was() -> None:
+    """Not only that it was the last one then."""
+    async with WorkflowStateManager(checkpoint_interval=1) as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=4))
+        await run(manager, 1, 2)
+        await manager.update_step("w", step(3, "failed"))
+        await manager.resume_from("w")
+        assert manager.state.head is not None
+        assert manager.state.head.message == "workflow w: resumed from checkpoint step-2"
+
+
+@in_a_loop
+async def test_a_step_that_cannot_be_is_refused() -> None:
+    """Behind the last one, that is: a workflow would never be complete, or be at 450 percent. Unless none is known."""
+    async with WorkflowStateManager() as manager:
+        await manager.create(WorkflowState(workflow_id="w", total_steps=2))
+        head = manager.state.head
+        calls = [
+            lambda: run(manager, 5),
+            lambda: manager.create(WorkflowState(workflow_id="v", total_steps=2, current_step=9)),
+            lambda: manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", step=3)),
+            lambda: manager.checkpoint(
+                WorkflowCheckpoint(
+                    workflow_id="w",
+                    checkpoint_id="c",
+                    step=3,
+                    state=WorkflowState(workflow_id="w", total_steps=2),
+                )
+            ),
+        ]
+        for call in calls:
+            with pytest.raises(
+                InvalidInput, match=r"workflow '.' has 2 steps, so there is no step [539]; .*=0$"
+            ):
+                await call()
+        assert manager.state.head == head
+        assert (await run(manager, 1, 2)).status == "completed"
+        await manager.create(WorkflowState(workflow_id="free", current_step=9))
+        assert (await run(manager, 12, id="free")).current_step == 12

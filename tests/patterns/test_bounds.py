@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict, deque
+from decimal import Decimal
+from math import nan
 from typing import Any
 
 import pytest
@@ -476,3 +478,22 @@ def test_an_interrupted_hook_is_called_again() -> None:
     assert (state["plain"], state.head) == (list(range(9)), None)
     state.commit()
     assert (state["plain"], list(log)) == ([6, 7, 8], [6, 7, 8])
+
+
+@pytest.mark.parametrize("cost", [nan, -1, None, "3", Decimal("nan"), [1]])
+def test_a_cost_that_is_never_over_a_limit_is_refused(cost: Any) -> None:
+    """A value would grow for ever, bound or not."""
+    state = Versioned()
+    bound(state, "m", limit=2, cost=lambda value: cost)
+    state["m"] = [1, 2, 3]
+    with pytest.raises(InvalidInput, match=r"cost of 'm' is to return a number from 0 on, not "):
+        state.commit()
+    assert state["m"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("limit", [nan, -1, None, "3"])
+def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+    """At once, and not by a commit."""
+    state = Versioned()
+    with pytest.raises(InvalidInput, match="limit is a number from 0 on, not"):
+        bound(state, "m", limit=limit)

@@ -6,6 +6,7 @@ import random
 import re
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -384,3 +385,22 @@ def test_a_replaced_item_leaves_nothing_when_it_goes() -> None:
     del log[1]
     log.clear()
     assert list(state) == []
+
+
+@pytest.mark.parametrize("kind", [Sequence, EventStream])
+def test_extend_puts_all_items_or_none(kind: type[Sequence[int] | EventStream[int]]) -> None:
+    """A generator that raises midway leaves nothing staged, nor does an item that cannot be copied."""
+    state = Versioned()
+    items = kind(state, "s")
+
+    def broken() -> Iterator[int]:
+        yield 1
+        yield 1 // 0
+
+    for those, error in ((broken(), ZeroDivisionError), ([1, (n for n in [2])], TypeError)):
+        with pytest.raises(error):
+            items.extend(those)  # type: ignore[arg-type]
+        assert not len(items)
+        assert not state.status()
+    items.extend(number for number in (1, 2))
+    assert list(items) == [1, 2]

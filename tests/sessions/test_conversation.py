@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from typing import Any
 
 import pytest
 from agent_stores import AgentStore
@@ -179,3 +181,16 @@ def test_two_branches_talk_on() -> None:
     assert sorted(words(list(conversation))) == ["both", "ours", "theirs"]
     conversation.append(say("last"))
     assert words(list(conversation))[-1] == "last"
+
+
+@pytest.mark.parametrize(
+    "options", [{"last": "1"}, {"last": 1.5}, {"max_tokens": math.nan}, {"max_tokens": "9"}]
+)
+def test_a_window_of_no_number_is_refused(options: dict[str, Any]) -> None:
+    """NaN tokens would be all of them."""
+    chat = Conversation(Versioned(), "chat")
+    chat.append("hello")
+    with pytest.raises(
+        InvalidInput, match=f"{next(iter(options))} is a .*number from 0 on, or None for no limit"
+    ):
+        chat.window(**options)

@@ -7,6 +7,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import signal
 import stat
 from pathlib import Path
@@ -323,3 +324,19 @@ def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
     for session_id in ("new", "../user", "a\0b", "x" * 300, "x" * 5000 + "_", "\ud800_"):
         asyncio.run(session.load_session_state(session_id, box=Box()))
     assert caplog.messages == []
+
+
+def test_what_is_no_state_is_told_by_its_file(tmp_path: Path) -> None:
+    """A list where a module's state should be, at any depth, also in a file of the older name."""
+    session = JSONSession(save_dir=tmp_path)
+    outer = Box(1)
+    outer.inner = Box(2)
+    for name, id, kept, path in (
+        ("s.json", "s", [1], "outer"),
+        ("S1.json", "S1", {"inner": "no", "value": 1}, "outer.inner"),
+    ):
+        (tmp_path / name).write_text(json.dumps({"outer": kept}))
+        told = f"the store at {tmp_path / name} is damaged: the state of {path} is a dict, not "
+        with pytest.raises(CorruptStore, match=re.escape(told)):
+            load(session, id, outer=outer)
+        assert (outer.value, outer.inner.value) == (1, 2)

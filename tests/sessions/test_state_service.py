@@ -17,7 +17,15 @@ import pytest
 from agent_stores import AgentStore
 
 from vstate import Disk, Memory, Versioned
-from vstate.errors import CorruptObject, InvalidInput, NotFound, StorageError, StoreUnavailable, Unpicklable
+from vstate.errors import (
+    CorruptObject,
+    InvalidInput,
+    InvalidRecord,
+    NotFound,
+    StorageError,
+    StoreUnavailable,
+    Unpicklable,
+)
 from vstate.sessions import (
     InMemoryStateService,
     RedisStateService,
@@ -553,3 +561,35 @@ async def test_redis(redis_url: str) -> None:
     assert not await down.health()
     with pytest.raises((RuntimeError, StorageError)):
         await down.export_state("u")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("users/bob/s/more", 1),
+        ("rounds/bob/s/second", {"state": {}}),
+        ("rounds/bob/s/0000", {"state": {}}),
+        ("rounds/bob/s/000000000002", {"n": 2}),
+        ("rounds/bob/s/000000000002", [2]),
+    ],
+)
+def test_what_was_put_by_hand_where_rounds_are_is_told_by_its_key(key: str, value: Any) -> None:
+    """Not by an error of Python about what is in it."""
+
+    async def main() -> None:
+        store = Memory()
+        async with StateService(store) as service:
+            await service.save_state("bob", {"n": 1}, "s")
+            state = Versioned(store)
+            state[key] = value
+            if key.endswith("0000"):
+                del state["rounds/bob/s/000000000001"]  # by which there would be a round to give
+            state.commit("by hand")
+            call = {
+                "users/bob/s/more": service.list_sessions,
+                "rounds/bob/s/second": lambda user: service.list_rounds(user, "s"),
+            }.get(key, lambda user: service.export_state(user, "s"))
+            with pytest.raises(InvalidRecord, match=f"the record '{key}' is not valid: "):
+                await call("bob")
+
+    asyncio.run(main())

@@ -11,7 +11,7 @@ import pytest
 from agent_stores import AgentStore
 
 from vstate import Disk, KVStore, Memory, NotFound, Versioned
-from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.errors import InvalidInput, InvalidRecord, StoreUnavailable
 from vstate.sessions import StateModule, VersionedSession
 from vstate.testing import Faulty
 
@@ -217,3 +217,39 @@ def test_a_long_conversation_is_stored_once(tmp_path: Path) -> None:
         stored = sum(len(data) for _, data in store.items())
         last = len(str(Versioned(store)["modules/%/s/box"]))
     assert stored < 20 * last  # 50 times without sharing
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sessions/x", 1),
+        ("sessions/bob/x", 1),
+        ("sessions/bob/s", {"saves": "many"}),
+        ("modules/bob/s/box", [1]),
+        ("modules/bob/s/box", "value"),
+    ],
+)
+def test_what_was_put_by_hand_where_sessions_are_is_told_by_its_key(key: str, value: Any) -> None:
+    """Not by an error of Python about what is in it; and no save goes over it unseen."""
+
+    async def main() -> None:
+        store = Memory()
+        session = VersionedSession(store)
+        await session.save_session_state("s", "bob", box=Box(1))
+        state = Versioned(store)
+        state[key] = value
+        state.commit("by hand")
+        with pytest.raises(InvalidRecord, match=f"the record '{key}' is not valid: "):
+            await (session.list_sessions() if key.startswith("sessions") else load("s", session))
+        if key == "sessions/bob/s":
+            with pytest.raises(InvalidRecord, match=key):
+                await session.save_session_state("s", "bob", box=Box(2))
+
+    async def load(id: str, session: VersionedSession) -> None:
+        box = Box(0)
+        try:
+            await session.load_session_state(id, "bob", box=box)
+        finally:
+            assert box.value == 0
+
+    asyncio.run(main())

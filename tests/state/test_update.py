@@ -123,7 +123,7 @@ def test_attempts_end() -> None:
     with pytest.raises(MergeConflict, match="nothing is staged: call it again, or with more attempts="):
         state.update(function, attempts=3)
     assert len(runs) == 3
-    assert not state.has_uncommitted()
+    assert not state.status()
     state.refresh()
     assert state["n"] == 103
     with pytest.raises(InvalidInput):
@@ -231,3 +231,25 @@ def test_a_generator_function_is_refused() -> None:
     with pytest.raises(TypeError, match="plain def"):
         state.update(change)
     assert "a" not in state
+
+
+def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
+    """It knows then what was done, in the attempt that was committed."""
+    state, _ = start(tasks=["b", "a"])
+
+    def take(state: Versioned) -> str:
+        task: str = state["tasks"].pop()
+        return task
+
+    commit = state.update(take, message=lambda task: f"took {task}")
+    assert commit is not None
+    assert commit.message == "took a"
+    with pytest.raises(ZeroDivisionError):
+        state.update(take, message=lambda task: 1 / 0)
+    assert state["tasks"] == ["b"]
+    assert not state.status()
+    part = state.namespace("part")
+    commit = part.update(lambda part: part.update({"n": 1}), message=lambda nothing: f"{nothing}")
+    assert commit is not None
+    assert commit.message == "None"
+    Live().update(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import unquote
 
 from vstate.errors import InvalidInput, NotFound, VStateError
@@ -59,9 +59,7 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
         return Memory()
     if isinstance(store, KVStore):
         return store
-    if not isinstance(store, str | os.PathLike):
-        raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
-    text = os.fspath(store)
+    text = os.fspath(check_store(store))
     scheme = _scheme_of(text) if isinstance(store, str) else None
     if scheme is None:
         return Disk(os.path.expanduser(text), create=create)
@@ -69,6 +67,16 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     if known is None:
         return _open_with_plugin(scheme, text, create)
     return known.open(_parse(scheme, known, text[len(scheme) + 1 :]), create)
+
+
+_S = TypeVar("_S")
+
+
+def check_store(store: _S) -> _S:
+    """What is given as a store, if its kind is one that `open_store` takes; InvalidInput. Nothing is opened."""
+    if store is None or isinstance(store, KVStore | str | os.PathLike):
+        return store
+    raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
 
 
 # Reading

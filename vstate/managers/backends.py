@@ -15,6 +15,7 @@ from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.managers.readable import Format, ReadableFiles
+from vstate.patterns.options import check_count, check_flag
 from vstate.repo.refs import HEADS
 from vstate.repo.refs import PREFIX as REF
 from vstate.repo.repository import Repository
@@ -56,6 +57,7 @@ class FileBackend(Disk):
         format: Format = "json",
         compression: bool = True,
     ) -> None:
+        check_flag("compression", compression)
         super().__init__(os.path.expanduser(base_path))
         self._how: tuple[Format, bool] = (format, compression)
         self._files = ReadableFiles(Path(self._directory, FILES), format, compression=compression)
@@ -102,8 +104,7 @@ class RedisBackend(Redis):
     ) -> None:
         if not isinstance(url, str):
             raise TypeError(f"a Redis server is given as a URL, not as {type(url).__name__}")
-        if connection_pool_size < 1:
-            raise InvalidInput(f"connection_pool_size is 1 or more, not {connection_pool_size}")
+        check_count("connection_pool_size", connection_pool_size, 1)
         super().__init__(_address(url, db, connection_pool_size), prefix=key_prefix)
 
 

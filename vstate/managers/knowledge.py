@@ -128,7 +128,7 @@ def _sources(part: Namespace) -> Records[SourceState]:
 def _age(older_than: float | timedelta) -> timedelta:
     try:
         age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
-    except (OverflowError, ValueError):  # inf, nan
+    except (OverflowError, ValueError, TypeError):  # inf, nan, and what is no number
         age = -timedelta.resolution
     if age < timedelta():
         raise InvalidInput(f"older_than is in seconds from 0 on, or a timedelta, not {older_than!r}")

@@ -33,9 +33,12 @@ class Subject(Generic[X]):
     name: str
     open: Callable[[Namespace], X]
 
-    async def change(self, function: Callable[[X], _T], done: str) -> _T:
+    async def change(self, function: Callable[[X], _T], done: str | Callable[[_T], str]) -> _T:
         """As `Manager.change`; the message says what was done to what."""
-        return await self.manager.change(lambda part: function(self.open(part)), f"{self.name}: {done}")
+        return await self.manager.change(
+            lambda part: function(self.open(part)),
+            lambda returned: f"{self.name}: {done(returned) if callable(done) else done}",
+        )
 
     async def read(self, function: Callable[[X], _T]) -> _T:
         """As `Manager.read`."""
@@ -67,22 +70,29 @@ class Manager:
         """The state that the records are in, with all of its history."""
         return self._state
 
-    async def change(self, function: Callable[[Namespace], _T], message: str, **info: Any) -> _T:
+    async def change(
+        self, function: Callable[[Namespace], _T], message: str | Callable[[_T], str], **info: Any
+    ) -> _T:
         """Call the function with the newest records and commit what it changed; again if others were faster.
 
-        Returns what the function returned. Nothing has changed if it raises, nor if the commit does. What it sets
+        Returns what the function returned, of which the message may be a function. Nothing has changed if it raises, nor if the commit does. What it sets
         and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
         """
         return await self.change_and_tell(function, lambda: None, message, **info)
 
     async def change_and_tell(
-        self, function: Callable[[Namespace], _T], told: Callable[[], object], message: str, **info: Any
+        self,
+        function: Callable[[Namespace], _T],
+        told: Callable[[], object],
+        message: str | Callable[[_T], str],
+        **info: Any,
     ) -> _T:
         """As `change`; `told` is called once it is committed, in a thread, even when the caller is cancelled then."""
         returned: list[_T] = []
 
-        def call(state: Any) -> None:
+        def call(state: Any) -> _T:
             returned[:] = [called("the function of change", function, state.namespace(self.part))]
+            return returned[0]
 
         await self._called(
             lambda: self._state.update_and_tell(
@@ -104,7 +114,11 @@ class Manager:
         return Subject(self, name, open)
 
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
-        """The commits that changed what is kept under a key of this manager's part, newest first."""
+        """The commits that changed what is kept under a key of this manager's part, newest first.
+
+        The key begins behind the part: "tasks/t/1" for what `vstate ls` shows as "teams/tasks/t/1". Of one that there never
+        was there are none.
+        """
 
         async def walk() -> list[Commit]:
             await self._state.read(lambda state: None)

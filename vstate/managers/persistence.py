@@ -6,6 +6,7 @@ from os import PathLike
 
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
+from vstate.kv.url import check_store
 from vstate.managers.backends import FileBackend, MemoryBackend
 
 Persistence = str | PathLike[str] | KVStore
@@ -22,8 +23,11 @@ def open_persistence(
 
     A path or URL stays one: what it means is opened by the first call, which need not hold up an event loop. A plain
     word that is none of the three raises InvalidInput, since it would be the name of a directory: write `./word`
-    for that one.
+    for that one; so does what is none of these.
     """
+    if redis_url is not None and not isinstance(redis_url, str):
+        raise TypeError(f"a Redis server is given as a URL, not as {type(redis_url).__name__}")
+    check_store(persistence)
     if redis_url is not None and persistence != "redis":
         raise InvalidInput(
             f"redis_url is for persistence='redis', not for {persistence!r}: leave one of them out"

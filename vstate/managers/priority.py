@@ -6,7 +6,7 @@ import struct
 import sys
 from datetime import UTC, datetime, timedelta
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, quoted
 
 WORDS = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
 
@@ -38,4 +38,4 @@ def _number(priority: object) -> float:
         and abs(priority) <= sys.float_info.max
     ):
         return float(priority)
-    raise InvalidInput(f"a task's priority is a number, or one of {', '.join(WORDS)}, not {priority!r}")
+    raise InvalidInput(f"a task's priority is a number, or one of {', '.join(WORDS)}, not {quoted(priority)}")

@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from vstate.errors import InvalidInput, Unpicklable
+from vstate.errors import InvalidInput, Unpicklable, quoted
 from vstate.patterns.copies import copied
+from vstate.patterns.forms import reasons
 from vstate.values.pickling import culprit
 
 E = TypeVar("E", bound=StrEnum)
@@ -36,6 +37,14 @@ class Record(BaseModel):
         except Exception as error:
             name = type(self).__name__
             raise Unpicklable({name: culprit(self.__dict__, name, error)}, staged=False) from error
+
+    @classmethod
+    def made(cls, **fields: Any) -> Self:
+        """A record of what a method was given; InvalidInput, which names the fields that are wrong."""
+        try:
+            return cls(**fields)
+        except ValidationError as error:
+            raise InvalidInput(f"this makes no {cls.__name__}: {reasons(error)}") from None
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -94,4 +103,4 @@ def member(kind: type[E], value: str) -> E:
     try:
         return kind(value)
     except ValueError:
-        raise InvalidInput(f"{value!r} is no {kind.__name__}; these are: {', '.join(kind)}") from None
+        raise InvalidInput(f"{quoted(value)} is no {kind.__name__}; these are: {', '.join(kind)}") from None

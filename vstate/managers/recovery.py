@@ -13,6 +13,7 @@ from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
 from vstate.managers.recoverable import Recoverable
 from vstate.managers.waiting import LoopLock, Wait
+from vstate.patterns.options import check_count, check_flag
 from vstate.state.namespace import Namespace
 
 LATEST: Final = "latest"
@@ -54,8 +55,10 @@ class AgentRecoveryManager:
     def __init__(
         self, agent_store: AgentStateStore, auto_recover: bool = True, max_recovery_attempts: int = 3
     ) -> None:
-        if max_recovery_attempts < 0:
-            raise InvalidInput(f"max_recovery_attempts is 0 or more, not {max_recovery_attempts}")
+        if not isinstance(agent_store, AgentStateStore):
+            raise TypeError(f"agent_store is an AgentStateStore, not a {type(agent_store).__name__}")
+        check_flag("auto_recover", auto_recover)
+        check_count("max_recovery_attempts", max_recovery_attempts, 0)
         self.agent_store = agent_store
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts
@@ -75,9 +78,7 @@ class AgentRecoveryManager:
         not registered, or a checkpoint, given by its id, that it does not have; InvalidInput for one that
         is not recoverable; StorageError; and whatever the agent raises.
         """
-        agent = self._agents.get(agent_id)
-        if agent is None:
-            raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
+        agent = self._registered(agent_id)
         async with self._turns.setdefault(agent_id, LoopLock()).here():
             checkpoint = await self._find(agent_id, from_checkpoint)
             if checkpoint is None:
@@ -101,8 +102,10 @@ class AgentRecoveryManager:
 
         The block's own exception goes on if the agent cannot be recovered: its attempts are used up, it has no
         recoverable checkpoint, recovering failed (a note says how), or `auto_recover` is False. A cancellation
-        always does. A block without an error sets the attempts back to none.
+        always does. A block without an error sets the attempts back to none. For an agent that is not registered it
+        does not begin: NotFound.
         """
+        self._registered(agent_id)
         guard = Guard(agent_id)
         try:
             yield guard
@@ -135,6 +138,12 @@ class AgentRecoveryManager:
 
         if await self.attempts(agent_id):
             await self.agent_store.change(reset, f"agent {agent_id} does well")
+
+    def _registered(self, agent_id: str) -> Recoverable:
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
+        return agent
 
     async def _find(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
         if from_checkpoint == LATEST:

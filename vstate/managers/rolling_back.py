@@ -22,8 +22,8 @@ def roll_back(
     """
     state = part.root
     assert isinstance(state, Versioned)
-    if steps < 1 or (rev is not None and steps != 1):
-        raise InvalidInput("a rollback takes a revision, or a number of steps from 1 on")
+    if rev is not None and steps != 1:
+        raise InvalidInput("a rollback takes a revision, or a number of steps, not both")
     prefix = part.prefix if key is None else part.prefix + key
     if rev is None:
         changes = list(islice(_changes(state, prefix, whole=key is not None), steps))

@@ -39,7 +39,7 @@ class SpeechStateManager(Manager):
         config: Mapping[str, Any] | None = None,
     ) -> str:
         """Begin a session that is IDLE, and give back its id, which nobody else has. Raises InvalidInput."""
-        session = AudioSession(
+        session = AudioSession.made(
             session_id=f"speech-{uuid4().hex}",
             session_type=session_type,
             streaming_mode=member(StreamingMode, streaming_mode),

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import cast
 
 from vstate.errors import InvalidInput
+from vstate.kv.url import check_store
 from vstate.managers.backends import KEY_PREFIX, FileBackend, MemoryBackend, RedisBackend
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.readable import Format
+from vstate.patterns.options import check_flag, check_seconds
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ class StateConfig:
             if name != self.backend:
                 fields = "file_path is" if name == "file" else "redis_url and key_prefix are"
                 raise InvalidInput(f"{fields} for backend={name!r}, not for {self.backend!r}")
-        for name, seconds in (("ttl", self.ttl), ("save_interval", self.save_interval)):
-            if seconds is not None and not (0 <= seconds < 1e9 and (seconds or name != "ttl")):
-                raise InvalidInput(f"{name} is a number of seconds, or None, not {seconds!r}")
+        check_store(self.backend)
+        check_flag("auto_save", self.auto_save)
+        check_seconds("ttl", self.ttl, none="None for ever")
+        check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
 
     def open(self) -> Persistence:
         """A new store as this says, or what `aio.Versioned` opens later."""

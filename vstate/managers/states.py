@@ -21,6 +21,7 @@ from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
+from vstate.patterns.options import check_count
 from vstate.repo.repository import Revision
 from vstate.state.base import check_key
 
@@ -54,7 +55,9 @@ class StateManager(Manager):
             if config is not None:
                 raise InvalidInput("two configs were given: leave one of them out")
             persistence, config = None, persistence
-        self.config = config = config or StateConfig()
+        self.config = config = StateConfig() if config is None else config
+        if not isinstance(config, StateConfig):
+            raise TypeError(f"config is a StateConfig, not a {type(config).__name__}")
         if persistence is not None and config.backend != "memory":
             raise InvalidInput(
                 f"both persistence and the config's backend {config.backend!r} were given: choose one"
@@ -167,6 +170,9 @@ class StateManager(Manager):
         Without a key, all keys of this manager. What is gathered is committed first; the keys of other managers stay
         as they are. Raises InvalidInput if there were not so many changes.
         """
+        check_count("steps", steps, 1)
+        if key is not None:
+            self._require_key(key)
         await self.flush()
         ttl = self.config.ttl
         what = "all" if key is None else key

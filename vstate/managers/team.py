@@ -84,14 +84,19 @@ class Team:
     def set_status(
         self, agent_id: str, status: str, current_task: str | EllipsisType | None
     ) -> AgentCoordinationState:
-        """Note what an agent does."""
-        agent = self.agents[agent_id]
-        agent.status = status
-        if current_task is not ...:
-            agent.current_task = current_task
-        elif AgentCoordinationStatus.is_free(agent.status):
-            agent.current_task = None
-        return self.agents.put(agent)
+        """Note what an agent does; IllegalTransition if it would leave a task that is in progress by it."""
+        before = self.agents[agent_id]
+        agent = self.agents.change(agent_id, status=status)
+        if current_task is ...:
+            current_task = None if AgentCoordinationStatus.is_free(agent.status) else before.current_task
+        if current_task != before.current_task and self.queue.is_at(agent_id, before.current_task):
+            task = repr(before.current_task)
+            raise IllegalTransition(
+                f"{before.status} at {task}",
+                f"leave it and be {agent.status}",
+                allowed=[f"complete_task, fail_task, or fail_task(..., requeue=True), of {task} first"],
+            )
+        return self.agents.change(agent_id, current_task=current_task)
 
     def remove_agent(self, agent_id: str) -> None:
         """Let an agent go; what it was at goes back to its place in the queue."""

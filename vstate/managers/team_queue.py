@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from vstate.errors import IllegalTransition, InvalidInput
+from vstate.errors import IllegalTransition, InvalidInput, quoted
 from vstate.managers.priority import place
 from vstate.managers.team_records import Task, TaskQueueState, TaskStatus
 from vstate.patterns.lifecycle import Lifecycle
@@ -56,6 +56,11 @@ class TaskQueue:
             for task in self._tasks.values()
             if task.status is _IN_PROGRESS and task.assigned_to == agent_id
         ]
+
+    def is_at(self, agent_id: str, task_id: str | None) -> bool:
+        """Whether this task is in progress by this agent."""
+        task = None if task_id is None else self._tasks.get(task_id)
+        return task is not None and task.status is _IN_PROGRESS and task.assigned_to == agent_id
 
     def state(self) -> TaskQueueState:
         """All of them as they are now."""
@@ -125,5 +130,5 @@ def task_id_of(task: Mapping[Any, Any]) -> str:
     if given is None:
         return f"task-{uuid4().hex[:12]}"
     if not isinstance(given, str):
-        raise InvalidInput(f"a task's id is a text, not {given!r}")
+        raise InvalidInput(f"a task's id is a text, not {quoted(given)}")
     return given

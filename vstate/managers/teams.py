@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from types import EllipsisType
 from typing import Any
 
-from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import taken, taken_dict
 from vstate.managers.team import Team, teams
 from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
+from vstate.patterns.options import check_seconds
 
 
 class OrchestrationStateManager(Manager):
@@ -39,8 +39,7 @@ class OrchestrationStateManager(Manager):
         path: str = DIRECTORY,
         sync_interval: float = 1.0,
     ) -> None:
-        if not sync_interval > 0:
-            raise InvalidInput(f"sync_interval is a number of seconds above 0, not {sync_interval}")
+        check_seconds("sync_interval", sync_interval)
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._sync_interval = sync_interval
         self._latest = datetime.fromtimestamp(0, UTC)
@@ -82,7 +81,10 @@ class OrchestrationStateManager(Manager):
     async def update_agent_status(
         self, team_id: str, agent_id: str, status: str, current_task: str | EllipsisType | None = ...
     ) -> AgentCoordinationState:
-        """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before."""
+        """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before.
+
+        A task that was assigned to it ends by `complete_task` or `fail_task` alone: IllegalTransition.
+        """
         return await self._team(team_id).change(
             lambda team: team.set_status(agent_id, status, current_task), f"agent {agent_id} is {status}"
         )
@@ -133,10 +135,9 @@ class OrchestrationStateManager(Manager):
         The result is the task as a dict; None if no task is pending, or no agent free. Raises IllegalTransition if the
         task that was named is not pending, or the agent busy.
         """
-        which = "next task" if task_id is None else f"task {task_id}"
         task = await self._team(team_id).change(
             lambda team: team.assign(task_id, agent_id),
-            f"{which} to {'a free agent' if agent_id is None else agent_id}",
+            lambda task: f"task {task.task_id} to {task.assigned_to}" if task is not None else "no task",
         )
         return None if task is None else task.as_dict()
 

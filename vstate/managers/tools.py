@@ -20,6 +20,7 @@ from vstate.managers.tool_records import (
     parameters_hash,
 )
 from vstate.managers.tool_tally import add_up, any_shard
+from vstate.patterns.options import check_flag, check_seconds
 from vstate.repo.limit import check_limit
 
 
@@ -45,6 +46,8 @@ class ToolStateManager(Manager):
         redis_url: str | None = None,
         path: str = DIRECTORY,
     ) -> None:
+        check_flag("cache_results", cache_results)
+        check_seconds("cache_ttl", cache_ttl, zero=True, none="None for ever")
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._caches = cache_results
         self._cache_ttl = cache_ttl
@@ -119,14 +122,16 @@ class ToolStateManager(Manager):
         if not self._caches:
             return None
         return await self.change(
-            lambda part: Cache(part).look_up(tool_name, hash, self._shard), f"cache of {tool_name}: looked up"
+            lambda part: Cache(part).look_up(tool_name, hash, self._shard),
+            lambda entry: f"cache of {tool_name}: {'a miss' if entry is None else 'a hit'}",
         )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Drop the results of a tool, or the one for these parameters; how many there were."""
         hash = None if parameters is None else _hash(parameters)
         return await self.change(
-            lambda part: Cache(part).drop(tool_name, hash), f"cache of {tool_name}: dropped"
+            lambda part: Cache(part).drop(tool_name, hash),
+            lambda number: f"cache of {tool_name}: {number} dropped",
         )
 
     # Retries

@@ -60,6 +60,15 @@ class Workflow:
         """The checkpoints, by step, and by time within one."""
         return sorted(self._checkpoints.values(), key=lambda made: (made.step, seconds(made.timestamp)))
 
+    def checkpoint(self, checkpoint_id: str) -> WorkflowCheckpoint:
+        """The checkpoint of this id, for "latest" the last one unless one is called so; KeyNotFound."""
+        if checkpoint_id != LATEST or LATEST in self._checkpoints:
+            return self._checkpoints[checkpoint_id]
+        made = self.checkpoints()
+        if not made:
+            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
+        return made[-1]
+
     # Changing
 
     def move(self, event: str, **fields: Any) -> WorkflowState:
@@ -73,6 +82,7 @@ class Workflow:
     def update_step(self, step: StepState, interval: int | None) -> WorkflowState:
         """Write a step, and let the workflow follow."""
         workflow = self.now
+        workflow.require_step(step.step_number)
         before = workflow.current_step
         ends = step.is_done or step.is_failed
         workflow.status = LIFE.next(workflow.status, "end a step" if ends else "begin a step")
@@ -111,6 +121,7 @@ class Workflow:
             made.state = workflow
         if "context" not in given:
             made.context = made.state.context if isinstance(made.state, WorkflowState) else workflow.context
+        (made.state if isinstance(made.state, WorkflowState) else workflow).require_step(made.step)
         return self._checkpoints.put(made)
 
     def _new_id(self, workflow: WorkflowState) -> str:
@@ -120,12 +131,8 @@ class Workflow:
         # The step was done again since; the checkpoint that was made then stays.
         return next(new for n in count(2) if (new := f"{id}-{n}") not in self._checkpoints)
 
-    def resume_from(self, checkpoint_id: str) -> WorkflowState:
+    def resume_from(self, checkpoint: WorkflowCheckpoint) -> WorkflowState:
         """Go back to a checkpoint, and run from there; the steps behind it are to be done again."""
-        made = self.checkpoints() if checkpoint_id == LATEST and LATEST not in self._checkpoints else []
-        if not made and checkpoint_id == LATEST and LATEST not in self._checkpoints:
-            raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
-        checkpoint = made[-1] if made else self._checkpoints[checkpoint_id]
         workflow = self.now
         status = LIFE.next(workflow.status, "resume from a checkpoint")
         for begun in list(self._steps.indexed("open")):

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from vstate.errors import InvalidInput
 from vstate.managers.record import Record, Word
 
 
@@ -40,6 +41,14 @@ class WorkflowState(Record):
     """What failed, once the workflow has."""
     reason: str | None = None
     """Why it was cancelled."""
+
+    def require_step(self, number: int) -> None:
+        """InvalidInput for a step behind the last one, if it is known which that is."""
+        if 0 < self.total_steps < number:
+            raise InvalidInput(
+                f"workflow {self.workflow_id!r} has {self.total_steps} steps, so there is no step {number}; one whose "
+                "number of steps is not known has total_steps=0"
+            )
 
     @property
     def progress(self) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
+from vstate.patterns.options import check_count
 
 
 class WorkflowStateManager(Manager):
@@ -20,6 +20,7 @@ class WorkflowStateManager(Manager):
       steps are done. A move that its status does not allow raises IllegalTransition, and nothing has changed.
     - Each time that `checkpoint_interval` more steps are done, a checkpoint is made in the same commit; None: never.
     - A step is a record of its own, so one more costs the same at step 10 and step 10,000.
+    - A step behind the last of `total_steps` raises InvalidInput; 0 of them says that their number is not known.
     - `get` and `get_step` give None for what is not there; every other method raises KeyNotFound.
     """
 
@@ -33,16 +34,14 @@ class WorkflowStateManager(Manager):
         path: str = DIRECTORY,
         checkpoint_interval: int | None = 5,
     ) -> None:
-        if checkpoint_interval is not None and checkpoint_interval < 1:
-            raise InvalidInput(
-                f"checkpoint_interval is a number of steps from 1 on, or None, not {checkpoint_interval}"
-            )
+        check_count("checkpoint_interval", checkpoint_interval, 1, none="None for never")
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._interval = checkpoint_interval
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
         """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
         new = WorkflowState.of(workflow)
+        new.require_step(new.current_step)
         new.steps_before = new.current_step
         return await self.change(
             lambda part: workflows(part).add(new), f"workflow {new.workflow_id}: created"
@@ -146,9 +145,15 @@ class WorkflowStateManager(Manager):
         The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
         is no checkpoint.
         """
-        return await self._workflow(workflow_id).change(
-            lambda workflow: workflow.resume_from(checkpoint_id), f"resumed from checkpoint {checkpoint_id}"
+
+        def resume(workflow: Workflow) -> tuple[WorkflowState, str]:
+            checkpoint = workflow.checkpoint(checkpoint_id)
+            return workflow.resume_from(checkpoint), checkpoint.checkpoint_id
+
+        state, _ = await self._workflow(workflow_id).change(
+            resume, lambda resumed: f"resumed from checkpoint {resumed[1]}"
         )
+        return state
 
     def _workflow(self, workflow_id: str) -> Subject[Workflow]:
         return self.about(f"workflow {workflow_id}", lambda part: Workflow(part, workflow_id))

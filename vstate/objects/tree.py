@@ -344,37 +344,32 @@ def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str,
     """
     if node.height == 0:
         return _edit_leaf(node, keys, changes)
-    if len(keys) == 1:
-        same_shape = _edit_one(read, node, keys, changes)
-        if same_shape is not None:
-            return [same_shape]
-    children: list[_Child] = []
+    edited: dict[int, list[Node]] = {}
     begin = 0
-    for i, first in enumerate(node.keys):
+    while begin < len(keys):
+        i = max(bisect_right(node.keys, keys[begin]) - 1, 0)
         end = bisect_left(keys, node.keys[i + 1], begin) if i + 1 < len(node.keys) else len(keys)
-        if begin == end:
-            due = None if node.expiries is None else node.expiries[i]
-            _append(read, children, (first, node.items[i], node.counts[i], due), node.height)
-        else:
-            for piece in _edit(read, _child(read, node, i), keys[begin:end], changes):
-                _append(read, children, _as_child(piece), node.height)
+        edited[i] = _edit(read, _child(read, node, i), keys[begin:end], changes)
         begin = end
+    same_shape = _with_children(node, edited)
+    if same_shape is not None:
+        return [same_shape]
+    children: list[_Child] = []
+    for i, child in enumerate(_children(node)):
+        for piece in map(_as_child, edited[i]) if i in edited else [child]:
+            _append(read, children, piece, node.height)
     return _split(node.height, children)
 
 
-def _edit_one(
-    read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]
-) -> Node | None:
-    """`node` with one key changed below, if that leaves its children as they are; else None."""
-    i = max(bisect_right(node.keys, keys[0]) - 1, 0)
-    pieces = _edit(read, _child(read, node, i), keys, changes)
-    if len(pieces) != 1 or pieces[0].keys[0] != node.keys[i]:
-        return None
-    items, counts = node.items.copy(), node.counts.copy()
-    items[i], counts[i] = pieces[0], pieces[0].count
-    return Node(
-        node.height, node.keys, items, counts, _with_moment(node.expiries, i, pieces[0].earliest, len(items))
-    )
+def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | None:
+    """`node` with these in place of its children, if each is one node that begins with the same key; else None."""
+    items, counts, expiries = node.items.copy(), node.counts.copy(), node.expiries
+    for i, pieces in edited.items():
+        if len(pieces) != 1 or pieces[0].keys[0] != node.keys[i]:
+            return None
+        items[i], counts[i] = pieces[0], pieces[0].count
+        expiries = _with_moment(expiries, i, pieces[0].earliest, len(items))
+    return Node(node.height, node.keys, items, counts, expiries)
 
 
 def _with_moment(moments: Moments, i: int, due: int | None, length: int) -> Moments:

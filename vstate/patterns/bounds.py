@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any, Literal
 
 from vstate import aio
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, quoted
 from vstate.patterns.events import EventStream
+from vstate.patterns.options import check_amount, is_amount
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.repo.calling import called
@@ -42,12 +43,12 @@ def bound(
     has it. Every handle that writes is bound by itself; what this returns ends it.
 
     The commit raises InvalidInput, with everything still staged, if the value is over the limit all the same: the
-    newest item alone is, `shrink` has not done its work, or nothing in it is older than the rest, as in a set.
+    newest item alone is, `shrink` has not done its work, or nothing in it is older than the rest, as in a set; and if
+    `cost` returns no number, NaN, or one below 0, none of which would ever be over a limit.
     What `cost` and `shrink` raise stops it too. Other threads wait for the state meanwhile.
     """
     handle = state.sync if isinstance(state, aio.Versioned | aio.Namespace) else state
-    if not limit >= 0:
-        raise InvalidInput(f"a limit is a number from 0 on, not {limit!r}")
+    check_amount("limit", limit)
     if shrink != "oldest" and not callable(shrink):
         raise InvalidInput(f"shrink is 'oldest' or a function of the value, not {shrink!r}")
     return handle.before_commit(_Bound(handle, key, limit, cost, shrink))
@@ -165,7 +166,10 @@ class _Bound:
         return kept
 
     def _costs(self, value: Any) -> float:
-        return called("cost", self._cost, value)
+        cost = called("cost", self._cost, value)
+        if not is_amount(cost):
+            raise InvalidInput(f"cost of {self._name} is to return a number from 0 on, not {quoted(cost)}")
+        return cost
 
     def _require_within(self, kept: Any) -> None:
         cost = self._costs(kept)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-from vstate.errors import CannotLoad, InvalidInput, KeyNotFound
+from vstate.errors import CannotLoad, KeyNotFound
 from vstate.patterns.copies import copied
 from vstate.patterns.identity import identity_of
+from vstate.patterns.options import check_count
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.repo.calling import called
@@ -49,9 +50,9 @@ class EventStream(Generic[E]):
         return key
 
     def extend(self, events: Iterable[E]) -> None:
-        """Put events behind all others, in their order."""
-        for event in events:
-            self.append(event)
+        """Put events behind all others, in their order: all of them, or none if going through them raises."""
+        self.sequence.extend(events)
+        self._bring_along()
 
     def __len__(self) -> int:
         return len(self.sequence)
@@ -94,8 +95,7 @@ class EventStream(Generic[E]):
         A callable that is no function of Python's, and has no `name`, is folded without. `apply` may change and
         return what it was given; `initial` stays as it is.
         """
-        if every < 1:
-            raise InvalidInput(f"every is a number of events from 1 on, not {every}")
+        check_count("every", every, 1)
         identity = identity_of(apply, initial, name)
         gone: set[str] = set()
         while True:

@@ -83,7 +83,7 @@ class Form(Generic[M]):
         try:
             return cast(M, dataclasses.replace(cast(Any, record), **fields))
         except ValidationError as error:  # of a dataclass of pydantic's
-            raise InvalidRecord(key, _reasons(error)) from None
+            raise InvalidRecord(key, reasons(error)) from None
 
     def read(self, key: str, stored: Any) -> M:
         """The record that is stored under a key, a copy, migrated; InvalidRecord."""
@@ -122,7 +122,7 @@ class Form(Generic[M]):
         try:
             return self._model.validate_python(data, by_alias=True, by_name=True)
         except ValidationError as error:
-            raise InvalidRecord(key(), _reasons(error)) from None
+            raise InvalidRecord(key(), reasons(error)) from None
 
     def _dumped(self, record: M) -> dict[str, Any]:
         if not isinstance(record, self._kind):
@@ -139,7 +139,8 @@ class Form(Generic[M]):
         return plain
 
 
-def _reasons(error: ValidationError) -> str:
+def reasons(error: ValidationError) -> str:
+    """What is wrong, field by field, without the values."""
     problems = error.errors(include_url=False, include_context=True, include_input=False)
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or 'it'}: {_reason(problem)}" for problem in problems

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from vstate import aio
-from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly
+from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly, quoted
 from vstate.patterns.paths import Id, path_of, require_state
 from vstate.state.base import ReadableState, State
 
@@ -69,7 +69,7 @@ class Lifecycle(Generic[S]):
     def allowed(self, status: S | str) -> list[str]:
         """The events that are possible in a state, by name; InvalidInput if it is no state of this table."""
         if not self._is_state(status):
-            raise InvalidInput(f"{_name(status)!r} is not a state; these are: {self._names()}")
+            raise InvalidInput(f"{quoted(_name(status))} is not a state; these are: {self._names()}")
         return [_name(event) for event in self._next.get(_plain(status), {})]
 
     def next(self, status: S | str, event: str | Enum) -> S:

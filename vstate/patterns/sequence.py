@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import copied
+from vstate.patterns.options import check_count
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.state.base import ReadableState, State
 from vstate.state.worktree import Worktree
@@ -73,8 +74,7 @@ class Sequence(abc.Sequence[T]):
 
     def last(self, number: int) -> list[T]:
         """The last items, oldest first: as many as are asked for, or all if there are fewer."""
-        if number < 0:
-            raise InvalidInput(f"the number of the last items is 0 or more, not {number}")
+        check_count("the number of the last items", number, 0)
         return self[max(0, len(self) - number) :]
 
     def keys(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
@@ -122,21 +122,25 @@ class Sequence(abc.Sequence[T]):
 
     def append(self, item: T) -> str:
         """Put an item behind all others, and give back its key in the state."""
+        return self._append(copied(item))
+
+    def _append(self, item: T) -> str:
         state = self._writable()
         hint = _hint(state, self._prefix)
         if hint is None or not self._is_last(state, hint):
             hint = _Hint(self._highest() + 1)
         number = next(hint.numbers)
         key = self._new_key(number)
-        state[key] = copied(item)
+        state[key] = item
         hint.key, hint.head = key, _head(state)
         _remember(state, self._prefix, hint)
         return key[len(self._outer) :]
 
     def extend(self, items: Iterable[T]) -> None:
-        """Put items behind all others, in their order."""
-        for item in items:
-            self.append(item)
+        """Put items behind all others, in their order: all of them, or none if going through them raises."""
+        self._writable()
+        for item in [copied(item) for item in items]:
+            self._append(item)
 
     def __setitem__(self, index: int, item: T) -> None:
         """Put another item in the place of one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vstate.errors import InvalidInput
+from vstate.patterns.options import check_amount, check_count
 from vstate.patterns.sequence import Sequence
 from vstate.repo.calling import called
 
@@ -93,9 +94,8 @@ class Conversation(Sequence[Message]):
         summarise: Summarise | None,
     ) -> tuple[list[Message], list[Message]]:
         """The summary, if there is one, and the messages that are shown as they are."""
-        for name, value in (("max_tokens", max_tokens), ("last", last)):
-            if value is not None and value < 0:
-                raise InvalidInput(f"{name} is 0 or more, not {value}")
+        check_amount("max_tokens", max_tokens, none="None for no limit")
+        check_count("last", last, 0, none="None for no limit")
         shown = self._newest(max_tokens, last, count)
         while summarise is not None and len(shown) < len(self):
             summary = called("summarise", summarise, self[: len(self) - len(shown)])

@@ -102,7 +102,7 @@ class JSONSession(SessionBase):
                     f"there is no session in {str(path)!r}; allow_not_exist=True goes on without"
                 )
             return
-        load_all(modules, states)
+        load_all(modules, states, lambda _, reason: CorruptStore(_place(path, older), reason))
 
     def _session(self, session_id: str | None) -> str:
         if session_id is None:
@@ -148,6 +148,11 @@ def _found(path: Path, older: Path | None) -> dict[str, Any] | None:
         # By the listing: another's file, of the same letters in small, might answer to that name, too.
         return _read(older) if older.name in os.listdir(older.parent) else None
     return found
+
+
+def _place(path: Path, older: Path | None) -> str:
+    """The file that the states of a session were read from."""
+    return str(path if older is None or path.exists() else older)
 
 
 def _checked(name: str, value: object) -> str:

@@ -22,6 +22,10 @@ class Step(NamedTuple):
     undo: Callable[[], object]
 
 
+class _NoState(TypeError):
+    """What is to be loaded into a module is not what a module's state is."""
+
+
 class _Converters(NamedTuple):
     to_json: ToJson | None
     from_json: FromJson | None
@@ -98,12 +102,20 @@ class StateModule:
             raise AttributeError(f"call super().__init__() in {type(self).__name__}.__init__ first")
 
 
-def load_all(modules: Mapping[str, StateModule], states: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Load several modules, each with its state if there is one: all of them, or none."""
+def load_all(
+    modules: Mapping[str, StateModule], states: Mapping[str, Any], wrong: Callable[[str, str], Exception]
+) -> None:
+    """Load several modules, each with its state if there is one: all of them, or none.
+
+    `wrong`, of a module's name and a reason, makes the error for what was kept and is no state: who kept it knows where.
+    """
     steps = []
     for name, module in modules.items():
         if name in states:
-            steps += list(_State(module, (name,), ()).steps(states[name], strict=strict))
+            try:
+                steps += list(_State(module, (name,), ()).steps(states[name], strict=True))
+            except _NoState as error:
+                raise wrong(name, str(error)) from None
     apply(steps)
 
 
@@ -175,7 +187,7 @@ class _State:
             yield self._own_step(copy.deepcopy(state), strict)
             return
         if not isinstance(state, Mapping):
-            raise TypeError(f"the state of {self._name()} is a dict, not {type(state).__name__}")
+            raise _NoState(f"the state of {self._name()} is a dict, not {type(state).__name__}")
         for name, inner in module._module_dict.items():
             if name not in state:
                 self._require_left_out(name, strict)

@@ -12,11 +12,29 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.errors import InvalidInput, NotFound, Unpicklable
+from vstate.errors import InvalidInput, InvalidRecord, NotFound, Unpicklable
 from vstate.kv.base import KVStore
+from vstate.kv.url import check_store
 from vstate.objects.stream import BLOB_BYTES
+from vstate.patterns.options import check_seconds
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
+from vstate.sessions.rounds import (
+    DEFAULT,
+    MOST_ROUNDS,
+    ROUNDS,
+    SESSIONS,
+    checked_number,
+    checked_round,
+    highest_round,
+    number_of,
+    path_of,
+    round_key,
+    rounds,
+    session_key,
+    session_of,
+    text,
+)
 from vstate.sessions.settling import to_the_end
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
@@ -24,11 +42,6 @@ from vstate.values.pickling import culprit
 
 _T = TypeVar("_T")
 
-_SESSIONS = "users"  # not "sessions", where a VersionedSession on the same store keeps its own
-_ROUNDS = "rounds"
-_DIGITS = 12
-_MOST_ROUNDS = 10**_DIGITS - 1
-_DEFAULT = "default"
 _ATTEMPTS = 1000
 _WORTH_IT = 2048  # bytes
 _FILLING = 4096  # bytes: the longest chunk, so that fillings are made of the same chunks
@@ -57,9 +70,8 @@ class StateService:
         self, store: KVStore | str | PathLike[str] | None = None, ttl: float | timedelta | None = None
     ) -> None:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-        if seconds is not None and not seconds > 0:
-            raise InvalidInput(f"ttl is a number of seconds above 0, or None for ever, not {ttl!r}")
-        self._given = store
+        check_seconds("ttl", seconds, none="None for ever")
+        self._given = check_store(store)
         self._ttl = seconds
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
@@ -140,33 +152,33 @@ class StateService:
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
-        path, asked = _path(user_id, session_id), _checked(round_id)
+        path, asked = path_of(user_id, session_id), checked_round(round_id)
         copied, filling = _kept(state)
         number = 0
 
         def save(mapping: Versioned) -> None:
             nonlocal number
-            if _session_key(path) not in mapping:
-                for key in list(mapping.keys(_rounds(path))):  # what a session that expired has left
+            if session_key(path) not in mapping:
+                for key in list(mapping.keys(rounds(path))):  # what a session that expired has left
                     del mapping[key]
-                mapping[_session_key(path)] = datetime.now(UTC)
-            highest = _highest(mapping, path)
+                mapping[session_key(path)] = datetime.now(UTC)
+            highest = highest_round(mapping, path)
             number = asked if asked is not None else 1 if highest is None else highest + 1
-            if number > _MOST_ROUNDS:
-                raise InvalidInput(f"a round is a number up to {_MOST_ROUNDS}, not {number}")
+            if number > MOST_ROUNDS:
+                raise InvalidInput(f"a round is a number up to {MOST_ROUNDS}, not {number}")
             # A copy that is the mapping's alone: the next commit need not ask whether it was edited.
-            mapping[_round_key(path, number)] = {"state": copied(), "filling": filling}
+            mapping[round_key(path, number)] = {"state": copied(), "filling": filling}
             if self._ttl is not None:
-                mapping.expire(_session_key(path), self._ttl)
+                mapping.expire(session_key(path), self._ttl)
 
-        await self._update(save, "save", user_id, session_id or _DEFAULT)
+        await self._update(save, "save", user_id, session_id or DEFAULT)
         return number
 
     async def export_state(
         self, user_id: str, session_id: str | None = None, round_id: int | None = None
     ) -> dict[str, Any] | None:
         """The state of a round, by default of the one with the highest number; None if there is none."""
-        path, asked = _path(user_id, session_id), _checked(round_id)
+        path, asked = path_of(user_id, session_id), checked_round(round_id)
 
         def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
             found = _stored(mapping, path, asked)
@@ -176,24 +188,24 @@ class StateService:
             found, is_due = await state.read(read)
             if is_due:
                 await _commit(
-                    state, lambda mapping: self._renew(mapping, path), "use", user_id, session_id or _DEFAULT
+                    state, lambda mapping: self._renew(mapping, path), "use", user_id, session_id or DEFAULT
                 )
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
         """The numbers of a session's rounds, in their order."""
-        path = _path(user_id, session_id)
+        path = path_of(user_id, session_id)
 
         def read(mapping: ReadableState) -> list[int]:
-            if _session_key(path) not in mapping:
+            if session_key(path) not in mapping:
                 return []
-            return [int(key.rpartition("/")[2]) for key in mapping.keys(_rounds(path))]
+            return [number_of(key) for key in mapping.keys(rounds(path))]
 
         return await self._read(read)
 
     async def diff_rounds(self, user_id: str, a: int, b: int, session_id: str | None = None) -> list[Detail]:
         """What changed from one round to another, by path; `print(*found, sep="\\n")` shows it. Raises NotFound."""
-        path, numbers = _path(user_id, session_id), (_number(a), _number(b))
+        path, numbers = path_of(user_id, session_id), (checked_number(a), checked_number(b))
 
         def read(mapping: ReadableState) -> list[Detail]:
             states = []
@@ -201,7 +213,7 @@ class StateService:
                 state = _stored(mapping, path, number)
                 if state is None:
                     raise NotFound(
-                        f"user {user_id!r} has no round {number} in the session {session_id or _DEFAULT!r}",
+                        f"user {user_id!r} has no round {number} in the session {session_id or DEFAULT!r}",
                         name=str(number),
                     )
                 states.append(state)
@@ -213,12 +225,12 @@ class StateService:
 
     async def list_sessions(self, user_id: str) -> list[str]:
         """The ids of a user's sessions, sorted."""
-        prefix = f"{join_path(_SESSIONS, _text('user_id', user_id))}/"
-        return await self._read(lambda mapping: sorted(split_path(key)[2] for key in mapping.keys(prefix)))
+        prefix = f"{join_path(SESSIONS, text('user_id', user_id))}/"
+        return await self._read(lambda mapping: sorted(session_of(key) for key in mapping.keys(prefix)))
 
     async def list_users(self) -> list[str]:
         """The ids of the users who have sessions, sorted."""
-        prefix = f"{_SESSIONS}/"
+        prefix = f"{SESSIONS}/"
         return await self._read(lambda mapping: sorted({split_path(key)[1] for key in mapping.keys(prefix)}))
 
     async def delete_state(
@@ -228,29 +240,29 @@ class StateService:
 
         Their history is kept. The next save goes by the rounds that are left; a session goes with its last one.
         """
-        asked = _checked(round_id)
-        path = _path(user_id, session_id)
+        asked = checked_round(round_id)
+        path = path_of(user_id, session_id)
         everything = asked is None and session_id is None
         deleted = 0
 
         def delete(mapping: Versioned) -> None:
             nonlocal deleted
             if asked is not None:
-                key = _round_key(path, asked)
-                deleted = int(_session_key(path) in mapping and key in mapping)
+                key = round_key(path, asked)
+                deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
-                    if not mapping.count_keys(_rounds(path)):
-                        del mapping[_session_key(path)]
+                    if not mapping.count_keys(rounds(path)):
+                        del mapping[session_key(path)]
                 return
             within = join_path(user_id) if everything else path
-            rounds = list(mapping.keys(f"{_ROUNDS}/{within}/"))
-            sessions = mapping.keys(f"{_SESSIONS}/{within}/") if everything else [_session_key(path)]
-            for key in [*rounds, *sessions]:
+            states = list(mapping.keys(f"{ROUNDS}/{within}/"))
+            sessions = mapping.keys(f"{SESSIONS}/{within}/") if everything else [session_key(path)]
+            for key in [*states, *sessions]:
                 mapping.pop(key, None)
-            deleted = len(rounds)
+            deleted = len(states)
 
-        await self._update(delete, "delete", user_id, None if everything else session_id or _DEFAULT)
+        await self._update(delete, "delete", user_id, None if everything else session_id or DEFAULT)
         return deleted
 
     async def purge(self) -> int:
@@ -259,9 +271,9 @@ class StateService:
 
         def remove(mapping: Versioned) -> None:
             nonlocal purged
-            keys = list(mapping.keys(f"{_ROUNDS}/"))
+            keys = list(mapping.keys(f"{ROUNDS}/"))
             gone = [
-                key for key in keys if _session_key(key.split("/", 1)[1].rpartition("/")[0]) not in mapping
+                key for key in keys if session_key(key.split("/", 1)[1].rpartition("/")[0]) not in mapping
             ]
             for key in gone:
                 del mapping[key]
@@ -298,12 +310,12 @@ class StateService:
         """Whether a session has used up enough of its time for it to be worth a commit to begin it anew."""
         if self._ttl is None:
             return False
-        ends = mapping.expires(_session_key(path))
+        ends = mapping.expires(session_key(path))
         return ends is None or (ends - datetime.now(UTC)).total_seconds() < _RENEWED * self._ttl
 
     def _renew(self, mapping: Versioned, path: str) -> None:
-        if _session_key(path) in mapping and self._is_due(mapping, path):
-            mapping.expire(_session_key(path), self._ttl)
+        if session_key(path) in mapping and self._is_due(mapping, path):
+            mapping.expire(session_key(path), self._ttl)
 
 
 class InMemoryStateService(StateService):
@@ -349,57 +361,13 @@ def _copied(state: dict[str, Any]) -> dict[str, Any]:
 
 def _stored(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:
     """A copy of the state of a round, by default of the highest; None if there is none."""
-    if _session_key(path) not in mapping:
+    if session_key(path) not in mapping:
         return None
-    number = _highest(mapping, path) if asked is None else asked
-    found = None if number is None else mapping.get(_round_key(path, number))
-    return None if found is None else copy.deepcopy(found["state"])
-
-
-def _highest(mapping: ReadableState, path: str) -> int | None:
-    """The highest number of a round there is, found by counting keys, digit by digit."""
-    prefix = _rounds(path)
-    count = mapping.count_keys(prefix)
-    if not count:
+    number = highest_round(mapping, path) if asked is None else asked
+    found = None if number is None else mapping.get(round_key(path, number))
+    if found is None or number is None:
         return None
-    digits = "0" * max(0, _DIGITS - len(str(count)))
-    if mapping.count_keys(prefix + digits) != count:  # there are gaps
-        digits = ""
-    while len(digits) < _DIGITS:
-        digits += next(digit for digit in "9876543210" if mapping.count_keys(prefix + digits + digit))
-    return int(digits)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__name__}")
-    return value
-
-
-def _checked(round_id: object) -> int | None:
-    return None if round_id is None else _number(round_id)
-
-
-def _number(round_id: object) -> int:
-    if isinstance(round_id, bool) or not isinstance(round_id, int):
-        raise TypeError(f"a round is an int, not {type(round_id).__name__}")
-    if not 0 <= round_id <= _MOST_ROUNDS:
-        raise InvalidInput(f"a round is a number from 0 to {_MOST_ROUNDS}, not {round_id}")
-    return round_id
-
-
-def _path(user_id: str, session_id: str | None) -> str:
-    session = _DEFAULT if session_id is None else _text("session_id", session_id) or _DEFAULT
-    return join_path(_text("user_id", user_id), session)
-
-
-def _session_key(path: str) -> str:
-    return f"{_SESSIONS}/{path}"
-
-
-def _rounds(path: str) -> str:
-    return f"{_ROUNDS}/{path}/"
-
-
-def _round_key(path: str, number: int) -> str:
-    return f"{_rounds(path)}{number:0{_DIGITS}}"
+    if not isinstance(found, dict) or not isinstance(found.get("state"), dict):
+        raise InvalidRecord(round_key(path, number), "it is not what a StateService keeps of a round")
+    state: dict[str, Any] = copy.deepcopy(found["state"])
+    return state

@@ -9,8 +9,9 @@ from os import PathLike
 from typing import Any, Self
 
 from vstate import aio
-from vstate.errors import InvalidInput, NotFound
+from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
+from vstate.kv.url import check_store
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Revision
@@ -45,7 +46,7 @@ class VersionedSession(SessionBase):
     """
 
     def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        self._state = aio.Versioned(store, branch="main")
+        self._state = aio.Versioned(check_store(store), branch="main")
 
     @property
     def state(self) -> aio.Versioned:
@@ -92,7 +93,7 @@ class VersionedSession(SessionBase):
                     f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() has those there are"
                 )
             return
-        load_all(modules, states)
+        load_all(modules, states, lambda name, reason: InvalidRecord(_module_key(path, name), reason))
 
     async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
         """The commits of a session, newest first: saves, rollbacks and deletions."""
@@ -139,7 +140,8 @@ class VersionedSession(SessionBase):
         def read(state: ReadableState) -> list[SavedSession]:
             found = []
             for key, saved in state.items(prefix):
-                _, user, session = split_path(key)
+                user, session = _ids_of(key)
+                _require_saved(key, saved)
                 keys = state.keys(_modules(join_path(user, session)))
                 modules = tuple(split_path(key)[-1] for key in keys)
                 found.append(SavedSession(user, session, saved["saves"], saved["saved_at"], modules))
@@ -198,6 +200,24 @@ def _module_key(path: str, name: str) -> str:
     return _modules(path) + join_path(name)
 
 
+def _ids_of(session_key: str) -> tuple[str, str]:
+    """The user and the session of a key; InvalidInput, InvalidRecord for what was put there by something else."""
+    parts = split_path(session_key)
+    if len(parts) != 3:
+        raise InvalidRecord(session_key, "a session is kept under the ids of a user and a session")
+    return parts[1], parts[2]
+
+
+def _require_saved(session_key: str, saved: Any) -> None:
+    """InvalidRecord unless it is what `_note_save` writes."""
+    is_dict = isinstance(saved, dict)
+    if not (is_dict and isinstance(saved.get("saves"), int) and isinstance(saved.get("saved_at"), datetime)):
+        raise InvalidRecord(session_key, "it is not what a VersionedSession notes of a session")
+
+
 def _note_save(state: State, path: str) -> None:
-    saved = state.get(_session_key(path), {"saves": 0})
-    state[_session_key(path)] = {"saves": saved["saves"] + 1, "saved_at": datetime.now(UTC)}
+    key, saves = _session_key(path), 0
+    if key in state:
+        _require_saved(key, state[key])
+        saves = state[key]["saves"]
+    state[key] = {"saves": saves + 1, "saved_at": datetime.now(UTC)}

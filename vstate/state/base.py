@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MAX_KEY_BYTES = 4096
 
+Message = str | Callable[[Any], str]
+"""The message of an update's commit, or a function of what the function of the update returned."""
+
 _SHOWN = 20
 
 
@@ -178,7 +181,7 @@ class State(ReadableState, MutableMapping[str, Any]):
 
     @abstractmethod
     def run_update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
         """As `update` with a function promises, on the whole state."""
 
@@ -203,7 +206,7 @@ class State(ReadableState, MutableMapping[str, Any]):
         /,
         *,
         attempts: int = 10,
-        message: str = "",
+        message: Message = "",
         **info: Any,
     ) -> Commit | None: ...
 
@@ -218,6 +221,8 @@ class State(ReadableState, MutableMapping[str, Any]):
         `attempts` runs the last Conflict is raised, with nothing changed; so is what the function raises. The
         result is the commit, None if nothing changed. Inside a task or transaction it runs once, and
         the outer one commits. Raises UncommittedChanges rather than mix earlier changes in.
+
+        `message` may be a function, too: of what the first one returned, which knows what it has done.
         """
         if callable(other) and not hasattr(other, "keys"):
             return self.root.run_update(partial(other, self), **values)

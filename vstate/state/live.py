@@ -14,7 +14,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
 from vstate.repo.calling import called
-from vstate.state.base import RootState, check_key, missing
+from vstate.state.base import Message, RootState, check_key, missing
 from vstate.state.timed import make_expiry
 from vstate.state.turns import Turn
 
@@ -149,10 +149,10 @@ class Live(RootState):
                 raise
 
     def run_update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> None:
-        """Run the function once, in a transaction: nobody else can be in the way."""
-        with self.transaction(message, **info):
+        """Run the function once, in a transaction: nobody else can be in the way, and no commit has a message."""
+        with self.transaction():
             called("the function of an update", function)
 
     def savepoint(self) -> Callable[[], None]:

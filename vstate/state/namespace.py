@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.errors import InvalidInput, NotVersioned
 from vstate.objects.commit import Commit, Event
 from vstate.repo.calling import require_plain
-from vstate.state.base import State, check_key, missing
+from vstate.state.base import Message, State, check_key, missing
 
 if TYPE_CHECKING:
     from vstate.repo.diff import Change
@@ -100,7 +100,7 @@ class Namespace(State):
         return self._root.may_have_changed(self.prefix + prefix)
 
     def run_update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
         return self._root.run_update(function, attempts=attempts, message=message, **info)
 

@@ -12,6 +12,7 @@ from typing import Any
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit, Event
 from vstate.repo.calling import called
+from vstate.state.base import Message
 from vstate.state.transactions import TransactionalMapping
 from vstate.state.turns import Turn
 from vstate.state.working import Noticed
@@ -24,7 +25,7 @@ class UpdatableMapping(TransactionalMapping):
     """A mapping that a function can change as if it were alone with the branch."""
 
     def run_update(
-        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
         if self.turns.nested:
             _check_attempts(attempts)
@@ -37,7 +38,7 @@ class UpdatableMapping(TransactionalMapping):
             return self.update_in_turn(function, attempts=attempts, message=message, **info)
 
     def update_in_turn(
-        self, function: Callable[[], object], *, attempts: int = 10, message: str = "", **info: Any
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
         """`run_update` for whoever has the turn, and is not inside another one."""
         _check_attempts(attempts)
@@ -57,7 +58,7 @@ class UpdatableMapping(TransactionalMapping):
         raise AssertionError("the last attempt returns or raises")
 
     def _try_update(
-        self, function: Callable[[], object], message: str, info: Mapping[str, Any]
+        self, function: Callable[[], object], message: Message, info: Mapping[str, Any]
     ) -> Commit | None:
         span, attempt = Lock(), _Attempt(self)
         try:
@@ -70,11 +71,12 @@ class UpdatableMapping(TransactionalMapping):
                 began, running = time.monotonic(), Lock()
                 self._running = running
                 with running:
-                    called("the function of an update", function)
+                    returned = called("the function of an update", function)
+                    told = called("message", message, returned) if callable(message) else message
                 self._update_seconds = time.monotonic() - began
                 with self._lock:
                     try:
-                        commit = self._commit(message, info, noticed.__contains__)
+                        commit = self._commit(told, info, noticed.__contains__)
                     except Conflict as conflict:
                         raise _LostRace(conflict) from None
                     attempt.done = True
