@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +144,26 @@ def test_a_subscriber_is_refused_before_anything_is_watched(function: Any) -> No
         for mapping in (state, state.namespace("part")):
             with pytest.raises(TypeError, match="plain def"):
                 mapping.subscribe("*", function)
+
+
+class Unseen:
+    """An object that is called, of which nobody sees before that it is async."""
+
+    async def __call__(self, *args: Any) -> None:
+        raise AssertionError("nobody awaits it")
+
+
+def test_a_subscriber_that_is_not_seen_to_be_async_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As what a subscriber raises is: there is nobody else to be told."""
+    with Versioned() as state, state.subscribe("*", Unseen()):
+        state["n"] = 1
+        state.commit()
+        end = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < end:
+            time.sleep(0.005)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "the function of subscribe is called, not awaited" in str(record.exc_info[1])
 
 
 def test_a_policy_is_refused_where_it_is_set() -> None:

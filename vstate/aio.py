@@ -342,11 +342,10 @@ class _Writing(_Reading[_W]):
 
         async def begin() -> Watch:
             handle = await self._opened()
-            if (
-                made is not None
-            ):  # of whoever goes through it, who may be cancelled at the first change, and go on
-                return await self._workers.run(lambda: made)
-            return await self._workers.run(lambda: handle.watch(pattern, since=since), undo=Watch.close)
+            # Not closed where this is cancelled: who goes through it may go on, and it listens from the first look on only.
+            return await self._workers.run(
+                lambda: handle.watch(pattern, since=since) if made is None else made
+            )
 
         return Watching(begin)
 

@@ -151,6 +151,9 @@ async def test_attempts_are_counted_across_processes_until_it_does_well(agent_st
         assert (guard.error, guard.recovered) == (None, False)
         assert await recovery.attempts("a") == 0
         assert await recovery.recover("a")
+        assert await store.delete("a")
+        assert await recovery.attempts("a") == 0, "an agent of that id that comes later begins at none"
+        assert not await store.delete("a")
 
 
 @in_a_loop

@@ -175,6 +175,17 @@ asyncio.run(main())
 
 
 @in_a_loop
+async def test_a_ttl_is_that_of_what_is_there() -> None:
+    """What was saved and deleted before it was committed does not expire: nor does the commit fail for it."""
+    async with StateManager(config=StateConfig(ttl=60, auto_save=False)) as manager:
+        for key in "ab":
+            await manager.save(key, 1)
+        assert await manager.delete("a")
+        assert await manager.flush() is not None
+        assert await manager.list_keys() == ["b"]
+
+
+@in_a_loop
 async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> None:
     config = StateConfig(ttl=0.6)
     async with StateManager(agent_store(), config=config) as manager:

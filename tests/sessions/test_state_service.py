@@ -365,14 +365,16 @@ async def test_a_store_that_fails() -> None:
 
 
 @in_a_loop
-async def test_a_stop_lets_the_saves_end_that_have_begun(tmp_path: Path) -> None:
+async def test_a_stop_lets_the_calls_end_that_have_begun(tmp_path: Path) -> None:
     """As a server does that is told to stop while requests are under way; who comes later is told so."""
     service = StateService(tmp_path)
     await service.start()
     saves = [asyncio.create_task(service.save_state("u", {"n": n})) for n in range(20)]
+    reads = [asyncio.create_task(service.list_sessions("nobody")) for _ in range(20)]
     await asyncio.sleep(0)
     await service.stop()
     assert sorted(await asyncio.gather(*saves)) == list(range(1, 21))
+    assert await asyncio.gather(*reads) == [[]] * 20
     with pytest.raises(RuntimeError, match="not started"):
         await service.save_state("u", {})
     async with service:

@@ -360,6 +360,7 @@ def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
             while lease.held:
                 time.sleep(0.005)
             assert time.monotonic() - began < 5
+            assert store.calls.count("failed") > 5, "it is tried more often than renewing is"
             store.failing = False
             with pytest.raises(LeaseLost):
                 lease.check()
