@@ -367,8 +367,10 @@ def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | N
     for i, pieces in edited.items():
         if len(pieces) != 1 or pieces[0].keys[0] != node.keys[i]:
             return None
-        items[i], counts[i] = pieces[0], pieces[0].count
-        expiries = _with_moment(expiries, i, pieces[0].earliest, len(items))
+        piece = pieces[0]
+        items[i], counts[i] = piece, piece.count
+        if expiries is not None or piece.expiries is not None:
+            expiries = _with_moment(expiries, i, piece.earliest, len(items))
     return Node(node.height, node.keys, items, counts, expiries)
 
 
@@ -452,7 +454,10 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
         if value is not None and i < len(known) and known[i] == keys[0]:
             items = node.items.copy()
             items[i] = value
-            return [Node(0, known, items, [], _with_moment(node.expiries, i, moment_of(value), len(items)))]
+            expiries = node.expiries
+            if expiries is not None or value[:1] in EXPIRING:
+                expiries = _with_moment(expiries, i, moment_of(value), len(items))
+            return [Node(0, known, items, [], expiries)]
     merged: dict[str, bytes | Node] = dict(zip(known, node.items, strict=True))
     for key in keys:
         value = changes[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -321,7 +321,7 @@ class _Landing:
         self._working = working
         self.staged: Staged | None = None
         self.moved: Iterable[str] = ()
-        self.savepoints: Iterable[Savepoint] = ()
+        self.savepoints: Collection[Savepoint] = ()
 
     def finish(self) -> None:
         """Do it, and hand the values out again."""
@@ -332,6 +332,7 @@ class _Landing:
         self._working.let_go()
 
 
-def _clear(savepoints: Iterable[Savepoint]) -> None:
-    for savepoint in savepoints:
-        savepoint.staged.clear()
+def _clear(savepoints: Collection[Savepoint]) -> None:
+    if savepoints:  # mostly there are none, and going through an empty WeakSet takes longer than asking it
+        for savepoint in savepoints:
+            savepoint.staged.clear()

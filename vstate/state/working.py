@@ -386,7 +386,8 @@ class WorkingValues:
                 expiry = self.timed.next(key, before, changed=changed, staged=key in self.staged)
                 staged.asked.expiries[key] = expiry
             if changed or expiry != before:
-                encoded = encoded._replace(entry=with_expiry(encoded.entry, expiry))
+                if expiry is not None:
+                    encoded = encoded._replace(entry=with_expiry(encoded.entry, expiry))
                 staged.changes[key] = encoded.entry
                 staged.encoded[key] = encoded
                 staged.objects.update(encoded.objects)
