@@ -75,8 +75,9 @@ class Manager:
     ) -> _T:
         """Call the function with the newest records and commit what it changed; again if others were faster.
 
-        Returns what the function returned, of which the message may be a function. Nothing has changed if it raises, nor if the commit does. What it sets
-        and returns has to be nobody else's: an edit of it later would be one of the state (Records see to that).
+        Returns what the function returned, of which the message may be a function. Nothing has changed if it raises,
+        nor if the commit does. What it sets and returns has to be nobody else's: an edit of it later would be one of
+        the state (Records see to that).
         """
         return await self.change_and_tell(function, lambda: None, message, **info)
 
@@ -116,8 +117,8 @@ class Manager:
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
         """The commits that changed what is kept under a key of this manager's part, newest first.
 
-        The key begins behind the part: "tasks/t/1" for what `vstate ls` shows as "teams/tasks/t/1". Of one that there never
-        was there are none.
+        The key begins behind the part: "tasks/t/1" for what `vstate ls` shows as "teams/tasks/t/1". Of one that there
+        never was there are none.
         """
 
         async def walk() -> list[Commit]:
