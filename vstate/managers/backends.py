@@ -15,7 +15,7 @@ from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.managers.readable import Format, ReadableFiles
-from vstate.patterns.options import check_count, check_flag
+from vstate.repo.options import check_count, check_flag
 from vstate.repo.refs import HEADS
 from vstate.repo.refs import PREFIX as REF
 from vstate.repo.repository import Repository

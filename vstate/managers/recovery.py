@@ -13,7 +13,7 @@ from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
 from vstate.managers.recoverable import Recoverable
 from vstate.managers.waiting import LoopLock, Wait
-from vstate.patterns.options import check_count, check_flag
+from vstate.repo.options import check_count, check_flag
 from vstate.state.namespace import Namespace
 
 LATEST: Final = "latest"

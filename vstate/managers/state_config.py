@@ -11,7 +11,7 @@ from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import KEY_PREFIX, FileBackend, MemoryBackend, RedisBackend
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.readable import Format
-from vstate.patterns.options import check_flag, check_seconds
+from vstate.repo.options import check_flag, check_seconds
 
 
 @dataclass(frozen=True)

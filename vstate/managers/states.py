@@ -22,7 +22,7 @@ from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
-from vstate.patterns.options import check_count
+from vstate.repo.options import check_count
 from vstate.repo.repository import Revision
 from vstate.state.base import check_key
 

@@ -14,7 +14,7 @@ from vstate.managers.record import taken, taken_dict
 from vstate.managers.team import Team, teams
 from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
-from vstate.patterns.options import check_seconds
+from vstate.repo.options import check_seconds
 
 
 class OrchestrationStateManager(Manager):

@@ -20,8 +20,8 @@ from vstate.managers.tool_records import (
     parameters_hash,
 )
 from vstate.managers.tool_tally import add_up, any_shard
-from vstate.patterns.options import check_flag, check_seconds
 from vstate.repo.limit import check_limit
+from vstate.repo.options import check_flag, check_seconds
 
 
 class ToolStateManager(Manager):

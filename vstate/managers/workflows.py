@@ -10,7 +10,7 @@ from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-from vstate.patterns.options import check_count
+from vstate.repo.options import check_count
 
 
 class WorkflowStateManager(Manager):

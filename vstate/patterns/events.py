@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from vstate.errors import CannotLoad, KeyNotFound
 from vstate.patterns.copies import copied
 from vstate.patterns.identity import identity_of
-from vstate.patterns.options import check_count
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
 from vstate.repo.calling import called
+from vstate.repo.options import check_count
 from vstate.state.base import ReadableState, State
 
 A = TypeVar("A")

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import copied
-from vstate.patterns.options import check_count
 from vstate.patterns.paths import Id, base_of, path_of
+from vstate.repo.options import check_count
 from vstate.state.base import ReadableState, State
 from vstate.state.worktree import Worktree
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from vstate.errors import InvalidInput
+from vstate.repo.options import check_count
 
 
 def check_limit(limit: int | None) -> int | None:
@@ -12,12 +12,5 @@ def check_limit(limit: int | None) -> int | None:
 
     For the call that takes it: `islice` would say so only where the first item is asked for, and in its own words.
     """
-    if limit is None:
-        return None
-    try:
-        number = index(limit)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise InvalidInput(f"limit is a whole number from 0 on, or None for no limit, not {limit!r}")
-    return number
+    check_count("limit", limit, 0, none="None for no limit")
+    return None if limit is None else index(limit)

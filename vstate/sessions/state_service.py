@@ -16,9 +16,9 @@ from vstate.errors import InvalidInput, InvalidRecord, NotFound, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects.stream import BLOB_BYTES
-from vstate.patterns.options import check_seconds
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
+from vstate.repo.options import check_seconds
 from vstate.sessions.rounds import (
     DEFAULT,
     MOST_ROUNDS,
