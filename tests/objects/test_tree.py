@@ -192,6 +192,18 @@ def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
     assert len(nodes.during(lambda: list(tree.expired(nodes, plain, 10**18)))) == 1
 
 
+@pytest.mark.parametrize("number", [0, 777, 19_999])
+def test_the_first_key_that_is_to_expire_is_known_at_the_root(number: int) -> None:
+    """Though it was there before, so that nothing but its own entry changes; and so is that there is none any more."""
+    plain = dict.fromkeys((f"key/{number:05}" for number in range(20_000)), b"\x92\x00\x01")
+    root, nodes = build(plain)
+    timed = {f"key/{number:05}": with_expiry(b"\x92\x00\x01", Expiry(100))}
+    expiring = nodes.update(root, dict(timed))
+    assert expiring == build({**plain, **timed})[0]
+    assert list(tree.expired(nodes, expiring, 100)) == list(timed)
+    assert nodes.update(expiring, {key: plain[key] for key in timed}) == root
+
+
 def differences(old: Values, new: Values) -> list[tuple[str, bytes | None, bytes | None]]:
     return [
         (key, old.get(key), new.get(key))

@@ -282,3 +282,19 @@ def test_a_view_shows_what_cannot_be_loaded() -> None:
     assert shown["ok"] == 1
     assert isinstance(shown["error"], CannotLoad)
     assert "error" in str(shown)
+
+
+def test_a_savepoint_of_what_was_committed_since_brings_back_nothing() -> None:
+    """What was staged then is the committed state, which others may have changed meanwhile."""
+    state = Versioned()
+    state["a"] = 1
+    restore = state.savepoint()
+    state.commit()
+    other = Versioned(state.store)
+    other["a"] = 2
+    other.commit()
+    state.refresh()
+    state["b"] = 3
+    restore()
+    assert dict(state) == {"a": 2}
+    assert not state.has_uncommitted()
