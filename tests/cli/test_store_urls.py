@@ -2,12 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 from click.testing import CliRunner
+from ports import free_ports
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned, open_store
@@ -32,9 +32,7 @@ def fill(store):
 @pytest.fixture
 def free_port():
     """A port of this machine at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    return port
+    return free_ports(1)[0]
 
 
 READING = [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 from protocol_proxies import at_request
 from proxy import Proxy
 from redis_server import RedisServer
@@ -195,8 +195,7 @@ def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None
 
 def test_a_server_that_was_never_there() -> None:
     """A wrong address is one quick error, and no write can have happened."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    (port,) = free_ports(1)
     places = [f"127.0.0.1:{port}", "no..name:1", f"{'a' * 80}:1"]
     urls = [f"{scheme}://{place}" for scheme in ("redis", "redis+cluster") for place in places]
     for url in (*urls, "unix:///nowhere/socket"):
