@@ -54,11 +54,13 @@ class Memory(KVStore, ForkAware):
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         for key in expected:
             check_key(key)
-        checked = {
-            check_key(key): None if value is None else check_value(value) for key, value in writes.items()
-        }
-        sets = {key: value for key, value in checked.items() if value is not None}
-        deletes = [key for key, value in checked.items() if value is None]
+        sets, deletes = {}, []
+        for key, value in writes.items():
+            check_key(key)
+            if value is None:
+                deletes.append(key)
+            else:
+                sets[key] = value if type(value) is bytes else check_value(value)
         with self._lock:
             self._carry_out()
             for key, value in expected.items():

@@ -12,7 +12,7 @@ expires: nodes above a key that does say when the first one does, so that a tree
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -35,11 +35,11 @@ class Node:
 
     A leaf (height 0) pairs `keys[i]` with the value `items[i]`. Above, `keys[i]` is the first key below
     the child `items[i]` and `counts[i]` the number of keys below it. A child that is not written yet
-    stands there as a Node instead of its id. `expiries[i]` is when the first key of `items[i]` expires, None
-    for never; `expiries` is None if none ever does.
+    stands there as a Node instead of its id: those `items[i]` for which i is in `unwritten`. `expiries[i]` is when
+    the first key of `items[i]` expires, None for never; `expiries` is None if none ever does.
     """
 
-    __slots__ = ("counts", "expiries", "height", "items", "keys")
+    __slots__ = ("counts", "expiries", "height", "items", "keys", "unwritten")
 
     def __init__(
         self,
@@ -48,12 +48,14 @@ class Node:
         items: list[bytes | Node],
         counts: list[int],
         expiries: Moments = None,
+        unwritten: Iterable[int] = (),
     ) -> None:
         self.height = height
         self.keys = keys
         self.items = items
         self.counts = counts
         self.expiries = expiries
+        self.unwritten = unwritten
 
     @property
     def count(self) -> int:
@@ -251,7 +253,8 @@ def _rank(read: ReadNode, root: ObjectId | None, key: str) -> int:
 
 
 def _child(read: ReadNode, node: Node, i: int) -> Node:
-    return _loaded(read, node.items[i])
+    item = node.items[i]
+    return item if type(item) is Node else read(item)  # type: ignore[arg-type]  # mypy narrows by isinstance only
 
 
 # Differences
@@ -362,16 +365,24 @@ def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str,
 
 
 def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | None:
-    """`node` with these in place of its children, if each is one node that begins with the same key; else None."""
-    items, counts, expiries = node.items.copy(), node.counts.copy(), node.expiries
+    """`node` with these in place of its children, if each is one node that begins with the same key; else None.
+
+    The first child may begin with another key, since what it would be joined to is not in this node.
+    """
+    keys, items, counts, expiries = node.keys, node.items.copy(), node.counts.copy(), node.expiries
     for i, pieces in edited.items():
-        if len(pieces) != 1 or pieces[0].keys[0] != node.keys[i]:
+        if len(pieces) != 1:
             return None
         piece = pieces[0]
+        first = piece.keys[0]
+        if first != keys[i]:
+            if i:
+                return None
+            keys = [first, *keys[1:]]
         items[i], counts[i] = piece, piece.count
         if expiries is not None or piece.expiries is not None:
             expiries = _with_moment(expiries, i, piece.earliest, len(items))
-    return Node(node.height, node.keys, items, counts, expiries)
+    return Node(node.height, keys, items, counts, expiries, edited)
 
 
 def _with_moment(moments: Moments, i: int, due: int | None, length: int) -> Moments:
@@ -427,7 +438,9 @@ def _children(node: Node) -> list[_Child]:
 
 def _node(height: int, children: Sequence[_Child]) -> Node:
     keys, items, counts, expiries = (list(column) for column in zip(*children, strict=True))
-    return Node(height, keys, items, counts, expiries if any(at is not None for at in expiries) else None)
+    unwritten = [i for i, item in enumerate(items) if type(item) is Node]
+    due = expiries if any(at is not None for at in expiries) else None
+    return Node(height, keys, items, counts, due, unwritten)
 
 
 def _loaded(read: ReadNode, item: bytes | Node) -> Node:
@@ -486,9 +499,9 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
 
 def _write(node: Node, objects: NewObjects, nodes: list[tuple[ObjectId, Node]]) -> ObjectId:
     """Turn a node, and the unwritten ones below it, into objects; its id."""
-    if node.height:
-        for i in [i for i, item in enumerate(node.items) if type(item) is Node]:
-            node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
+    for i in node.unwritten:
+        node.items[i] = _write(node.items[i], objects, nodes)  # type: ignore[arg-type]
+    node.unwritten = ()
     body = node.body
     oid = ObjectId.of(TREE, body)
     objects[oid] = Object(TREE, body)

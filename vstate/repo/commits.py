@@ -52,10 +52,12 @@ FORMAT_KEY = "format"
 
 _PATIENCE = 0.5  # seconds for `gc` to put back what it should not have put aside
 _LOOKS = 25
+_MICROSECOND = timedelta(microseconds=1)
 
 Revision = str | Commit | ObjectId
 
 _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
+_NO_ROWS = nullcontext(_NOTHING)
 
 
 class Commits:
@@ -207,7 +209,7 @@ class Commits:
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
         time = datetime.now(UTC)
         for parent in parents:
-            time = max(time, parent.time + timedelta(microseconds=1))
+            time = max(time, parent.time + _MICROSECOND)
         commit = Commit(
             tree=root,
             parents=tuple(parent.oid for parent in parents),
@@ -237,27 +239,33 @@ class Commits:
         has removed one. With a `guard`, the branch moves only while that allows it, and it raises otherwise.
         """
         commits, nodes = list(commits), list(nodes)
-        new = commits[-1].oid
-        if any(node.expiries is not None for _, node in nodes):
-            self.require_format(EXPIRY_FORMAT)
-        self.require_format(SIGNED_COMMITS if any(commit.signature for commit in commits) else 1)
-        self._prepare_lifetime(HEADS + branch)
-        made = {commit.oid: commit.as_object() for commit in commits}
-        rows: dict[str, bytes | None] = dict(self.objects.stored({**objects, **made}))
+        ref, last, needed = HEADS + branch, commits[-1], 1
+        if self.refs.lifetimes.is_wanted(ref):
+            needed = EXPIRY_FORMAT
+        for _, node in nodes:
+            if node.expiries is not None:
+                needed = EXPIRY_FORMAT
+        made = dict(objects)
+        for commit in commits:
+            made[commit.oid] = commit.as_object()
+            if commit.signature:
+                needed = max(needed, SIGNED_COMMITS)
+        self.require_format(needed)
+        rows: Mapping[str, bytes] = self.objects.stored(made)
         if not self.store.transactional:
             # All of it before anything names the commits: interrupted, this may leave any part of it.
-            self.store.set_many({key: value for key, value in rows.items() if value is not None})
+            self.store.set_many(rows)
             rows = {}
 
         def move(sweep: Sweep | None) -> bool:
-            with guard.rows() if guard is not None else nullcontext(_NOTHING) as expecting:
+            with guard.rows() if guard is not None else _NO_ROWS as expecting:
                 return self.refs.publish(
-                    HEADS + branch,
+                    ref,
                     rows,
                     expected=expected,
-                    new=new,
+                    new=last.oid,
                     action=action,
-                    not_before=commits[-1].time,
+                    not_before=last.time,
                     sweep=sweep,
                     expecting=expecting,
                 )
@@ -265,7 +273,7 @@ class Commits:
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self.has_landed(branch, new)):
+            if not (error.outcome_unknown and self.has_landed(branch, last.oid)):
                 raise
             done = True
         if not done and guard is not None:

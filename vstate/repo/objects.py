@@ -45,7 +45,7 @@ NODE_LEVEL = -1
 COMPRESS_FROM_BYTES = 64
 
 _LONGEST_INDEX = 64 * INDEX_LIMIT  # bytes; an item takes 32 for its id and at most 9 for its length
-_LONGEST = {TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
+_LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDEX: _LONGEST_INDEX}
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
@@ -69,7 +69,7 @@ def kind_of(stored: bytes) -> Kind | None:
 
 def longest(kind: Kind) -> int:
     """How many bytes the body of an object of this kind may have."""
-    return _LONGEST.get(kind, MAX_OBJECT_BYTES)
+    return _LONGEST[kind]
 
 
 def in_trash(stored: bytes) -> bytes:
@@ -266,9 +266,9 @@ class Objects:
         misses = self._misses
         for oid, (kind, body) in objects.items():
             size = len(body)
-            if size > longest(kind):
+            if size > _LONGEST[kind]:
                 raise InvalidInput(
-                    f"a {kind.name} of {size} bytes is too large: the limit is {longest(kind)}; "
+                    f"a {kind.name} of {size} bytes is too large: the limit is {_LONGEST[kind]}; "
                     "keep large data in values, not in a commit's message, info or events"
                 )
             raw, packed = _LETTERS[kind]

@@ -105,11 +105,12 @@ class Refs:
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref, or the branch has expired."""
-        return self.read_many([ref])[0]
+        return self._found(ref, self._values([ref]))
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
         """The commits that the refs name, None for each that is not there, read at once."""
-        return [self._found(ref, values) for values in (self._values(refs),) for ref in refs]
+        values = self._values(refs)
+        return [self._found(ref, values) for ref in refs]
 
     def _values(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
         """The rows of refs, with those that say when branches expire, and others, read at once."""
@@ -181,27 +182,29 @@ class Refs:
         earliest = 0 if not_before is None else microseconds(not_before) * 1000
         if new is None:
             earliest = max(earliest, self._last_move(ref) + 1)
-        before, lines, lived = _value(expected), dict[str, bytes](), dict[str, bytes | None]()
-        if ref.startswith(HEADS):
-            row = self.lifetimes.row(ref, before)
+        before, after = _value(expected), _value(new)
+        lines, lived = dict[str, bytes](), dict[str, bytes | None]()
+        is_branch = ref.startswith(HEADS)
+        row = self.lifetimes.row(ref, before) if is_branch else None
+        if row is not None or self.lifetimes.is_wanted(ref):  # mostly a branch never expires
             life = read_lifetime(row)
             if expected is None and row is not None:
                 before, lines, life = self._begun_anew(ref, row)
             elif life.is_over:
                 return False
             earliest = max(earliest, life.since * 1000)
-            lived = {lifetime_key(ref): None if new is None else self.lifetimes.moved(ref, life).encode()}
-            if lived[lifetime_key(ref)] == row:
-                lived = {}
+            now = None if new is None else self.lifetimes.moved(ref, life).encode()
+            if now != row:
+                lived, row = {lifetime_key(ref): now}, now
         line, text = self._reflog_line(ref, expected, new, action, earliest)
         lines[line] = text
-        writes = {**lived, **rows, **lines, PREFIX + ref: _value(new)}
+        writes = {**lived, **rows, **lines, PREFIX + ref: after}
         conditions = {PREFIX + ref: before, **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
-        if done and ref.startswith(HEADS):
-            self.lifetimes.note(ref, _value(new), writes.get(lifetime_key(ref), row))
+        if done and is_branch:
+            self.lifetimes.note(ref, after, row)
         return done
 
     def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:

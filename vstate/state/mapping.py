@@ -287,7 +287,7 @@ class WorkingMapping(RootState):
 
     def _put_right(self) -> bool:
         """Finish what an interruption cut short; what holds the lock does so first. False inside a span."""
-        return self._unfinished.finish()
+        return not self._unfinished.steps or self._unfinished.finish()
 
     def _catch_up(self) -> None:
         """Finish what an interruption cut short, and find out what it kept us from seeing."""

@@ -74,7 +74,7 @@ class Timed:
 
     def over(self) -> list[str]:
         """The keys in hand that count as absent by now."""
-        at = expiry.now() if self.due else 0
+        at = expiry.now()
         return [key for key, due in self.due.items() if due <= at]
 
     def next(self, key: str, before: Expiry | None, *, changed: bool, staged: bool) -> Expiry | None:

@@ -352,8 +352,9 @@ class WorkingValues:
 
     def _drop_expired(self) -> None:
         """Let go of what has expired, and delete it, if anything was changed about it since the last commit."""
-        for key in self.timed.over():
-            self._drop(key, deleted=self._is_touched(key))
+        if self.timed.due:
+            for key in self.timed.over():
+                self._drop(key, deleted=self._is_touched(key))
 
     def _is_touched(self, key: str) -> bool:
         return key in self.staged or key in self.timed.wanted
