@@ -303,7 +303,8 @@ class Disk(KVStore, ForkAware):
         return sets, deletes
 
     def _storable(self, key: str, value: bytes) -> bytes:
-        value = check_value(value)
+        if type(value) is not bytes:
+            value = check_value(value)
         if len(value) > MAX_VALUE_BYTES:
             raise InvalidInput(
                 f"the value of {key!r} has {len(value):,} bytes; SQLite takes {MAX_VALUE_BYTES:,} at most"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from vstate.errors import InvalidInput, Unpicklable, quoted
 from vstate.patterns.copies import copied
 from vstate.patterns.forms import reasons
+from vstate.state.tracking import IMMUTABLE
 from vstate.values.pickling import culprit
 
 E = TypeVar("E", bound=StrEnum)
@@ -33,7 +34,12 @@ class Record(BaseModel):
         Raises Unpicklable, which says what in it cannot be copied.
         """
         try:
-            return self.model_copy(deep=True)
+            copy = self.model_copy()
+            for fields in (copy.__dict__, copy.__pydantic_extra__ or {}):
+                for field, value in fields.items():
+                    if type(value) not in IMMUTABLE and not isinstance(value, Enum):
+                        fields[field] = copied(value)
+            return copy
         except Exception as error:
             name = type(self).__name__
             raise Unpicklable({name: culprit(self.__dict__, name, error)}, staged=False) from error

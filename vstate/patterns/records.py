@@ -181,9 +181,11 @@ class Records(Generic[M]):
 
     def discard(self, id: Id) -> bool:
         """Delete a record; False if there is none."""
+        if path_of(id) not in self._state:
+            return False
         try:
             del self[id]
-        except KeyNotFound:  # asked before, it might expire in between
+        except KeyNotFound:  # it expired in between
             return False
         return True
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+_NOT_PLAIN = CoroutineType, GeneratorType, AsyncGeneratorType
+
 
 def called(what: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
     """What the function returns; TypeError, naming `what` it is, for a coroutine or generator: nothing of it has run."""
     result = function(*args, **options)
-    if inspect.iscoroutine(result) or inspect.isgenerator(result):
-        result.close()
-    elif not inspect.isasyncgen(result):
+    if not isinstance(result, _NOT_PLAIN):
         return result
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()
     raise _not_plain(what)
 
 

@@ -39,6 +39,8 @@ _SHOWN = 20
 
 def check_key(key: object) -> str:
     """The key, if it is one: a str that UTF-8 can encode in 4,096 bytes. TypeError, InvalidInput."""
+    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # as nearly all are
+        return key
     if not isinstance(key, str):
         raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
     key = str.__str__(key)  # the characters of a subclass, such as a str Enum, whatever its own __str__ says
