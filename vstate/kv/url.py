@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from vstate.errors import InvalidInput, NotFound, VStateError
@@ -93,8 +92,7 @@ def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
 # Reading
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
+class _Address(NamedTuple):
     """A URL, taken apart: what its scheme's options are about, and the rest, which something else will read."""
 
     scheme: str
@@ -102,8 +100,7 @@ class _Address:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheme:
+class _Scheme(NamedTuple):
     """How a URL is read: its options, each with what turns its text into a value, and what else it holds.
 
     "path": nothing that is secret, and no other options. "store": another path or URL, with its own. "server": an
@@ -111,7 +108,7 @@ class _Scheme:
     """
 
     open: Callable[[_Address, bool], KVStore]
-    options: Mapping[str, type] = field(default_factory=dict)
+    options: Mapping[str, type] = MappingProxyType({})
     holds: Literal["path", "store", "server", "bucket"] = "path"
 
 
@@ -154,6 +151,8 @@ _LIBPQ: Final = re.compile(
 
 def _resembled(scheme: str) -> list[str]:
     """The scheme that this one is nearly, if there is one."""
+    from difflib import get_close_matches  # late, for a quick `import vstate`
+
     return get_close_matches(scheme.lower(), _SCHEMES, 1, 0.75)
 
 

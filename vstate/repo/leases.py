@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -42,8 +42,7 @@ def clock() -> float:
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
+class LeaseRow(NamedTuple):
     """What a store holds for a lease. `owner` is a random token, empty when nobody has it; `holder` says who
     that is, to people; `ttl` is in seconds; `fence` counts the holders, `renewals` what this one renewed.
     """
@@ -61,11 +60,11 @@ class LeaseRow:
 
     def renewed(self) -> LeaseRow:
         """The same lease, begun anew."""
-        return replace(self, renewals=self.renewals + 1)
+        return self._replace(renewals=self.renewals + 1)
 
     def released(self) -> LeaseRow:
         """The row of a lease that nobody has any more."""
-        return replace(self, owner="", holder="", renewals=0)
+        return self._replace(owner="", holder="", renewals=0)
 
 
 def parse_lease(row: bytes) -> LeaseRow:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -70,16 +70,14 @@ def line_check(key: str, value: bytes) -> str:
     return blake3(key.encode() + b"\0" + value).hexdigest(length=CHECK_DIGITS // 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """Where HEAD is: on a branch (whose commit is None before the first), or detached at a commit."""
 
     branch: str | None
     commit: ObjectId | None
 
 
-@dataclass(frozen=True, slots=True)
-class ReflogEntry:
+class ReflogEntry(NamedTuple):
     """One move of a ref: from `old` to `new` (None: absent) at `time`, by `action`."""
 
     old: ObjectId | None
@@ -88,8 +86,7 @@ class ReflogEntry:
     action: str
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(NamedTuple):
     """Which sweep of `gc` was the last one; `mark` is None before the first."""
 
     mark: bytes | None

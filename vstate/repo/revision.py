@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime
-from difflib import get_close_matches
 from itertools import islice
 
 from vstate.errors import InvalidInput, NotFound
@@ -102,8 +101,14 @@ def _base(objects: Objects, refs: Refs, name: str, head: Head) -> ObjectId:
     raise NotFound(
         f"no revision {name!r}{hint}",
         name=name,
-        candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
+        candidates=_candidates(name, known),
     )
+
+
+def _candidates(name: str, known: list[str]) -> list[str]:
+    from difflib import get_close_matches  # late, for a quick `import vstate`
+
+    return get_close_matches(name, known, cutoff=0.5) or known[:5]
 
 
 def _ambiguous(name: str, full: list[str]) -> InvalidInput:
@@ -159,7 +164,7 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
         raise NotFound(
             f"no branch {name!r}",
             name=name,
-            candidates=get_close_matches(name, known, cutoff=0.5) or known[:5],
+            candidates=_candidates(name, known),
         )
     return ref, branch, now
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vstate.errors import MergeConflict, RefMoved
 from vstate.objects import tree
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from vstate.repo.merge import Merged
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """Where the branch is now, and the keys whose values are not those in hand any more."""
 
     head: Commit
