@@ -84,12 +84,13 @@ def edited(data: bytes, kind: str, where: float, size: int, seed: int) -> bytes:
 
 
 @settings(max_examples=150)
-@given(st.integers(0, 120_000), edits)
+@given(st.one_of(st.integers(0, 120_000), st.integers(200_000, 300_000)), edits)
 def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list) -> None:
     """After any edits, the incremental cut gives the link, the chunks and the bytes of a cut anew."""
     stored = Stored()
     data = noise(length)
     _, previous = stored.split(data)
+    _, previous = stored.split(data, previous)
     for step in steps:
         data = edited(data, *step)
         link, chunks = stored.split(data, previous)
@@ -103,12 +104,43 @@ def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list)
 def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
     """A stream cut short, also exactly at the end of a chunk, is cut as if its past was not known."""
     data = noise(300_000)
-    _, previous, _ = split(data)
+    previous = split(data, split(data)[1])[1]
+    assert len(previous.prints) > 2
     ends = [sum(previous.lengths[: i + 1]) for i in range(len(previous.lengths))]
     nearest = min(ends, key=lambda end: abs(end - cut))
     for end in {cut, nearest - 1, nearest, nearest + 1}:
         if 0 <= end <= len(data):
             assert split(data[:end], previous)[:2] == split(data[:end])[:2]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
+def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
+    """Byte by byte and append by append, each version is cut as anew, and writes little besides what is new."""
+    stored = Stored()
+    data = noise(300_000)
+    _, previous = stored.split(data)
+    for append, at in steps:
+        data = data + noise(700, b"%d" % at) if append else data[:at] + b"!" + data[at + 1 :]
+        before = stored.written
+        link, chunks = stored.split(data, previous)
+        full_link, full_chunks, _ = split(data)
+        assert (link, chunks, chunks.indexes) == (full_link, full_chunks, full_chunks.indexes)
+        assert chunks.levels == full_chunks.levels
+        assert stored.written - before < 20_000
+        assert stored.read(link) == data
+        previous = chunks
+
+
+def test_what_can_be_written_to_has_no_prints() -> None:
+    """Only of bytes that nobody can change is a hash of a group of chunks kept: it would be of other bytes than they."""
+    data = noise(200_000)
+    first = split(data)[1]
+    assert first.prints == ()
+    assert (
+        split(bytearray(data), first)[1].prints == split(memoryview(bytearray(data)), first)[1].prints == ()
+    )
+    assert len(split(data, first)[1].prints) > 1
 
 
 @pytest.mark.parametrize("length", [0, 1, BLOB_BYTES - 1, BLOB_BYTES, BLOB_BYTES + 1, 3 * BLOB_BYTES])

@@ -9,10 +9,11 @@ node a level, and appending to a stream of n bytes writes O(log n).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
@@ -40,6 +41,9 @@ LARGEST = 4
 INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
+GROUP = 64
+"""How many chunks in a row are compared with what they were by one hash: a call for each takes longer than hashing."""
+
 MAX_HEIGHT = 64
 """Since a node has two items or more, no index of a stream is higher."""
 
@@ -47,13 +51,29 @@ ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
 ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
 
 
+class _Level(NamedTuple):
+    """The index nodes of one height: their ids, the bytes below each, and how many items below each and those before
+    it have.
+    """
+
+    ids: tuple[ObjectId, ...] = ()
+    lengths: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks of one stream, in order: their ids and lengths in bytes; and its index nodes' ids."""
+    """The chunks of one stream, in order: their ids and lengths in bytes; and its index nodes' ids.
+
+    The other two save time with the next version, as far as they are known: `levels` are the index nodes by height,
+    and `prints` the hashes of the bytes of each `GROUP` of chunks, from the first on.
+    """
 
     ids: tuple[ObjectId, ...]
     lengths: tuple[int, ...]
     indexes: frozenset[ObjectId] = field(default=frozenset(), compare=False)
+    levels: tuple[_Level, ...] = field(default=(), compare=False, repr=False)
+    prints: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def length(self) -> int:
@@ -83,30 +103,68 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
         previous.length <= BLOB_BYTES or chunk_size(previous.length) != chunk_size(length)
     ):
         previous = None
-    ids, lengths, objects = _cut(view, previous)
-    root, indexes = _index(ids, lengths)
-    known_indexes = previous.indexes if previous is not None else frozenset()
-    objects.update({oid: node for oid, node in indexes.items() if oid not in known_indexes})
-    return Link(root, length), Chunks(tuple(ids), tuple(lengths), frozenset(indexes)), objects
+    prints = _unchanged(view, previous)
+    ids, lengths, objects = _cut(view, previous, len(prints) * GROUP)
+    if (
+        previous is not None and type(data) is bytes
+    ):  # what others can write to has no hash that would stay true
+        prints += _prints(view, lengths, len(prints))
+    levels, nodes = _index(ids, lengths, previous)
+    stored = previous.indexes if previous is not None else frozenset()
+    objects.update({oid: node for oid, node in nodes.items() if oid not in stored})
+    indexes = frozenset[ObjectId]().union(*(level.ids for level in levels))
+    return Link(levels[-1].ids[0], length), Chunks(ids, lengths, indexes, levels, tuple(prints)), objects
 
 
-def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], list[int], NewObjects]:
+def _unchanged(view: memoryview, previous: Chunks | None) -> list[bytes]:
+    """The prints of the groups of chunks that stand in the stream as they did, from the first on."""
+    prints: list[bytes] = []
+    if previous is None or not previous.prints:
+        return prints
+    position = 0
+    # Not close to the end, which has a say in where a chunk ends: see `_cut`.
+    most = len(view) - LARGEST * chunk_size(len(view))
+    sure = _sure(previous.lengths, LARGEST * chunk_size(len(view)))
+    for known in previous.prints[: sure // GROUP]:
+        begin = len(prints) * GROUP
+        stop = position + sum(previous.lengths[begin : begin + GROUP])
+        if stop > most or blake3(view[position:stop]).digest() != known:
+            break
+        position = stop
+        prints.append(known)
+    return prints
+
+
+def _prints(view: memoryview, lengths: Sequence[int], begin: int) -> Iterator[bytes]:
+    """The hashes of the groups of chunks from the one with this number on, where chunks are as short as a call."""
+    if chunk_size(len(view)) != CHUNK_SIZES[0][1]:
+        return
+    position = sum(lengths[: begin * GROUP])
+    for first in range(begin * GROUP, len(lengths) - GROUP + 1, GROUP):
+        stop = position + sum(lengths[first : first + GROUP])
+        yield blake3(view[position:stop]).digest()
+        position = stop
+
+
+def _cut(
+    view: memoryview, previous: Chunks | None, unchanged: int
+) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
+    """The ids and lengths of the chunks, and those that `previous` has not; the first ones are known to be `unchanged`."""
     # FastCDC decides on a cut from the bytes since the cut before it, at most the largest chunk's. So where a
     # chunk of the previous version stands unchanged after a cut, cutting again would end it at the same place,
     # and hashing it, at twice the speed, is enough. Close to the end of either version the end decides too:
     # there the chunks prove nothing.
-    ids: list[ObjectId] = []
-    lengths: list[int] = []
     objects: NewObjects = {}
-    position = 0
     end = len(view)
     largest = LARGEST * chunk_size(end)
     old_ids = previous.ids if previous else ()
     old_lengths = previous.lengths if previous else ()
+    ids, lengths = [*old_ids[:unchanged]], [*old_lengths[:unchanged]]
+    position = sum(lengths)
     stored = set(old_ids)
     sure = _sure(old_lengths, largest)
-    places = {oid: i for i, oid in enumerate(old_ids[:sure])}
-    expect = 0
+    places: dict[ObjectId, int] | None = None
+    expect = unchanged
     key = BLOB.key
     while position < end:
         first = expect
@@ -128,10 +186,13 @@ def _cut(view: memoryview, previous: Chunks | None) -> tuple[list[ObjectId], lis
             if oid not in stored:
                 objects[oid] = Object(BLOB, body)
             position += size
-            if oid in places and position + largest <= end:
-                expect = places[oid] + 1
-                break
-    return ids, lengths, objects
+            if oid in stored and position + largest <= end:
+                if places is None:
+                    places = {oid: i for i, oid in enumerate(old_ids[:sure])}
+                if oid in places:
+                    expect = places[oid] + 1
+                    break
+    return tuple(ids), tuple(lengths), objects
 
 
 def _sure(lengths: Sequence[int], largest: int) -> int:
@@ -152,33 +213,54 @@ def _chunker(length: int) -> FastCDC:
     )
 
 
-def _index(ids: Sequence[ObjectId], lengths: Sequence[int]) -> tuple[ObjectId, NewObjects]:
-    """The root of the index over the chunks, and all its nodes."""
+def _index(
+    ids: tuple[ObjectId, ...], lengths: tuple[int, ...], previous: Chunks | None
+) -> tuple[tuple[_Level, ...], NewObjects]:
+    """The index over the chunks, by height, with the root as its last node, and the nodes that are new."""
     nodes: NewObjects = {}
-    items = list(zip(ids, lengths, strict=True))
-    height = 1
-    while len(items) > 1:
-        above: list[tuple[ObjectId, int]] = []
-        for run in _runs(items):
-            children, sizes = zip(*run, strict=True)
-            body = encode([height, b"".join(children), sizes])
+    levels: list[_Level] = []
+    before = [] if previous is None else [previous.ids, *(level.ids for level in previous.levels)]
+    while len(ids) > 1:
+        height = len(levels) + 1
+        old = previous.levels[height - 1] if previous is not None and height < len(before) else _Level()
+        # A node over the same items is the same, unless it ended with the stream.
+        kept = bisect_right(old.ends[:-1], _alike(ids, before[height - 1])) if old.ends else 0
+        own, sizes, ends = [*old.ids[:kept]], [*old.lengths[:kept]], [*old.ends[:kept]]
+        begin = ends[-1] if ends else 0
+        for end in _ends(ids, begin):
+            body = encode([height, b"".join(ids[begin:end]), lengths[begin:end]])
             oid = ObjectId.of(INDEX, body)
             nodes[oid] = Object(INDEX, body)
-            above.append((oid, sum(sizes)))
-        items = above
-        height += 1
-    return items[0][0], nodes
+            own.append(oid)
+            sizes.append(sum(lengths[begin:end]))
+            ends.append(end)
+            begin = end
+        levels.append(_Level(tuple(own), tuple(sizes), tuple(ends)))
+        ids, lengths = levels[-1][:2]
+    return tuple(levels), nodes
 
 
-def _runs(items: Sequence[tuple[ObjectId, int]]) -> Iterable[Sequence[tuple[ObjectId, int]]]:
-    begin = 0
-    for i, (oid, _) in enumerate(items, start=1):
+def _alike(a: tuple[ObjectId, ...], b: tuple[ObjectId, ...]) -> int:
+    """With how many of the same items two sequences begin."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _ends(ids: Sequence[ObjectId], begin: int) -> Iterator[int]:
+    """Where nodes over these items end, the first of which begins at `begin`."""
+    for end in range(begin + 1, len(ids)):
         # At least two items a node, so that each level is shorter than the one below it.
-        if (oid[-1] % INDEX_FANOUT == 0 and i - begin > 1) or i - begin == INDEX_LIMIT:
-            yield items[begin:i]
-            begin = i
-    if begin < len(items):
-        yield items[begin:]
+        if (ids[end - 1][-1] % INDEX_FANOUT == 0 and end - begin > 1) or end - begin == INDEX_LIMIT:
+            yield end
+            begin = end
+    if begin < len(ids):
+        yield len(ids)
 
 
 def is_single(link: Link) -> bool:

@@ -84,6 +84,8 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
             else:
                 inside[known] = 1
                 objects.append(part)
+                if len(objects) > budget + 1:  # each is to be walked, which would be too many
+                    return None
             part = None
         position += 1
     root = sys.getrefcount(objects[0]) - inside[id(objects[0])]
