@@ -14,6 +14,7 @@ from vstate.objects.ids import BLOB, INDEX, Link, NewObjects, Object, ObjectId
 from vstate.objects.stream import (
     BLOB_BYTES,
     CHUNK_SIZES,
+    GROUP,
     Chunks,
     chunk_size,
     is_single,
@@ -111,6 +112,20 @@ def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
     for end in {cut, nearest - 1, nearest, nearest + 1}:
         if 0 <= end <= len(data):
             assert split(data[:end], previous)[:2] == split(data[:end])[:2]
+
+
+@pytest.mark.parametrize("chunk", [*range(GROUP - 3, GROUP + 2), *range(2 * GROUP - 2, 2 * GROUP + 1)])
+@pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])
+def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
+    """A stream that ends where a group of chunks does, or nearly, is no proof of how a longer or shorter one is cut."""
+    data = noise(300_000)
+    lengths = split(data)[1].lengths
+    cut = sum(lengths[:chunk]) + into
+    for before, after in ((data[:cut], data), (data, data[:cut]), (data[:cut], data[: cut + 50])):
+        previous = split(before, split(before)[1])[1]
+        link, chunks, _ = split(after, previous)
+        full_link, full_chunks, _ = split(after)
+        assert (link, chunks, chunks.levels) == (full_link, full_chunks, full_chunks.levels)
 
 
 @settings(max_examples=40)
