@@ -357,7 +357,9 @@ def test_a_migration_that_raises() -> None:
 
 def test_what_is_no_state_and_no_version() -> None:
     """A state of vstate.aio, whose methods would have to be awaited, is told from others when Records are made."""
-    with pytest.raises(TypeError, match=r"vstate.aio.Versioned is not a state: .*await state.update"):
+    with pytest.raises(
+        TypeError, match=r"vstate.aio.versioned.Versioned is not a state: .*await state.update"
+    ):
         Records(aio.Versioned(), Part, key="name")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="version is a number from 1 on, not 0"):
         Records(Versioned(), Part, key="name", version=0)

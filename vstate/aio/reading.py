@@ -1,0 +1,131 @@
+"""Reading: a mapping whose values are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+
+from vstate import state as sync
+from vstate.aio.workers import Workers
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Commit
+from vstate.state.base import ReadableState, State
+from vstate.state.turns import Turn
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_S = TypeVar("_S", bound=ReadableState)
+_T = TypeVar("_T")
+
+_AT_ONCE = 256  # items that an iteration fetches at a time
+
+
+def awaited(
+    function: Callable[Concatenate[Any, _P], _R], *, turn: bool = False
+) -> Callable[Concatenate[Reading[Any], _P], Coroutine[Any, Any, _R]]:
+    """The method that awaits this one of the sync handle: in its turn, if it moves the branch."""
+
+    @wraps(function)
+    async def method(self: Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
+        handle = await self._opened()
+        call = partial(getattr(handle, function.__name__), *args, **options)
+        return await (self._in_turn(handle, lambda outermost: call()) if turn else self._workers.run(call))
+
+    return method
+
+
+class Reading(Generic[_S]):
+    """A mapping to be read."""
+
+    def __init__(self, workers: Workers, handle: _S | None) -> None:
+        self._workers = workers
+        self._handle = handle
+
+    async def _opened(self) -> _S:
+        return self.sync
+
+    @property
+    def sync(self) -> _S:
+        """The handle that this one is the way into, for a thread; InvalidInput before it is open."""
+        if self._handle is None:
+            raise InvalidInput("this state is not open yet: use `async with` it, or await it")
+        return self._handle
+
+    async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
+        """Call the function in a thread, in the turn, with whether this is the outermost to have that."""
+        turns = handle.root.turns
+        if turns.nested:
+            return await self._workers.run(partial(function, False))
+        turn = Turn()
+        with turn.bell, turn.held:
+            await turns.take_async(turn)
+            return await self._workers.run(partial(function, True))
+
+    async def __getitem__(self, key: str) -> Any:
+        """The value of the key: `await state["k"]`. Raises KeyNotFound."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle[key])
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """The value of the key, or `default` if there is none."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.get(key, default))
+
+    async def contains(self, key: str) -> bool:
+        """Whether there is such a key."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: key in handle)
+
+    async def count(self, prefix: str = "") -> int:
+        """How many keys begin with `prefix`."""
+        handle = await self._opened()
+        return await self._workers.run(lambda: handle.count_keys(prefix))
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.keys()
+
+    # Without these Python would ask for `state[0]`, `state[1]`, …, without end: each is a coroutine, and none an IndexError.
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("the keys of this state come awaited: `async for key in state`")
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TypeError("a look into this state is awaited: `await state.contains(key)`")
+
+    def keys(self, prefix: str = "") -> AsyncIterator[str]:
+        """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""
+        return self._iterated(lambda handle: iter(handle.keys(prefix)))
+
+    def values(self, prefix: str = "") -> AsyncIterator[Any]:
+        """The values whose keys begin with `prefix`, in key order."""
+        return self._iterated(lambda handle: iter(handle.values(prefix)))
+
+    def items(self, prefix: str = "") -> AsyncIterator[tuple[str, Any]]:
+        """The items whose keys begin with `prefix`, in key order."""
+        return self._iterated(lambda handle: iter(handle.items(prefix)))
+
+    async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
+        handle = await self._opened()
+        items = await self._workers.run(lambda: begin(handle))
+        at_once = 1  # the first ones soon
+        while batch := await self._workers.run(partial(_some, items, at_once)):
+            for item in batch:
+                yield item
+            at_once = min(at_once * 4, _AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"<aio {self._handle!r}>" if self._handle is not None else "<aio, not open>"
+
+
+def _some(items: Iterator[_T], count: int) -> list[_T]:
+    return [item for _, item in zip(range(count), items, strict=False)]
+
+
+class Snapshot(Reading[sync.Snapshot]):
+    """The state at one commit, read-only."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit whose state this is."""
+        return self.sync.commit

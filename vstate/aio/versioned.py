@@ -1,0 +1,150 @@
+"""Versioned: a branch that a program with an event loop can write to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, Self
+
+from vstate import state as sync
+from vstate.aio.lease import Lease, entered
+from vstate.aio.reading import Snapshot, awaited
+from vstate.aio.workers import Workers
+from vstate.aio.writing import Writing
+from vstate.kv.url import location_of
+from vstate.objects.commit import Commit
+from vstate.repo.repository import Revision
+
+
+class Versioned(Writing[sync.Versioned]):
+    """A branch that a program with an event loop can write to; takes what `vstate.Versioned` takes.
+
+    It opens with `async with`, which closes it too, or when it is first awaited: `state = await Versioned(store)`.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(Workers(), None)
+        self._open = partial(sync.Versioned, *args, **options)
+        self._given = args[0] if args else options.get("store")
+        self._opening = threading.Lock()
+        self._closed = False
+
+    async def _opened(self) -> sync.Versioned:
+        return self._handle if self._handle is not None else await self._workers.run(self._open_once)
+
+    def _open_once(self) -> sync.Versioned:
+        # Not an asyncio.Lock: tasks of several loops may share this.
+        with self._opening:
+            if self._handle is None:
+                self._handle = self._open()
+            return self._handle
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from self._opened().__await__()
+        return self
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._opened()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
+        try:
+            if self._handle is not None and not self._closed:
+                self._closed = True
+                await self._workers.run(self._handle.close, surely=True)
+        finally:
+            self._workers.stop()
+
+    @property
+    def location(self) -> str:
+        """Where its store is, open or not, for messages to people; never a secret."""
+        return location_of(self._given) if self._handle is None else self._handle.store.location
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the next one is made on; None before the first."""
+        return self.sync.head
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; None when HEAD is detached."""
+        return self.sync.branch
+
+    # What is uncommitted
+
+    status = awaited(sync.Versioned.status)
+    diff = awaited(sync.Versioned.diff)
+    discard = awaited(sync.Versioned.discard)
+    refresh = awaited(sync.Versioned.refresh, turn=True)
+
+    # History
+
+    def log(
+        self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[Commit]:
+        """The commits from `rev` back, newest first; with `key`, only those that changed it."""
+        return self._iterated(lambda handle: iter(handle.log(rev, key=key, limit=limit)))
+
+    async def checkout(self, rev: Revision) -> Snapshot:
+        """The state at a revision, to look at. This state does not move."""
+        handle = await self._opened()
+        return Snapshot(self._workers, await self._workers.run(lambda: handle.checkout(rev)))
+
+    blame = awaited(sync.Versioned.blame)
+    bisect = awaited(sync.Versioned.bisect)
+    rollback = awaited(sync.Versioned.rollback, turn=True)
+    reset = awaited(sync.Versioned.reset, turn=True)
+    undo = awaited(sync.Versioned.undo, turn=True)
+    redo = awaited(sync.Versioned.redo, turn=True)
+    merge = awaited(sync.Versioned.merge, turn=True)
+    cherry_pick = awaited(sync.Versioned.cherry_pick, turn=True)
+    revert = awaited(sync.Versioned.revert, turn=True)
+    purge = awaited(sync.Versioned.purge, turn=True)
+    set_policy = awaited(sync.Versioned.set_policy)
+    policies = awaited(sync.Versioned.policies)
+
+    # Branches and tags
+
+    create_branch = awaited(sync.Versioned.create_branch)
+    switch = awaited(sync.Versioned.switch, turn=True)
+    branches = awaited(sync.Versioned.branches)
+    delete_branch = awaited(sync.Versioned.delete_branch)
+    tag = awaited(sync.Versioned.tag)
+    tags = awaited(sync.Versioned.tags)
+    delete_tag = awaited(sync.Versioned.delete_tag)
+
+    async def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
+        """A new state on a new branch."""
+        handle = await self._opened()
+        other = Versioned()
+        other._handle = await self._workers.run(lambda: handle.fork(name, at))
+        return other
+
+    # Other stores, and other holders
+
+    push = awaited(sync.Versioned.push)
+    pull = awaited(sync.Versioned.pull, turn=True)
+
+    @asynccontextmanager
+    async def lease(
+        self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None
+    ) -> AsyncIterator[Lease]:
+        """A lease for the `async with` block: nobody else has one of that name in this store meanwhile."""
+        handle = await self._opened()
+        lease = handle.lease(name, ttl, wait=wait)
+        try:
+            await entered(lease)
+            yield Lease(self, lease)
+        finally:
+            await self._workers.run(lease.__exit__, surely=True)
