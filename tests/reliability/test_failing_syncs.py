@@ -10,7 +10,8 @@ import pytest
 from preload import compiled
 from soak import LONGEST, run_script, sized
 
-COMMITS = 50
+COMMITS = sized(30, 50)
+"""With forks at 3, 23 and 43, and a gc after each 20."""
 HOW = ["once", "ever", "dies"]
 ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
 

@@ -14,7 +14,7 @@ COMMITS = sized(500, 20_000)
 WINDOW = sized(400, 2000)
 LEAST_SHARE = 0.1
 
-SECONDS = sized(30, 1800)
+SECONDS = sized(10, 1800)
 SECONDS_IN_THREADS = sized(5, 300)
 WRITERS = 3
 
