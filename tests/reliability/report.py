@@ -106,7 +106,7 @@ ROWS = [
         ),
     ),
     Row(
-        "Each call that an operation makes of its store fails, before or after it did its work; the program goes on",
+        "Each call that an operation makes of its store fails, before it did its work or, if it writes, after; the program goes on",
         "test_interruptions.py::test_a_failure_at_each_call",
         lambda o: (
             f"{o.sum('faults')} faults in {o.passed // 2} operations, with and without transactions: all right"

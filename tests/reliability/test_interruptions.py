@@ -118,7 +118,8 @@ def test_the_steps_of_an_operation(name: str) -> None:
 @STORES
 @NAMES
 def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record) -> None:
-    """Whatever call of the store fails, before or after it did its work: an error of vstate, nothing lost, and a retry works."""
+    """Whatever call of the store fails, before it did its work or, if it writes, after: an error of vstate, nothing lost,
+    and a retry works."""
     looker = Looker(name, atomic)
     faults = 0
     for fail_at in count(1):

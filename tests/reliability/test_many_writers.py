@@ -39,7 +39,10 @@ def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
 
 @needs_fork
 def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
-    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles."""
+    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles.
+
+    For 10 s, and with VSTATE_SOAK set for half an hour.
+    """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5
     assert result["objects removed"] > 100
