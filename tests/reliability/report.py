@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak import HERE, SOAK
+from soak import HERE, SOAK, sized
 
 MARKS = ("<!-- soak -->", "<!-- /soak -->") if SOAK else ("<!-- figures -->", "<!-- /figures -->")
 
@@ -97,8 +97,8 @@ ROWS = [
         lambda o: f"{o.sum('missing')} acknowledged commits and tags missing",
     ),
     Row(
-        "Each `fsync` and `fdatasync` of 50 commits fails, once, or ever after, or the process dies of it; then the "
-        "power is cut, and what the failed sync was to write is gone",
+        f"Each `fsync` and `fdatasync` of {sized(30, 50)} commits fails, once, or ever after, or the process dies "
+        "of it; then the power is cut, and what the failed sync was to write is gone",
         "test_failing_syncs.py::test_each_sync_fails",
         lambda o: (
             f"{o.sum('syncs')} failing syncs, {o.sum('StoreUnavailable')} errors of vstate, {o.sum('cuts')} power "
@@ -106,7 +106,7 @@ ROWS = [
         ),
     ),
     Row(
-        "Each call that an operation makes of its store fails, before or after it did its work; the program goes on",
+        "Each call that an operation makes of its store fails, before it did its work or, if it writes, after; the program goes on",
         "test_interruptions.py::test_a_failure_at_each_call",
         lambda o: (
             f"{o.sum('faults')} faults in {o.passed // 2} operations, with and without transactions: all right"
@@ -135,8 +135,10 @@ ROWS = [
         lambda o: f"{o.sum('StoreFull')} StoreFull raised; nothing lost; gc never refused",
     ),
     Row(
-        "Every byte of a store's file damaged, one at a time: all its bits inverted"
-        + (", and each bit alone; fsck then repairs" if SOAK else "; after every sixteenth fsck repairs"),
+        "Every byte of a store's file damaged, one at a time: all its bits inverted, and each bit alone; fsck then repairs"
+        if SOAK
+        else "Every third byte of a store's file damaged, one at a time: all its bits inverted; after every sixteenth "
+        "of them fsck repairs",
         "test_flips.py::test_every_byte_of_the_file",
         lambda o: (
             f"{o.sum('read', 'fsck', 'harmless')} damaged: {o.sum('read')} found by reading, {o.sum('fsck')} by "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 from crashing import Crash, Crashing, subsets
@@ -11,11 +12,15 @@ from soundness import check_sound
 
 from vstate import Memory, Versioned
 from vstate.errors import StoreUnavailable, VStateError
+from vstate.repo.refs import SWEEP
 from vstate.testing import Faulty
 
 STORES = pytest.mark.parametrize("atomic", [True, False], ids=["transactions", "no transactions"])
 NAMES = pytest.mark.parametrize("name", OPERATIONS)
 THAT_WRITE = pytest.mark.parametrize("name", [name for name in OPERATIONS if OPERATIONS[name].writes])
+
+READING = frozenset({"get", "get_many", "keys", "items", "__contains__", "present", "check"})
+"""To fail after one of these is to fail before it: the store is the same, and nobody has seen the answer."""
 
 Record = Callable[[str, object], None]
 
@@ -38,33 +43,70 @@ def pictures(name: str) -> list[Picture]:
     return seen
 
 
-def check(name: str, memory: Memory, atomic: bool, allowed: list[Picture], what: str) -> Picture:
-    """Open the store anew, as it was left; the picture that it shows."""
-    if not OPERATIONS[name].mends:
-        check_sound(Faulty(memory, atomic=atomic))
-    found = picture(memory)
-    assert found in allowed, what
-    if OPERATIONS[name].keeps:
-        for key, value in prepared(name).items():
-            assert key.startswith("r/") or memory.get(key) == value, f"{what}: {key} is gone"
-    return found
+Content = frozenset[tuple[str, bytes]]
 
 
-def finish(name: str, state: Versioned, memory: Memory, found: Picture, allowed: list[Picture]) -> None:
-    """Do again what did not happen, and go on working."""
-    if found == allowed[0] or OPERATIONS[name].mends:
-        OPERATIONS[name].run(state)
-        assert picture(memory) == allowed[-1]
-    objects = check_sound(Faulty(memory, atomic=state.store.transactional))
-    if OPERATIONS[name].cleans and found == allowed[0]:
-        assert len(list(memory.keys("o/"))) == objects
-        assert not list(memory.keys("trash/"))
-    with_more = Versioned(memory, branch="side" if "heads/side" in found else "main")
-    with_more["more"] = ["more"]
-    assert with_more.commit("more") is not None
-    with_more.repo.gc(grace="0s")
-    check_sound(memory, fsck=False)
-    assert dict(Versioned(memory, branch=with_more.branch)) == dict(with_more)
+def content_of(memory: Memory) -> Content:
+    """All keys and values; but not which the mark of the last gc is: random, and only ever compared with itself."""
+    return frozenset((key, b"" if key == SWEEP else value) for key, value in memory.items())
+
+
+class Looker:
+    """Looks at what an operation's interruptions leave, once at each content: many leave the same to the byte.
+
+    A crash before the first write leaves what was there, and what is done again often ends alike. Who opens a store
+    anew sees nothing but its content.
+    """
+
+    def __init__(self, name: str, atomic: bool) -> None:
+        self.name = name
+        self.atomic = atomic
+        self.operation = OPERATIONS[name]
+        self.allowed = pictures(name)
+        self._left: dict[Content, Picture] = {}
+        self._finished: set[tuple[Content, bool, str]] = set()
+
+    def check(self, memory: Memory, what: str) -> Picture:
+        """Open the store anew, as it was left; the picture that it shows."""
+        content = content_of(memory)
+        if content not in self._left:
+            self._left[content] = self._check(memory, what)
+        return self._left[content]
+
+    def _check(self, memory: Memory, what: str) -> Picture:
+        if not self.operation.mends:
+            check_sound(Faulty(memory, atomic=self.atomic))
+        found = picture(memory)
+        assert found in self.allowed, what
+        if self.operation.keeps:
+            for key, value in prepared(self.name).items():
+                assert key.startswith("r/") or memory.get(key) == value, f"{what}: {key} is gone"
+        return found
+
+    def finish(self, state: Versioned, memory: Memory, found: Picture) -> None:
+        """Do again what did not happen, and go on working."""
+        again = found == self.allowed[0]
+        if again or self.operation.mends:
+            self.operation.run(state)
+        branch = "side" if "heads/side" in found else "main"
+        finished = (content_of(memory), again, branch)
+        if finished not in self._finished:
+            self._finished.add(finished)
+            self._go_on(memory, again, branch)
+
+    def _go_on(self, memory: Memory, again: bool, branch: str) -> None:
+        if again or self.operation.mends:
+            assert picture(memory) == self.allowed[-1]
+        objects = check_sound(Faulty(memory, atomic=self.atomic))
+        if self.operation.cleans and again:
+            assert len(list(memory.keys("o/"))) == objects
+            assert not list(memory.keys("trash/"))
+        with_more = Versioned(memory, branch=branch)
+        with_more["more"] = ["more"]
+        assert with_more.commit("more") is not None
+        with_more.repo.gc(grace="0s")
+        check_sound(memory, fsck=False)
+        assert dict(Versioned(memory, branch=with_more.branch)) == dict(with_more)
 
 
 @NAMES
@@ -76,43 +118,50 @@ def test_the_steps_of_an_operation(name: str) -> None:
 @STORES
 @NAMES
 def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record) -> None:
-    """Whatever call of the store fails, before or after it did its work: an error of vstate, nothing lost, and a retry works."""
-    allowed = pictures(name)
-    run = OPERATIONS[name].run
+    """Whatever call of the store fails, before it did its work or, if it writes, after: an error of vstate, nothing lost,
+    and a retry works."""
+    looker = Looker(name, atomic)
     faults = 0
-    for after in (False, True):
-        fail_at = 0
-        while True:
-            fail_at += 1
-            memory = prepared(name)
-            faulty = Faulty(memory, atomic=atomic)
-            state = Versioned(faulty)
-            faulty.calls.clear()
-            faulty.fail_at, faulty.after = fail_at, after
-            raised: VStateError | None = None
-            try:
-                run(state)
-            except VStateError as error:
-                raised = error
-            assert raised is None or isinstance(raised, StoreUnavailable), f"call {fail_at}: {raised!r}"
-            reached = len(faulty.calls) >= fail_at
-            faulty.fail_at = None
-            if not reached:
-                break
+    for fail_at in count(1):
+        called = fail(looker, fail_at, after=False)
+        if called is None:
+            break
+        faults += 1
+        if called not in READING and fail(looker, fail_at, after=True) is not None:
             faults += 1
-            found = check(name, memory, atomic, allowed, f"{after=} call {fail_at} of {faulty.calls}")
-            if raised is None:
-                assert found == allowed[-1]
-            finish(name, state, memory, found, allowed)
     assert faults
     record_property("faults", faults)
+
+
+def fail(looker: Looker, fail_at: int, *, after: bool) -> str | None:
+    """Let the call of this number fail, and look; which call it was, or None if there are not so many."""
+    memory = prepared(looker.name)
+    faulty = Faulty(memory, atomic=looker.atomic)
+    state = Versioned(faulty)
+    faulty.calls.clear()
+    faulty.fail_at, faulty.after = fail_at, after
+    raised: VStateError | None = None
+    try:
+        looker.operation.run(state)
+    except VStateError as error:
+        raised = error
+    assert raised is None or isinstance(raised, StoreUnavailable), f"call {fail_at}: {raised!r}"
+    faulty.fail_at = None
+    if len(faulty.calls) < fail_at:
+        return None
+    called = faulty.calls[fail_at - 1]
+    found = looker.check(memory, f"{after=} call {fail_at} of {faulty.calls}")
+    if raised is None:
+        assert found == looker.allowed[-1]
+    looker.finish(state, memory, found)
+    return called
 
 
 @STORES
 @THAT_WRITE
 def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) -> None:
     """Whatever call the process dies in, and whichever of that call's writes were done: nothing lost, and all whole."""
-    allowed = pictures(name)
+    looker = Looker(name, atomic)
     crashes = 0
     for crash_at, done in deaths(name, atomic):
         memory = prepared(name)
@@ -123,8 +172,8 @@ def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) 
             OPERATIONS[name].run(state)
         crashes += 1
         what = f"call {crash_at} of {dying.calls}, of whose writes {done} were done"
-        found = check(name, memory, atomic, allowed, what)
-        finish(name, Versioned(Crashing(memory, atomic=atomic)), memory, found, allowed)
+        found = looker.check(memory, what)
+        looker.finish(Versioned(Crashing(memory, atomic=atomic)), memory, found)
     assert crashes
     record_property("crashes", crashes)
 

@@ -14,7 +14,7 @@ COMMITS = sized(500, 20_000)
 WINDOW = sized(400, 2000)
 LEAST_SHARE = 0.1
 
-SECONDS = sized(30, 1800)
+SECONDS = sized(10, 1800)
 SECONDS_IN_THREADS = sized(5, 300)
 WRITERS = 3
 
@@ -39,7 +39,10 @@ def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
 
 @needs_fork
 def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
-    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles."""
+    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles.
+
+    For 10 s, and with VSTATE_SOAK set for half an hour.
+    """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5
     assert result["objects removed"] > 100
