@@ -80,7 +80,7 @@ class RequestProxy(Connections):
     def release(self, rule: Rule) -> None:
         """Have a delayed request passed on, and wait for its answer."""
         rule.go.set()
-        assert rule.gone.wait(20), "no request was held back"
+        assert rule.gone.wait(60), "no request was held back"
 
     def forget(self) -> None:
         """Count from nothing."""

@@ -1137,7 +1137,7 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
 @pytest.mark.parametrize("kills", [2 if "VSTATE_SOAK" not in os.environ else 20])
 def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
     """SIGKILL in the middle of writes, and a restart: what was acknowledged is there, once, and the writers go on."""
-    server = start_postgres()
+    server = start_postgres(fsync="on")
     with Postgres(server.dsn) as store:
         store.set("counter", b"0")
         writers = [_start(WRITE, server.dsn, "vstate", name) for name in "abc"]

@@ -41,7 +41,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple
         yield server, f"{server.url}?timeout=30"
         server.stop()
     else:
-        server = request.getfixturevalue("start_postgres")()
+        server = request.getfixturevalue("start_postgres")(fsync="on")
         yield server, f"{server.dsn}?timeout=30"
 
 
