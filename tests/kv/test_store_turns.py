@@ -201,6 +201,27 @@ def test_a_turn_that_was_kept_in_vain_is_given_back(stores: list[KVStore]) -> No
     assert _seconds(other.turn("b")) < 1
 
 
+def test_a_turn_is_given_back_though_its_holder_is_held_up(
+    stores: list[KVStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it may be time to give it back before whoever kept it has let go of its lock."""
+    store, other, _ = stores
+    turns = vars(store)["_turns"]
+    end_later, held_up = turns._end_later, list[str]()
+
+    def slowly(name: str, queue: Any) -> None:
+        end_later(name, queue)
+        if not held_up:
+            held_up.append(name)
+            time.sleep(0.1)
+
+    monkeypatch.setattr(turns, "_end_later", slowly)
+    with store.turn("a"):
+        pass
+    assert held_up == ["a"]
+    assert _seconds(other.turn("a")) < 1
+
+
 # Who is next
 
 

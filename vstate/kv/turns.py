@@ -148,7 +148,6 @@ class Turns(ABC):
         """Give the turn back, should its holder not come again."""
 
         def end() -> None:
-            # Whoever is at it gives it back itself.
             if queue.lock.acquire(blocking=False):
                 try:
                     if queue.ending is timer:
@@ -160,7 +159,8 @@ class Turns(ABC):
                 finally:
                     queue.lock.release()
             elif queue.ending is timer:
-                queue.ending = None
+                # Whoever is at it gives it back, or relies on this: having left, and not let go of the lock yet.
+                self._end_later(name, queue)
 
         queue.ending = timer = threading.Timer(IDLE_SECONDS, end)
         try:
