@@ -475,7 +475,7 @@ def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is renewed until all is written, not only until it is known what."""
-    monkeypatch.setattr("vstate.kv.redis.store.LOCK_SECONDS", 1.0)
+    monkeypatch.setattr("vstate.kv.redis.store.LOCK_SECONDS", 1.5)
     monkeypatch.setattr("vstate.kv.redis.store.BYTES_PER_COMMAND", 1_000_000)
     proxy.latency = 0.05
     plans = []
