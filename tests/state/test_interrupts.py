@@ -35,7 +35,7 @@ MOMENTS = None if SOAK else 40
 
 PATIENCE = 60  # seconds; whoever waits longer waits for ever
 
-pytestmark = pytest.mark.timeout(3600 if SOAK else 230)
+pytestmark = pytest.mark.timeout(3600 if SOAK else 580)
 
 Contents = dict[str, Any]
 Record = Callable[[str, object], None]
