@@ -102,7 +102,10 @@ class Connections:
 
     def _accept(self) -> None:
         while True:
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except ConnectionAbortedError:  # it was given up while it waited
+                continue
             if self.ended.is_set():
                 client.close()
                 return

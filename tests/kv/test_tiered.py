@@ -340,7 +340,7 @@ class Down(Memory):
 
 def test_a_slow_failure_is_not_waited_for_again() -> None:
     """For ten times as long as it took to fail, the hot store is left alone; then it is tried again."""
-    hot = Down(0.1)
+    hot = Down(0.2)
     store = Tiered(hot, Memory())
     for number in range(20):
         store.set(f"o/{number:064x}", b"1")
