@@ -95,6 +95,7 @@ class RedisServer:
         """Have it stand still: it accepts connections, through the kernel, and does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # not before it stands still
 
     def resume(self) -> None:
         assert self._process is not None
@@ -102,7 +103,7 @@ class RedisServer:
 
     def command(self, *words: str) -> bytes:
         """The raw reply to a command, sent without a driver."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(f"*{len(words)}\r\n".encode())
             for word in words:
                 connection.sendall(f"${len(word.encode())}\r\n{word}\r\n".encode())
