@@ -68,8 +68,8 @@ def _make(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AgentSto
         url = str(tmp_path / "agent-store")
     elif kind == "redis":
         prefix = request.getfixturevalue("redis_prefix")
-        url = with_options(request.getfixturevalue("redis_url"), [f"prefix={prefix}", "timeout=20"])
+        url = with_options(request.getfixturevalue("redis_url"), [f"prefix={prefix}", "timeout=60"])
     else:
         table = request.getfixturevalue("postgres_table")
-        url = with_options(request.getfixturevalue("postgres_dsn"), [f"table={table}", "timeout=20"])
+        url = with_options(request.getfixturevalue("postgres_dsn"), [f"table={table}", "timeout=60"])
     return AgentStore(kind, lambda: open_store(url), url)

@@ -41,7 +41,7 @@ def run_python() -> RunPython:
             "PYTHONPATH": os.pathsep.join(filter(None, places)),
         }
         done = subprocess.run(
-            [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=120
+            [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=300
         )
         assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout

@@ -13,6 +13,6 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
     @wraps(test)
     def run(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **options), 120))
+        asyncio.run(asyncio.wait_for(test(*args, **options), 200))
 
     return run

@@ -43,7 +43,8 @@ class Rule:
 
 
 class RequestProxy(Connections):
-    """Passes on HTTP/1.1, each request `latency` seconds late.
+    """Passes on HTTP/1.1, each request `latency` seconds late; and those that come meanwhile hold it up as long again, so
+    that what is sent side by side goes side by side, however late the threads of a busy machine are for one another.
 
     `lose` makes trouble for the next requests whose head holds `match`, and calls `meanwhile` before the client hears
     of it:
@@ -60,6 +61,7 @@ class RequestProxy(Connections):
         self.left_out = b""  # headers that begin so are not passed on
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._rules: list[Rule] = []
+        self._last = 0.0
 
     def lose(
         self,
@@ -80,7 +82,7 @@ class RequestProxy(Connections):
     def release(self, rule: Rule) -> None:
         """Have a delayed request passed on, and wait for its answer."""
         rule.go.set()
-        assert rule.gone.wait(20), "no request was held back"
+        assert rule.gone.wait(60), "no request was held back"
 
     def forget(self) -> None:
         """Count from nothing."""
@@ -105,12 +107,13 @@ class RequestProxy(Connections):
         server = connect()
         with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
             while head := _read_head(from_client):
-                begin = time.monotonic()
+                self._last = begin = time.monotonic()
                 request = head + from_client.read(_length(head))
                 rule = self._rule(head)
                 if rule is not None and not self._goes_on(rule, client):
                     return
-                time.sleep(self.latency)
+                while (left := self._last + self.latency - time.monotonic()) > 0:
+                    time.sleep(left)
                 server.sendall(self._without_some(request))
                 method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
                 answer = _read_answer(from_server, method)

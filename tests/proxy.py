@@ -102,7 +102,10 @@ class Connections:
 
     def _accept(self) -> None:
         while True:
-            client, _ = self._listener.accept()
+            try:
+                client, _ = self._listener.accept()
+            except ConnectionAbortedError:  # it was given up while it waited
+                continue
             if self.ended.is_set():
                 client.close()
                 return
@@ -113,7 +116,7 @@ class Connections:
             try:
                 self._keep(ends, client)
                 self.serve(
-                    client, lambda: self._keep(ends, socket.create_connection(self._server, timeout=10))
+                    client, lambda: self._keep(ends, socket.create_connection(self._server, timeout=60))
                 )
             except (OSError, EOFError):
                 reset(client)
@@ -175,7 +178,7 @@ class Proxy(Connections):
     def release(self) -> None:
         """Pass on what was held back, and wait for the reply, which nobody gets."""
         self._released.set()
-        assert self._answered.wait(10), "nothing was held back, or it got no reply"
+        assert self._answered.wait(60), "nothing was held back, or it got no reply"
         self._released.clear()
         self._answered.clear()
 
@@ -237,7 +240,7 @@ class Proxy(Connections):
             while not self._released.wait(0.01):
                 if self.ended.is_set():
                     return
-            target.settimeout(10)
+            target.settimeout(60)
             target.sendall(b"".join(pieces))
             if target.recv(1):
                 self._answered.set()

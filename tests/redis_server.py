@@ -24,13 +24,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from ports import free_ports
 
-START_SECONDS = 30
+START_SECONDS = 120
 
 
 class RedisServer:
     """A redis-server with its data in `directory`, on a free port of 127.0.0.1; `options` go to its configuration.
 
-    By default every write is synced before it is confirmed. `program` is another binary, such as a valkey-server.
+    By default every write is synced before it is confirmed. With `appendfsync="no"` the system has it by then, from which a
+    SIGKILL does not take it, and no call lasts longer because others keep the disk busy. `program` is another binary,
+    such as a valkey-server.
     """
 
     def __init__(self, directory: Path, *, program: str | None = None, **options: str) -> None:
@@ -93,6 +95,7 @@ class RedisServer:
         """Have it stand still: it accepts connections, through the kernel, and does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # not before it stands still
 
     def resume(self) -> None:
         assert self._process is not None
@@ -100,7 +103,7 @@ class RedisServer:
 
     def command(self, *words: str) -> bytes:
         """The raw reply to a command, sent without a driver."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
             connection.sendall(f"*{len(words)}\r\n".encode())
             for word in words:
                 connection.sendall(f"${len(word.encode())}\r\n{word}\r\n".encode())
@@ -147,7 +150,11 @@ class TlsProxy:
         except OSError:
             raw.close()
             return
-        server = socket.create_connection(("127.0.0.1", self._server))
+        try:
+            server = socket.create_connection(("127.0.0.1", self._server))
+        except OSError:  # it has ended meanwhile
+            _close(client)
+            return
         self._sockets += [client, server]
         # One thread, since a TLS connection is not to be read and written by two at a time.
         with suppress(OSError):
@@ -202,7 +209,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given:
         yield given
         return
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server = RedisServer(tmp_path_factory.mktemp("redis"), appendfsync="no")
     yield server.url
     server.stop()
 

@@ -27,7 +27,7 @@ from ports import free_ports
 
 from vstate.kv.s3 import S3
 
-START_SECONDS = 120
+START_SECONDS = 240
 BUCKET = "vstate-tests"
 ACCESS_KEY = "vstate-test"
 SECRET_KEY = "hunter2-of-the-tests"
@@ -163,7 +163,7 @@ class SeaweedServer:
     def _answers(self) -> bool:
         # The first write makes the bucket, and has disk space allotted, which is what takes long.
         try:
-            with S3(f"s3://{BUCKET}/start", options=_options(self.port), timeout=4) as store:
+            with S3(f"s3://{BUCKET}/start", options=_options(self.port), timeout=10) as store:
                 store.set("started", b"value")
                 return store.get("started") == b"value"
         except Exception:

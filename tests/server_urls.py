@@ -13,9 +13,9 @@ def server_url(request: pytest.FixtureRequest) -> str:
         return str(request.getfixturevalue(name))
 
     if request.param == "redis":
-        return with_options(value("redis_url"), [f"prefix={value('redis_prefix')}", "timeout=20"])
+        return with_options(value("redis_url"), [f"prefix={value('redis_prefix')}", "timeout=60"])
     if request.param == "postgres":
-        return with_options(value("postgres_dsn"), [f"table={value('postgres_table')}", "timeout=20"])
+        return with_options(value("postgres_dsn"), [f"table={value('postgres_table')}", "timeout=60"])
     return with_options(value("s3_url"), ["timeout=60"])
 
 

@@ -36,7 +36,7 @@ def run(directory: Path, *command: str) -> str:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), "COLUMNS": "160"},
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

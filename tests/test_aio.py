@@ -26,22 +26,24 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
     @wraps(test)
     def run(*args: Any, **options: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **options), 60))
+        asyncio.run(asyncio.wait_for(test(*args, **options), 200))
 
     return run
 
 
 class Slow(Memory):
-    """A Memory whose transactions take their time, and can be waited for."""
+    """A Memory whose transactions take their time, and can be waited for; while `go` is clear, they wait for it."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
-        self.began = threading.Event()
+        self.began, self.go = threading.Event(), threading.Event()
+        self.go.set()
 
     def transact(self, writes: Any, expected: Any) -> bool:
         self.began.set()
         time.sleep(self.seconds)
+        self.go.wait(60)
         return super().transact(writes, expected)
 
 
@@ -195,15 +197,18 @@ async def test_update_runs_again_on_the_fresh_state(tmp_path: Path) -> None:
 @in_a_loop
 async def test_the_loop_goes_on_during_a_commit() -> None:
     """A slow store holds up nobody else."""
-    store = Slow(0.2)
+    store = Slow(0)
     async with aio.Versioned(store) as state:
         state["a"] = 1
+        store.began.clear()
+        store.go.clear()
         commit = asyncio.create_task(state.commit())
-        turns = 0
-        while not commit.done():
+        await asyncio.to_thread(store.began.wait)
+        for _ in range(10):
             await asyncio.sleep(0.005)
-            turns += 1
-        assert turns > 10
+        assert not commit.done()
+        store.go.set()
+        assert await commit is not None
 
 
 @in_a_loop
@@ -248,13 +253,13 @@ async def test_cancelled_at_any_moment() -> None:
 async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
     """An update there waits for no turn, commits nothing by itself, and is gone with the transaction."""
     async with aio.Versioned(Memory()) as state:
-        async with asyncio.timeout(10), state.transaction("outer"):
+        async with asyncio.timeout(100), state.transaction("outer"):
             assert await state.update(lambda inner: inner.__setitem__("n", 1)) is None
             async with state.transaction("inner"):
                 await state.update(lambda inner: inner.__setitem__("n", inner["n"] + 1))
             assert await state["n"] == 2
         with pytest.raises(ZeroDivisionError):
-            async with asyncio.timeout(10), state.transaction():
+            async with asyncio.timeout(100), state.transaction():
                 await state.update(lambda inner: inner.__setitem__("n", 3))
                 1 / 0
         assert await state["n"] == 2
@@ -310,7 +315,7 @@ async def cancelled(task: asyncio.Task[Any], over: threading.Event | None = None
 
 async def lease_threads(number: int) -> None:
     """See that there are so many threads of leases, once those that have nothing to do any more are gone."""
-    for _ in range(500):
+    for _ in range(6000):
         if sum(thread.name == "vstate lease counted" for thread in threading.enumerate()) == number:
             return
         await asyncio.sleep(0.01)
@@ -401,7 +406,7 @@ class PickledWhen:
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[()]]:
         self.reached.set()
-        self.go.wait(10)
+        self.go.wait(60)
         return list, ()
 
 
@@ -422,7 +427,7 @@ async def test_many_tasks_cancelled_at_any_moment() -> None:
                         async with state.transaction():
                             await state.set("n", await state["n"] + 1)
                     elif number % 4 == 2:
-                        async with state.lease("counted", 5) as lease:
+                        async with state.lease("counted", 60) as lease:
                             await lease.commit()
                     else:
                         await state.commit()
@@ -432,7 +437,7 @@ async def test_many_tasks_cancelled_at_any_moment() -> None:
                 group.create_task(work(number))
         assert not state.sync.has_uncommitted()
         assert await state["n"] == vstate.Versioned(store, branch="main")["n"] > 0
-        async with state.lease("counted", 5, wait=5), state.transaction():
+        async with state.lease("counted", 60, wait=100), state.transaction():
             state["n"] = -1
     await lease_threads(0)
 
@@ -488,7 +493,7 @@ def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
             await state.set("b", 1)
         await state.close()
 
-    asyncio.run(asyncio.wait_for(again(), 20))
+    asyncio.run(asyncio.wait_for(again(), 100))
     assert state.head is not None
 
 
@@ -506,7 +511,7 @@ def test_two_loops_share_a_handle() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(100)
     assert state.sync["n"] == 60
     asyncio.run(state.close())
 
@@ -523,7 +528,7 @@ async def test_opening_that_is_cancelled(entered: bool) -> None:
 
     def slowly() -> vstate.Versioned:
         began.set()
-        go.wait(10)
+        go.wait(60)
         opened.append(real())
         watches.append(opened[-1].watch())
         return opened[-1]
@@ -562,7 +567,7 @@ def test_two_loops_open_one_handle() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(100)
         assert counted == [0] * 10
         asyncio.run(state.close())
 
@@ -626,10 +631,10 @@ async def test_a_lease() -> None:
     """One holder at a time; a commit under it names it; who is cancelled while waiting leaves nothing behind."""
     store = Memory()
     one, other = aio.Versioned(store, branch="main"), aio.Versioned(store, branch="main")
-    async with one.lease("job", ttl=5) as lease:
+    async with one.lease("job", ttl=60) as lease:
         assert lease.held
-        assert (lease.name, lease.ttl) == ("job", 5)
-        assert repr(lease) == "<Lease 'job', ttl 5 s: held, fence 1>"
+        assert (lease.name, lease.ttl) == ("job", 60)
+        assert repr(lease) == "<Lease 'job', ttl 60 s: held, fence 1>"
         with pytest.raises(InvalidInput, match=r"0\.1 s or more"):
             async with other.lease("job", ttl=1e-9):
                 pass
@@ -647,7 +652,7 @@ async def test_a_lease() -> None:
         assert commit is not None
         assert commit.info["lease"] == {"name": "job", "fence": lease.fence}
         first = lease.fence
-    async with other.lease("job", ttl=5, wait=20) as lease:
+    async with other.lease("job", ttl=60, wait=100) as lease:
         assert lease.fence > first
 
 
@@ -684,6 +689,7 @@ async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
 @in_a_loop
 async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
     """The keys of a namespace by their names in it; a subscription that nobody got has ended."""
+    before = set(threading.enumerate())
     async with aio.Versioned(Memory(), branch="main") as state:
         watch = await state.namespace("agent").watch("k*")
         state["agent/k1"], state["k1"] = 1, 2
@@ -703,7 +709,8 @@ async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
         task = asyncio.create_task(state.subscribe("*", print))
         await asyncio.to_thread(made.wait)
         await cancelled(task)
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("vstate <Watch")]
+        left = set(threading.enumerate()) - before
+        assert not [thread for thread in left if thread.name.startswith("vstate <Watch")]
 
 
 @in_a_loop

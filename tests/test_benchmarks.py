@@ -17,7 +17,7 @@ pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the e
 def benchmarks(*options: str) -> subprocess.CompletedProcess[str]:
     """`python -m benchmarks` at the top of the repository."""
     command = [sys.executable, "-m", "benchmarks", *options]
-    return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=500)
 
 
 def test_list_names_every_row() -> None:

@@ -25,7 +25,7 @@ def run(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=400,
     )
 
 

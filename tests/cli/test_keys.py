@@ -108,7 +108,7 @@ def test_keys_need_no_store(vstate, tmp_path, environment):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "agent.key").exists()

@@ -27,6 +27,14 @@ while True:
 """
 
 
+def in_pipe(file):
+    """How many bytes nobody has read yet."""
+    import fcntl  # not on Windows
+    import termios
+
+    return int.from_bytes(fcntl.ioctl(file.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
 @pytest.fixture
 def long_store(tmp_path):
     """A store with a log that does not fit into a pipe."""
@@ -61,7 +69,7 @@ def test_a_reader_that_stops_early(long_store, environment):
     process.stdout.close()
     with process.stderr:
         assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == 141
+    assert process.wait(timeout=200) == 141
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
@@ -92,9 +100,12 @@ def test_interrupted(long_store, environment):
     )
     # It has begun, and now waits since nobody reads on.
     process.stdout.readline()
-    time.sleep(0.3)
+    before = 0
+    while before != (now := in_pipe(process.stdout)):
+        before = now
+        time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=200)
     assert process.returncode == 130
     assert error.strip() == ""
 
@@ -113,7 +124,7 @@ def test_while_another_process_writes(store, environment):
                 env=environment(),
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=200,
             )
             assert done.returncode == 0, done.stderr
             seen.append(int(re.search(r"commit (\d+)", done.stdout).group(1)))
@@ -135,7 +146,7 @@ def on_terminal(arguments, environment):
     )
     os.close(theirs)
     written = b""
-    while select.select([ours], [], [], 30)[0]:
+    while select.select([ours], [], [], 200)[0]:
         try:
             piece = os.read(ours, 65536)
         except OSError:  # what Linux reports when the other end is closed
@@ -144,7 +155,7 @@ def on_terminal(arguments, environment):
             break
         written += piece
     os.close(ours)
-    assert process.wait(timeout=30) == 0, written
+    assert process.wait(timeout=200) == 0, written
     return written.decode().replace("\r\n", "\n")
 
 
@@ -208,12 +219,14 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
         stderr=subprocess.PIPE,
         text=True,
     )
-    # It makes the store, and then waits for what nobody writes.
-    while not (tmp_path / "new" / "vstate.db").exists() and process.poll() is None:
+    # It makes the store, begins to read, and then waits for what nobody writes.
+    process.stdin.write("b")
+    process.stdin.flush()
+    while in_pipe(process.stdin) and process.poll() is None:
         time.sleep(0.05)
-    time.sleep(0.5)
+    assert (tmp_path / "new" / "vstate.db").exists()
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=30)
+    process.wait(timeout=200)
     error = process.stderr.read()
     process.stdin.close()
     process.stderr.close()

@@ -104,7 +104,7 @@ print("fine")
 """
     plant_pickle(store, "evil", pickle.dumps(Evil("x")))
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 

@@ -208,7 +208,7 @@ def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environmen
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1

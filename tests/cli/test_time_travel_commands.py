@@ -320,7 +320,7 @@ for arguments in {commands!r}:
 print("fine")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
     assert not mark.exists()

@@ -26,7 +26,7 @@ KILLS = 20 if os.environ.get("VSTATE_SOAK") else 3
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis")
+    server = RedisServer(tmp_path / "redis", appendfsync="no")
     yield server
     server.stop()
 
@@ -151,14 +151,14 @@ def test_what_may_arrive_after_the_error_is_not_denied(
 
     def plan() -> dict[str, bytes | None]:
         locked.set()
-        over.wait(10)
+        over.wait(60)
         return {}
 
     with Redis(server.url) as other, Redis(proxied, timeout=0.5) as hasty:
         hasty.get("r/heads/main")
         holder = threading.Thread(target=other.exclusively, args=(plan,))
         holder.start()
-        assert locked.wait(10)
+        assert locked.wait(60)
         at_request(proxy, "hold", match=b"EVALSHA")
         with pytest.raises(StoreUnavailable, match="locked") as caught:
             hasty.compare_and_swap("r/heads/main", b"1", b"2")
@@ -171,7 +171,7 @@ def test_what_may_arrive_after_the_error_is_not_denied(
 
 def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None:
     """If the connection died after a write was sent, and the server with it, the error says that nobody knows."""
-    with Redis(proxied, timeout=0.5) as store:
+    with Redis(server.url) as patient, Redis(proxied, timeout=0.5) as store:
         store.set("a", b"1")
         calls: list[Callable[[], object]] = [
             lambda: store.compare_and_swap("a", b"1", b"2"),
@@ -180,6 +180,7 @@ def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None
             lambda: store.exclusively(lambda: {"a": b"2"}),
         ]
         for call in calls:
+            assert patient.get("a")  # the server has caught up
             assert store.get("a")
             server.pause()
             with pytest.raises(StoreUnavailable) as caught:
@@ -204,7 +205,7 @@ def test_a_server_that_was_never_there() -> None:
                 start = time.monotonic()
                 with pytest.raises(StoreUnavailable) as caught:
                     call()
-                assert time.monotonic() - start < 2
+                assert time.monotonic() - start < 15  # and not the 30 of its timeout
                 assert not caught.value.outcome_unknown
                 assert caught.value.__cause__ is None
                 assert url.removeprefix("unix://") in str(caught.value)
@@ -219,7 +220,7 @@ def test_a_server_that_went_away(server: RedisServer) -> None:
             start = time.monotonic()
             with pytest.raises(StoreUnavailable) as caught:
                 call()
-            assert 0.4 < time.monotonic() - start < 3
+            assert 0.4 < time.monotonic() - start < 15
             assert not caught.value.outcome_unknown
         server.start()
         assert store.get("a") == b"1"
@@ -235,7 +236,7 @@ def test_a_server_that_stands_still(server: RedisServer) -> None:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable, match="did not answer"):
             store.get("a")
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 15
         server.resume()
         assert store.get("a") == b"1"
 
@@ -253,10 +254,11 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
 # Kills in the middle of writes
 
 
-def test_no_confirmed_write_is_lost_with_a_killed_server(server: RedisServer) -> None:
+def test_no_confirmed_write_is_lost_with_a_killed_server(tmp_path: Path) -> None:
     """Threads write and count while the server is killed and started again: with its log synced at every write, all
     that was confirmed is there, each count was counted once, and nobody was told a lie.
     """
+    server = RedisServer(tmp_path / "synced")
     stop = threading.Event()
     written: list[dict[str, bytes]] = [{} for _ in range(3)]
     counted = [0, 0]
@@ -287,30 +289,43 @@ def test_no_confirmed_write_is_lost_with_a_killed_server(server: RedisServer) ->
 
     works = [(write, 0), (write, 1), (write, 2), (count, 0), (count, 1)]
     threads = [threading.Thread(target=guarded, args=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for _ in range(KILLS):
-        time.sleep(0.4)
-        server.kill()
-        time.sleep(0.1)
-        server.start()
-    time.sleep(0.3)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    with Redis(server.url) as store:
-        for rows in written:
-            assert len(rows) > 5
-            assert store.get_many(rows) == rows
-        assert store.get("counter") == str(sum(counted)).encode()
-        assert len(list(store.keys(f"o/{'0' * 31}"))) >= sum(counted)
-        assert min(counted) > 0
+
+    def until_more_was_done() -> None:
+        """However slow the disk is: everybody has got on, or has failed."""
+        rows, counts = [len(each) for each in written], counted.copy()
+        while not errors and not (
+            all(len(each) > before + 2 for each, before in zip(written, rows, strict=True))
+            and all(now > before for now, before in zip(counted, counts, strict=True))
+        ):
+            time.sleep(0.01)
+
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(KILLS):
+            until_more_was_done()
+            time.sleep(0.2)
+            server.kill()
+            time.sleep(0.1)
+            server.start()
+        until_more_was_done()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        with Redis(server.url) as store:
+            for rows in written:
+                assert store.get_many(rows) == rows
+            assert store.get("counter") == str(sum(counted)).encode()
+            assert len(list(store.keys(f"o/{'0' * 31}"))) >= sum(counted)
+    finally:
+        stop.set()
+        server.stop()
 
 
 def test_commits_with_a_server_that_comes_and_goes(server: RedisServer) -> None:
     """A commit that failed keeps everything staged, and goes through when the server is back."""
-    with Redis(server.url, timeout=0.3) as store:
+    with Redis(server.url, timeout=0.5) as store:
         state = Versioned(store)
         for number in range(3):
             state["n"] = number

@@ -27,7 +27,7 @@ from vstate.testing import KVStoreTests
 from vstate.testing.kvstore import OBJECT
 
 TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
-LATENCY = 0.1  # seconds; more than threads may be late for one another on a busy machine
+LATENCY = 0.15  # seconds; more than one thread may be late for another on a busy machine
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -266,7 +266,7 @@ def test_processes_lose_no_increment(s3_place: S3Place) -> None:
                         break
         """
     processes = [subprocess.Popen([sys.executable, "-c", program, str(s3_place)]) for _ in range(4)]
-    assert [process.wait(120) for process in processes] == [0, 0, 0, 0]
+    assert [process.wait(300) for process in processes] == [0, 0, 0, 0]
     with s3_place.open() as store:
         assert store.get("counter") == b"20"
 
@@ -294,14 +294,14 @@ def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: R
 
 def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place) -> None:
     """Swaps of one process queue for a key, which is a courtesy."""
-    with s3_place.open(timeout=4) as store:
+    with s3_place.open(timeout=8) as store:
         assert store.compare_and_swap("key", None, b"1")
         with ExitStack() as hanging:
             for queue in store._queues:
                 hanging.enter_context(queue)
             begin = time.monotonic()
             assert store.compare_and_swap("key", b"1", b"2")
-            assert 1.9 < time.monotonic() - begin < 3.9
+            assert 3.9 < time.monotonic() - begin < 7.9
 
 
 def test_the_same_value_written_anew_is_still_expected(s3_place: S3Place, far: S3) -> None:
@@ -349,7 +349,7 @@ def test_no_swap_before_conditions_are_known_to_be_heeded(
     proxy.left_out = b"if-"
     with s3_place.open() as other:
         other.set("key", b"theirs")
-    with s3_place.open(endpoint=proxy.endpoint, skip_signature=True, timeout=10) as store:
+    with s3_place.open(endpoint=proxy.endpoint, skip_signature=True) as store:
         rule = proxy.lose("/%3Dprobe", trouble, times=2, answer=TOO_MANY)
         with pytest.raises(InvalidInput, match="conditions"):
             store.compare_and_swap("key", None, b"value")
@@ -360,7 +360,8 @@ def test_no_swap_before_conditions_are_known_to_be_heeded(
         with pytest.raises(StoreUnavailable) as caught:
             store.compare_and_swap("key", None, b"value")
         assert not caught.value.outcome_unknown
-        assert store.get("key") == b"theirs"
+    with s3_place.open() as other:
+        assert other.get("key") == b"theirs"
 
 
 def test_each_server_is_probed(
@@ -455,7 +456,7 @@ def test_who_loses_takes_nothing_from_who_wins(store: S3, proxy: RequestProxy, f
     far.set("ref", b"old")
 
     def win() -> None:
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 60
         while "line" not in store and time.monotonic() < give_up:
             time.sleep(0.01)
         assert store.transact({"line": b"theirs", "ref": b"theirs"}, {"ref": b"old"})
@@ -654,16 +655,26 @@ def test_a_server_that_is_down_is_given_up(s3_place: S3Place, proxy: RequestProx
                 StoreUnavailable, match="see that the URL and the endpoint are right"
             ) as caught:
                 call()
-            assert time.monotonic() - begin < 4
+            assert time.monotonic() - begin < 15
             assert not caught.value.outcome_unknown
+
+
+def _reads_nothing(store: S3, key: str) -> bool:
+    try:
+        return store.get(key) is None
+    except StoreUnavailable:  # it has little time, and the machine may be busy
+        return True
 
 
 def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
     """Connections are accepted and nothing comes back: StoreUnavailable, unknown for a write; then all is well."""
     server = SeaweedServer(tmp_path)
     try:
-        with server.place().open(timeout=1.5) as store:
-            assert store.compare_and_swap("key", None, b"1")
+        place = server.place()
+        with place.open() as patient, place.open(timeout=1.5) as store:
+            assert patient.compare_and_swap("key", None, b"1")
+            while _reads_nothing(store, "key"):
+                pass
             server.pause()
             for call, unknown in (
                 (lambda: store.get("key"), False),
@@ -673,7 +684,7 @@ def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
                 begin = time.monotonic()
                 with pytest.raises(StoreUnavailable, match="no answer") as caught:
                     call()
-                assert time.monotonic() - begin < 6
+                assert time.monotonic() - begin < 30
                 assert caught.value.outcome_unknown is unknown
             server.resume()
         with server.place().open() as store:

@@ -194,7 +194,7 @@ async def test_managers_that_are_dropped_leave_no_thread() -> None:
     before = set(threading.enumerate())
     for n in range(20):
         await Notes().add("a", str(n))
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while len(set(threading.enumerate()) - before) > 0:
         gc.collect()
         assert time.monotonic() < end
@@ -282,14 +282,15 @@ async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) ->
     notes = Notes("file", path=str(tmp_path))
     await notes.add("a", "1")
     own = notes.state.sync.store
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def wait_and_write(part: Any) -> bool:
+        begun.set()
         part["b"] = over.wait(60)
         return True
 
     writing = asyncio.create_task(notes.change(wait_and_write, "b"))
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(begun.wait, 60)
     closing = asyncio.create_task(notes.close())
     await asyncio.sleep(0.01)
     closing.cancel()

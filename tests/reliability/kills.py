@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -36,6 +36,9 @@ TOLD = 400
 """How far the story goes that is imported: further than a store gets."""
 
 SHORTEST_HISTORY = 5
+
+MOST = 5
+"""Times as many kills as were asked for, until they were spread well enough: a busy machine is bad at hitting moments."""
 
 BEFORE, INSIDE, COMMITTING, AFTER = range(4)
 PLACES = ("before a transaction", "inside one", "in its COMMIT", "after it, not acknowledged yet")
@@ -214,7 +217,9 @@ def run(operation: str, kills: int, seed: int, directory: Path) -> dict[str, obj
     total = acknowledged = 0
     if operation == "import":
         tell_the_source(directory / "store")
-    for kill in range(kills):
+    for kill in range(MOST * kills):
+        if kill >= kills and seen_enough(where, kills):
+            break
         store = directory / f"store-{kill // NEW_STORE_EVERY}"
         if kill % NEW_STORE_EVERY == 0:
             total += acknowledged
@@ -222,11 +227,16 @@ def run(operation: str, kills: int, seed: int, directory: Path) -> dict[str, obj
         heard = one_kill(operation, store, chance)
         where[PLACES[place[0]]] += 1
         acknowledged = max(acknowledged, heard)
-        closely = kill % LOOK_CLOSELY_EVERY == LOOK_CLOSELY_EVERY - 1 or kill == kills - 1
+        closely = kill % LOOK_CLOSELY_EVERY == LOOK_CLOSELY_EVERY - 1 or kill >= kills - 1
         found = verify(operation, store, closely)
         assert acknowledged <= found <= acknowledged + 2, f"{acknowledged=} {found=} after kill {kill}"
         acknowledged = found
-    return {"kills": kills, "acknowledged": total + acknowledged, "where": dict(where)}
+    return {"kills": where.total(), "acknowledged": total + acknowledged, "where": dict(where)}
+
+
+def seen_enough(where: Mapping[str, int], kills: int) -> bool:
+    """Whether the child was hit inside of transactions and outside: always the same moment would show nothing."""
+    return sum(where.get(name, 0) for name in PLACES[1:3]) > kills / 5 and where.get(PLACES[0], 0) > 0
 
 
 def one_kill(operation: str, store: Path, chance: random.Random) -> int:

@@ -57,12 +57,12 @@ class LoopImage:
         self.mounted = True
 
     def unmount(self) -> None:
-        for attempt in range(20):
+        for attempt in range(200):
             try:
                 run("umount", self.place)
                 break
             except OSError:
-                if attempt == 19:
+                if attempt == 199:
                     raise
                 time.sleep(0.1)  # who was killed may still be ending
         self.mounted = False

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kills import OPERATIONS, PLACES
+from kills import OPERATIONS, seen_enough
 from soak import LONGEST, run_script, sized
 
 KILLS = sized(40, 1250)
@@ -23,12 +23,10 @@ pytestmark = [
 def test_kills(operation: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Killed at random moments of an operation, again and again, no acknowledged commit is lost or damaged."""
     result = run_script("kills.py", operation, KILLS, 7, tmp_path)
-    assert result["kills"] == KILLS
+    assert result["kills"] >= KILLS
     assert result["acknowledged"] > KILLS
-    # A test that always hit the same moment would show nothing.
-    assert sum(result["where"].get(place, 0) for place in PLACES[1:3]) > KILLS / 5, result["where"]
-    assert result["where"].get(PLACES[0], 0), result["where"]
-    record_property("kills", KILLS)
+    assert seen_enough(result["where"], KILLS), result["where"]
+    record_property("kills", result["kills"])
     record_property("acknowledged", result["acknowledged"])
     for place, count in result["where"].items():
         record_property(place, count)

@@ -174,7 +174,7 @@ def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record
                 # What is acknowledged from now on does not count: an fsync that the shutdown meets half way has
                 # been seen to succeed, which a power cut leaves no machine to report.
                 image.shut_down()
-                _, error = process.communicate(timeout=60)
+                _, error = process.communicate(timeout=200)
             # The shared memory beside SQLite's log is a file of the same file system, and may be gone too.
             status = process.returncode
             assert status in (FAILED, -signal.SIGBUS), f"{status}: {error.decode()[-3000:]}"

@@ -522,7 +522,7 @@ def test_where_the_output_is_no_plain_file(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
     repo.export(pipe, ["main"])
-    reader.join(10)
+    reader.join(100)
     assert read == [exported(store)]
     assert pipe.is_fifo()
 

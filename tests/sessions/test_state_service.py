@@ -7,7 +7,6 @@ import json
 import math
 import random
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from agent_stores import AgentStore
+from clock import standing_still
 
 from vstate import Disk, Memory, Versioned
 from vstate.errors import (
@@ -469,13 +469,14 @@ async def test_damage_raises() -> None:
 @in_a_loop
 async def test_time_to_live(agent_store: AgentStore) -> None:
     """A session is gone so long after its last use, begins at 1 again, and is purged; an export keeps it."""
-    async with StateService(agent_store(), ttl=1.5) as service:
+    service = StateService(agent_store(), ttl=15)
+    with standing_still() as time:
+        await service.start()
         await service.save_state("u", {"n": 1}, "kept")
         await service.save_state("u", {"n": 1}, "gone")
-        begin = time.monotonic()
-        while time.monotonic() < begin + 2.5:
+        for _ in range(8):
             assert await service.export_state("u", "kept") == {"n": 1}
-            await asyncio.sleep(0.3)
+            time.pass_(3)
         assert await service.export_state("u", "gone") is None
         assert await service.list_sessions("u") == ["kept"]
         assert await service.list_rounds("u", "gone") == []
@@ -483,9 +484,10 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
         assert await service.purge() == 1
         assert await service.purge() == 0
         assert set(service.state.sync.checkout("main")) == {"rounds/u/kept/000000000001", "users/u/kept"}
-        await asyncio.sleep(2)
+        time.pass_(20)
         assert await service.save_state("u", {"n": "new"}, "kept") == 1
         assert await service.list_rounds("u", "kept") == [1]
+        await service.stop()
 
 
 @in_a_loop

@@ -329,14 +329,14 @@ def test_fork_while_another_thread_commits() -> None:
     class Slow(Faulty):
         def transact(self, writes, expected):
             entered.set()
-            leave.wait(30)
+            leave.wait(100)
             return super().transact(writes, expected)
 
     state = Versioned(Slow(Memory()))
     state["k"] = [1]
     thread = threading.Thread(target=state.commit)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         # The fork itself may wait for the commit to end.

@@ -82,7 +82,7 @@ def row_of(store: KVStore, name: str = "job") -> LeaseRow:
 def test_one_holder_and_then_the_next(opened: Open) -> None:
     """Entering takes it, leaving gives it back at once; the number grows and is in what is committed."""
     state, other = Versioned(opened()), Versioned(opened())
-    with state.lease("job", 5) as lease:
+    with state.lease("job", 60) as lease:
         assert lease.held
         lease.check()
         with pytest.raises(LeaseHeld, match=f"process {os.getpid()} on ") as held:
@@ -97,11 +97,11 @@ def test_one_holder_and_then_the_next(opened: Open) -> None:
     with pytest.raises(LeaseLost, match="released"):
         lease.commit()
     began = time.monotonic()
-    with other.lease("job", 5) as second:
+    with other.lease("job", 60) as second:
         assert second.fence == 2
         with state.lease("another", wait=0) as third:
             assert third.fence == 1
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert row_of(opened()).owner == ""
 
 
@@ -111,28 +111,28 @@ def test_it_waits_for_the_holder(opened: Open) -> None:
     got: list[int] = []
 
     def contend() -> None:
-        with other.lease("job", 5) as lease:
+        with other.lease("job", 60) as lease:
             got.append(lease.fence)
 
     thread = threading.Thread(target=contend)
-    with state.lease("job", 5):
+    with state.lease("job", 60):
         began = time.monotonic()
         with pytest.raises(LeaseHeld):
             other.lease("job", wait=0.2).__enter__()
-        assert 0.2 <= time.monotonic() - began < 3
+        assert 0.2 <= time.monotonic() - began < 30
         thread.start()
         time.sleep(0.2)
         assert got == []
-    thread.join(10)
+    thread.join(60)
     assert got == [2]
 
 
 def test_it_is_renewed(opened: Open) -> None:
     """The holder keeps it for many times its time, by changing the row; nobody gets it meanwhile."""
     state, other = Versioned(opened()), Versioned(opened())
-    with state.lease("job", 1) as lease:
+    with state.lease("job", 2) as lease:
         with pytest.raises(LeaseHeld):
-            other.lease("job", wait=1.7).__enter__()
+            other.lease("job", wait=3).__enter__()
         assert lease.held
         assert row_of(opened()).renewals >= 3
         state["n"] = 1
@@ -151,12 +151,12 @@ def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
             waiting.__enter__()
         assert repr(waiting) == "<Lease 'nightly', ttl 30 s: given up>"
     assert repr(lease) == "<Lease 'nightly', ttl 30 s: it was released, fence 1>"
-    with pytest.raises(LeaseLost), state.lease("other", 5) as lost:
+    with pytest.raises(LeaseLost), state.lease("other", 60) as lost:
         state.store.delete("lease/other")
         try:
             lost.check()
         finally:
-            assert repr(lost) == "<Lease 'other', ttl 5 s: its row is gone, fence 1>"
+            assert repr(lost) == "<Lease 'other', ttl 60 s: its row is gone, fence 1>"
 
 
 def test_the_longest_is_given_back(opened: Open) -> None:
@@ -350,7 +350,7 @@ def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
 
     store = Failing(opened())
     state = Versioned(store)
-    ttl = 0.5 if lost else 1.5
+    ttl = 1 if lost else 3
     with state.lease("job", ttl) as lease:
         began = time.monotonic()
         store.failing = True
@@ -359,15 +359,15 @@ def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
         if lost:
             while lease.held:
                 time.sleep(0.005)
-            assert time.monotonic() - began < 5
-            assert store.calls.count("failed") > 5, "it is tried more often than renewing is"
+            assert time.monotonic() - began < 30
+            assert store.calls.count("failed") > 3, "it is tried more often than renewing is"
             store.failing = False
             with pytest.raises(LeaseLost):
                 lease.check()
         else:
             store.failing = False
             renewals = row_of(store).renewals
-            while row_of(store).renewals < renewals + 2:
+            while row_of(store).renewals == renewals:
                 assert lease.held
                 time.sleep(0.005)
             lease.check()
@@ -388,9 +388,9 @@ def test_an_answer_that_is_lost(opened: Open) -> None:
             return done
 
     store = Deaf(opened())
-    with Versioned(store).lease("job", 1) as lease:
+    with Versioned(store).lease("job", 3) as lease:
         store.deaf = 1
-        while row_of(store).renewals < 3:
+        while row_of(store).renewals < 2:
             assert lease.held
             time.sleep(0.005)
         assert store.deaf == 0
@@ -462,7 +462,7 @@ from vstate import Disk, Versioned
 directory, rounds = sys.argv[1], int(sys.argv[2])
 state = Versioned(Disk(os.path.join(directory, "store"), durability="process"))
 for _ in range(rounds):
-    with state.lease("job", 20) as lease:
+    with state.lease("job", 60) as lease:
         # Exclusive: that another is inside is an error, which ends this process.
         os.close(os.open(os.path.join(directory, "inside"), os.O_CREAT | os.O_EXCL))
         state.refresh()
@@ -515,9 +515,9 @@ def test_a_stopped_holder(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         state = Versioned(store)
         began = time.monotonic()
-        with state.lease("job", 20) as lease:
+        with state.lease("job", 60) as lease:
             assert lease.fence == 2
-            assert 0.3 < time.monotonic() - began < 20
+            assert 0.3 < time.monotonic() - began < 60
             state["by"] = "the next"
             landed = lease.commit()
             process.send_signal(signal.SIGCONT)
@@ -536,15 +536,15 @@ def test_a_killed_holder(tmp_path: Path) -> None:
         state = Versioned(store)
         with pytest.raises(Conflict):
             state.lease("job", wait=0).__enter__()
-        with state.lease("job", 20, wait=60) as lease:
+        with state.lease("job", 60, wait=60) as lease:
             assert lease.fence == 2
 
 
 def test_a_holder_that_goes_on_commits(tmp_path: Path) -> None:
     """The control of the two tests above: undisturbed, the same program commits after more than its time."""
-    with holder(tmp_path / "store", 1.5) as process, Disk(tmp_path / "store") as store:
+    with holder(tmp_path / "store", 3) as process, Disk(tmp_path / "store") as store:
         with pytest.raises(LeaseHeld):
-            Versioned(store).lease("job", wait=3).__enter__()
+            Versioned(store).lease("job", wait=4).__enter__()
         assert process.communicate("go on\n", timeout=60)[0] == "committed True\n"
         assert Versioned(store)["by"] == "holder"
 
@@ -565,9 +565,9 @@ def test_on_servers(server_url: str) -> None:
                 lease.commit()
         assert Versioned(two).head == before
         two.set("lease/job", LeaseRow("", "", 60.0, 2).encode())
-        with other.lease("job", 2) as next_lease, pytest.raises(LeaseHeld):
+        with other.lease("job", 3) as next_lease, pytest.raises(LeaseHeld):
             assert next_lease.fence == 3
-            state.lease("job", wait=3).__enter__()
+            state.lease("job", wait=4).__enter__()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -575,7 +575,7 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
     """The child neither commits under its parent's lease nor gives it back; the parent goes on."""
     store = opened()
     state = Versioned(store)
-    with state.lease("job", 1) as lease:
+    with state.lease("job", 3) as lease:
         state["n"] = 1
         child = os.fork()
         if child == 0:
@@ -589,7 +589,10 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
             finally:
                 os._exit(answer)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        time.sleep(1.5)
+        renewals = row_of(store).renewals
+        while row_of(store).renewals == renewals:
+            assert lease.held
+            time.sleep(0.01)
         lease.check()
         assert lease.commit() is not None
 
@@ -616,7 +619,7 @@ def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
             del interruption
         except RuntimeError as error:  # a lock of `threading` that was interrupted
             came = "lock" in str(error)
-        with state.lease("job", 5, wait=5):
+        with state.lease("job", 60, wait=60):
             pass
     assert moment > 50
 
@@ -649,12 +652,13 @@ def test_a_lease_that_nobody_left_is_given_back(opened: Open) -> None:
     """Without a with block: as soon as the program has let go of it, and not before."""
     store = opened()
     state = Versioned(store)
-    lease = state.lease("job", 0.3)
+    lease = state.lease("job", 2)
     lease.__enter__()
-    time.sleep(0.5)
-    assert lease.held
+    while row_of(store).renewals < 2:
+        assert lease.held
+        time.sleep(0.01)
     del lease
-    with state.lease("job", wait=5) as lease:
+    with state.lease("job", wait=60) as lease:
         assert lease.fence == 2
 
 
@@ -684,5 +688,5 @@ def test_whoever_waits_may_be_told_to_stop() -> None:
         thread.start()
         time.sleep(0.1)
         waiting.stop_waiting()
-        thread.join(5)
+        thread.join(30)
         assert len(raised) == 1

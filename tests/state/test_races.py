@@ -425,7 +425,7 @@ def test_an_update_may_wait_for_its_own_threads() -> None:
     def function(now: Versioned) -> None:
         thread = threading.Thread(target=lambda: now.__setitem__("from thread", now["k"]))
         thread.start()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
     state.update(function)

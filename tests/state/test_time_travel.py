@@ -270,7 +270,7 @@ def test_undo_waits_for_the_transaction_of_another_thread(state: Versioned) -> N
         with state.transaction("whole"):
             state["k"] = 10
             entered.set()
-            go.wait(10)
+            go.wait(60)
             state["same"] = ["z"]
 
     def undo() -> None:
@@ -278,11 +278,11 @@ def test_undo_waits_for_the_transaction_of_another_thread(state: Versioned) -> N
 
     threads = [threading.Thread(target=work), threading.Thread(target=undo)]
     threads[0].start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     threads[1].start()
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert (state["k"], state["same"]) == (3, ["x"])
     assert actions(state)[:2] == ["undo: commit: whole", "commit: whole"]
 

