@@ -1,0 +1,65 @@
+"""Copies: nothing that can change is in the copy and in the original."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+
+from vstate.patterns.copies import copied
+
+
+class Words(list[str]):
+    """A list with more than a list has."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(words)
+        self.language = ["en"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, "a", None],
+        [[1], 2],
+        {"a": 1},
+        {"a": [1], "b": 2},
+        {("a", 1): {2}},
+        ([1], 2),
+        OrderedDict(a=[1]),
+        Words("a", "b"),
+        bytearray(b"abc"),
+        [{"a": [{"b": {3}}]}],
+    ],
+    ids=repr,
+)
+def test_a_copy_shares_nothing_that_can_change(value: Any) -> None:
+    """It is equal, of the same class, and no mutable object of it is in the original."""
+    copy = copied(value)
+    assert copy == value
+    assert type(copy) is type(value)
+    assert not mutable_in(copy) & mutable_in(value)
+
+
+def test_what_cannot_change_is_not_copied() -> None:
+    """A text stands for itself."""
+    text = "a" * 1000
+    assert copied(text) is text
+    assert copied([text])[0] is text
+
+
+def test_a_value_in_itself() -> None:
+    """A list that holds itself is copied to one that holds itself."""
+    value: list[Any] = [1]
+    value.append(value)
+    copy = copied(value)
+    assert copy[1] is copy
+
+
+def mutable_in(value: Any) -> set[int]:
+    """The ids of the mutable objects in a value."""
+    own = {id(value)} if isinstance(value, list | dict | set | bytearray) else set()
+    parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
+    parts = [*parts, *getattr(value, "__dict__", {}).values()]
+    return own.union(*map(mutable_in, parts))
