@@ -316,3 +316,15 @@ def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> N
     assert Versioned(store, branch="session")["k"] == 5
     time.pass_(1)
     assert Versioned(store, branch="session").head is None
+
+
+def test_a_renamed_branch_expires_for_whoever_renamed_it(store: KVStore, time: Time) -> None:
+    """What is remembered of the new name is the lifetime that came with it, not that there was none before."""
+    old = committed(session(store), n=1).head
+    new = committed(Versioned(store), main=1).head
+    assert old is not None and new is not None
+    repo = Repository(store)
+    repo.rename_branch("session", "other")
+    time.pass_(60)
+    assert not repo.refs.compare_and_swap("heads/other", expected=old.oid, new=new.oid, action="late")
+    assert "other" not in repo.branches()
