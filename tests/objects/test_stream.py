@@ -128,6 +128,25 @@ def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
         assert (link, chunks, chunks.levels) == (full_link, full_chunks, full_chunks.levels)
 
 
+@pytest.mark.parametrize("change", [b"", b"!", b"?!"])
+def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
+    """The byte behind a chunk has a say in where that ends: with another one there, it is cut again."""
+    data = noise(150_000)
+    previous = split(data, split(data)[1])[1]
+    moved, end = 0, 0
+    for number, length in enumerate(previous.lengths[:-1], 1):
+        end += length
+        after = data[:end] + change + data[end + 1 :]
+        link, chunks, _ = split(after, previous)
+        full_link, full, _ = split(after)
+        assert (link, chunks, chunks.levels) == (full_link, full, full.levels)
+        moved += full.ids[:number] != previous.ids[:number]
+        once_more = split(data, chunks)
+        assert once_more[:2] == (split(data)[0], previous)
+        assert once_more[1].prints == previous.prints
+    assert moved > 100
+
+
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
 def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
