@@ -322,7 +322,8 @@ def test_a_renamed_branch_expires_for_whoever_renamed_it(store: KVStore, time: T
     """What is remembered of the new name is the lifetime that came with it, not that there was none before."""
     old = committed(session(store), n=1).head
     new = committed(Versioned(store), main=1).head
-    assert old is not None and new is not None
+    assert old is not None
+    assert new is not None
     repo = Repository(store)
     repo.rename_branch("session", "other")
     time.pass_(60)
