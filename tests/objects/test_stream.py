@@ -256,6 +256,11 @@ def test_objects_of_the_older_version_are_not_given_again() -> None:
     _, _, new = split(data[:250_000] + b"x" + data[250_000:], chunks)
     assert 0 < len(new) < 8
     assert not new.keys() & objects.keys()
+    # Also where it was cut in another way, as one blob, or with chunks of another size.
+    _, chunks, objects = split(bytes(4096))
+    _, longer, new = split(bytes(20_000), chunks)
+    assert set(longer.ids) & objects.keys()
+    assert not new.keys() & objects.keys()
 
 
 def test_index_nodes_are_bounded() -> None:

@@ -99,9 +99,11 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
         oid = ObjectId.of(BLOB, body)
         known = previous is not None and oid in previous.ids
         return Link(oid, length), Chunks((oid,), (length,)), {} if known else {oid: Object(BLOB, body)}
+    stored = previous.indexes if previous is not None else frozenset()
     if previous is not None and (
         previous.length <= BLOB_BYTES or chunk_size(previous.length) != chunk_size(length)
     ):
+        stored = stored.union(previous.ids)
         previous = None
     prints = _unchanged(view, previous)
     unchanged = len(prints) * GROUP
@@ -112,8 +114,7 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
     if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, len(prints))
     levels, nodes = _index(ids, lengths, previous)
-    stored = previous.indexes if previous is not None else frozenset()
-    objects.update({oid: node for oid, node in nodes.items() if oid not in stored})
+    objects = {oid: new for oid, new in (*objects.items(), *nodes.items()) if oid not in stored}
     indexes = frozenset[ObjectId]().union(*(level.ids for level in levels))
     return Link(levels[-1].ids[0], length), Chunks(ids, lengths, indexes, levels, tuple(prints)), objects
 
