@@ -140,6 +140,7 @@ def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
         link, chunks, _ = split(after, previous)
         full_link, full, _ = split(after)
         assert (link, chunks, chunks.levels) == (full_link, full, full.levels)
+        assert chunks.prints == split(after, full)[1].prints
         moved += full.ids[:number] != previous.ids[:number]
         once_more = split(data, chunks)
         assert once_more[:2] == (split(data)[0], previous)
@@ -174,7 +175,11 @@ def test_what_can_be_written_to_has_no_prints() -> None:
     assert (
         split(bytearray(data), first)[1].prints == split(memoryview(bytearray(data)), first)[1].prints == ()
     )
-    assert len(split(data, first)[1].prints) > 1
+    prints = split(data, first)[1].prints
+    assert len(prints) == len(first.ids) // GROUP > 1
+    # Nor where chunks are long: a hash of each costs no more than one of all.
+    longer = noise(9 * 1024 * 1024)
+    assert split(longer, split(longer)[1])[1].prints == ()
 
 
 @pytest.mark.parametrize("length", [0, 1, BLOB_BYTES - 1, BLOB_BYTES, BLOB_BYTES + 1, 3 * BLOB_BYTES])

@@ -52,9 +52,7 @@ ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
 
 
 class _Level(NamedTuple):
-    """The index nodes of one height: their ids, the bytes below each, and how many items below each and those before
-    it have.
-    """
+    """The index nodes of one height: their ids, the bytes below each, and where its items end among all one lower."""
 
     ids: tuple[ObjectId, ...] = ()
     lengths: tuple[int, ...] = ()
