@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from enum import Enum
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
+from pydantic import PrivateAttr
 
 from vstate import InvalidInput, Unpicklable
 from vstate.managers import (
@@ -37,6 +41,8 @@ from vstate.managers import (
     WorkflowState,
     WorkflowStateManager,
 )
+from vstate.managers.record import Record
+from vstate.patterns.copies import copied
 
 Call = Callable[[Any, dict[str, Any]], Awaitable[object]]
 """A call of a manager that is given a dict, on its own or in a record; by `(manager, given)`."""
@@ -194,3 +200,143 @@ async def test_what_is_no_id_number_or_status_is_said() -> None:
             await teams.enqueue_task("t", {"id": 5})
         with pytest.raises(InvalidInput, match="'nope' is no WorkflowStatus; these are: pending, running"):
             await workflows.list_workflows("nope")
+
+
+class Words(list[Any]):
+    pass
+
+
+class Table(dict[str, Any]):
+    pass
+
+
+class Mode(Enum):
+    FAST = "fast"
+
+
+class Note(Record):
+    a: Any = None
+    b: Any = None
+    _seen: list[Any] = PrivateAttr(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1],
+        {"k": 1},
+        [[1]],
+        {"k": [1]},
+        {(1, Mode.FAST): 1},
+        Words([1]),
+        Table(k=1),
+        [Words()],
+        {"k": Table()},
+        [Note(a=[1])],
+        ([1],),
+        {1},
+        bytearray(b"1"),
+        Note(a=[1], more=[1]),
+    ],
+    ids=str,
+)
+def test_a_record_that_is_taken_shares_nothing(value: Any) -> None:
+    """Wherever in it a value stands: what its owner changes later, as deep as it may be, is not in what was taken."""
+    owned = Note(a=value, more=deepcopy(value))
+    owned._seen.append(deepcopy(value))
+    before = deepcopy(owned)
+    taken = owned.taken()
+    changed = 0
+    for part in (owned.a, owned.more, owned._seen):
+        changed += _changed(part)
+    owned._seen.append(2)
+    assert changed >= 4
+    assert taken == before
+    assert taken._seen == before._seen
+    assert type(taken.a) is type(value)
+
+
+def _changed(value: Any) -> int:
+    """Change all in a value that can be, and say how much that was."""
+    match value:
+        case Note():
+            return _changed(value.a) + _changed(value.model_extra)
+        case dict():
+            inner = sum(map(_changed, value.values()))
+            value["new"] = 1
+        case list():
+            inner = sum(map(_changed, value))
+            value.append("new")
+        case tuple():
+            return sum(map(_changed, value))
+        case set():
+            value.add("new")
+            return 1
+        case bytearray():
+            value.append(0)
+            return 1
+        case _:
+            return 0
+    return inner + 1
+
+
+def test_what_is_twice_in_a_record_is_so_in_what_is_taken() -> None:
+    """One list in two fields, or the record itself, is not two of them afterwards."""
+    flat: list[Any] = [1]
+    record = Note(a=flat, b=[flat], more=flat)
+    record._seen = flat
+    taken = record.taken()
+    assert taken.a is taken.b[0] is taken.more is taken._seen is not flat
+    nested = [flat]
+    taken = Note(a=nested, b=flat).taken()
+    assert taken.a[0] is taken.b
+    record.a = record
+    record.b = [record]
+    taken = record.taken()
+    assert taken.a is taken.b[0] is taken is not record
+
+
+class Counted(Note):
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Counted:
+        copy = super().__deepcopy__(memo)
+        copy.b = "by its own rule"
+        return copy
+
+
+def test_a_record_with_its_own_rule_of_how_it_is_copied() -> None:
+    """It is taken by that."""
+    assert Counted(a=[1]).taken().b == "by its own rule"
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_what_is_put_into_a_value_while_it_is_copied_is_not_shared(value: Any) -> None:
+    """At whatever line of the copying another thread does it."""
+    inner: list[Any] = []
+
+    def put(at: int) -> Any:
+        own, lines = value.copy(), 0
+
+        def trace(frame: Any, event: str, _: object) -> Any:
+            nonlocal lines
+            if frame.f_code is not copied.__code__:
+                return None
+            if event == "line":
+                lines += 1
+                if lines == at:
+                    own.append(inner) if isinstance(own, list) else own.update(new=inner)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            copy = copied(own)
+            return lines, copy
+        finally:
+            sys.settrace(before)
+
+    at = most = 1
+    while at <= most:
+        most, copy = put(at)
+        assert all(item is not inner for item in (copy if isinstance(copy, list) else copy.values()))
+        at += 1
+    assert most >= 4

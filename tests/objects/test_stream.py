@@ -128,6 +128,26 @@ def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
         assert (link, chunks, chunks.levels) == (full_link, full_chunks, full_chunks.levels)
 
 
+@pytest.mark.parametrize("change", [b"", b"!", b"?!"])
+def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
+    """The byte behind a chunk has a say in where that ends: with another one there, it is cut again."""
+    data = noise(150_000)
+    previous = split(data, split(data)[1])[1]
+    moved, end = 0, 0
+    for number, length in enumerate(previous.lengths[:-1], 1):
+        end += length
+        after = data[:end] + change + data[end + 1 :]
+        link, chunks, _ = split(after, previous)
+        full_link, full, _ = split(after)
+        assert (link, chunks, chunks.levels) == (full_link, full, full.levels)
+        assert chunks.prints == split(after, full)[1].prints
+        moved += full.ids[:number] != previous.ids[:number]
+        once_more = split(data, chunks)
+        assert once_more[:2] == (split(data)[0], previous)
+        assert once_more[1].prints == previous.prints
+    assert moved > 100
+
+
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
 def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
@@ -155,7 +175,11 @@ def test_what_can_be_written_to_has_no_prints() -> None:
     assert (
         split(bytearray(data), first)[1].prints == split(memoryview(bytearray(data)), first)[1].prints == ()
     )
-    assert len(split(data, first)[1].prints) > 1
+    prints = split(data, first)[1].prints
+    assert len(prints) == len(first.ids) // GROUP > 1
+    # Nor where chunks are long: a hash of each costs no more than one of all.
+    longer = noise(9 * 1024 * 1024)
+    assert split(longer, split(longer)[1])[1].prints == ()
 
 
 @pytest.mark.parametrize("length", [0, 1, BLOB_BYTES - 1, BLOB_BYTES, BLOB_BYTES + 1, 3 * BLOB_BYTES])
@@ -236,6 +260,11 @@ def test_objects_of_the_older_version_are_not_given_again() -> None:
     assert again == {}
     _, _, new = split(data[:250_000] + b"x" + data[250_000:], chunks)
     assert 0 < len(new) < 8
+    assert not new.keys() & objects.keys()
+    # Also where it was cut in another way, as one blob, or with chunks of another size.
+    _, chunks, objects = split(bytes(4096))
+    _, longer, new = split(bytes(20_000), chunks)
+    assert set(longer.ids) & objects.keys()
     assert not new.keys() & objects.keys()
 
 

@@ -370,3 +370,28 @@ def test_malformed_nodes_are_refused(body: bytes) -> None:
     """Bytes that are no tree node raise ValueError."""
     with pytest.raises(ValueError):
         Node.decode(body)
+
+
+def test_a_node_in_memory_that_is_the_root_again() -> None:
+    """A new node is kept by whoever caches it, and once what was beside it is deleted, it is written as any other."""
+    kept: dict[bytes, Node] = {}
+
+    def update(root: ObjectId | None, changes: Values | dict[str, bytes | None]) -> ObjectId | None:
+        root, _, nodes = tree.update(kept.__getitem__, root, changes)
+        kept.update(nodes)
+        assert all(not list(node.unwritten) for _, node in nodes)
+        return root
+
+    values = many(3000)
+    root = update(None, values)
+    assert root is not None
+    top = kept[root]
+    assert top.height > 1
+    changed = {top.keys[0]: b"new", top.keys[1]: b"new"}
+    root = update(root, changed)
+    rest = {key: value for key, value in values.items() if key < top.keys[1]}
+    root = update(root, {key: None for key in values if key not in rest})
+    assert root == build({**rest, top.keys[0]: b"new"})[0]
+    assert root is not None
+    assert kept[root].height == top.height - 1
+    assert update(root, dict.fromkeys(rest, b"newer")) == build(dict.fromkeys(rest, b"newer"))[0]

@@ -316,3 +316,38 @@ def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> N
     assert Versioned(store, branch="session")["k"] == 5
     time.pass_(1)
     assert Versioned(store, branch="session").head is None
+
+
+def test_a_renamed_branch_expires_for_whoever_renamed_it(store: KVStore, time: Time) -> None:
+    """What is remembered of the new name is the lifetime that came with it, not that there was none before."""
+    old = committed(session(store), n=1).head
+    new = committed(Versioned(store), main=1).head
+    assert old is not None
+    assert new is not None
+    repo = Repository(store)
+    repo.rename_branch("session", "other")
+    time.pass_(60)
+    assert not repo.refs.compare_and_swap("heads/other", expected=old.oid, new=new.oid, action="late")
+    assert "other" not in repo.branches()
+
+
+def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> None:
+    """Where a move failed, the branch may come to the same commit by another, and expire then."""
+    main = Versioned(store)
+    old, new = committed(main, n=1).head, committed(main, n=2).head
+    assert old is not None
+    assert new is not None
+    loser, winner = Repository(store).refs, Repository(store).refs
+    assert not loser.compare_and_swap("heads/session", expected=old.oid, new=new.oid, action="too early")
+    winner.lifetimes.want("heads/session", 60_000_000, sliding=False)
+    assert winner.compare_and_swap("heads/session", expected=None, new=new.oid, action="begun")
+    time.pass_(60)
+    assert not loser.compare_and_swap("heads/session", expected=new.oid, new=old.oid, action="too late")
+
+
+def test_a_branch_that_is_deleted_leaves_no_lifetime(store: KVStore, time: Time) -> None:
+    """Its row goes with it, for good."""
+    committed(session(store), n=1)
+    assert list(store.keys("expiry/")) == ["expiry/heads/session"]
+    Repository(store).delete_branch("session")
+    assert list(store.keys("expiry/")) == []

@@ -195,6 +195,9 @@ def test_a_str_enum_is_the_key_that_it_says() -> None:
     assert state["plan"] == state[Name.PLAN] == "new"
     assert Name.PLAN in Versioned(state.store)
     assert Versioned(state.store)[Name.PLAN] == "old"
+    fresh = Versioned()
+    fresh[Name.PLAN] = 1
+    assert [type(key) for key in fresh] == [str]
 
 
 def test_pickling_sees_the_state_as_it_is() -> None:

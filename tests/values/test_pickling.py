@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from vstate import Unpicklable, Versioned
+from vstate.values.entry import encode_value
 
 SCRIPT = """
 import enum, sys
@@ -105,3 +106,15 @@ def test_an_open_file_is_refused(tmp_path: Path) -> None:
         state["f"] = file
         with pytest.raises(Unpicklable, match=r'state\["f"\]'):
             state.commit()
+
+
+def test_parts_that_changed_places_are_not_written_again() -> None:
+    """What the older value holds in any of its parts, the new one's objects leave out."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    one, other = numpy.random.default_rng(1).bytes(100_000), numpy.random.default_rng(2).bytes(100_000)
+    arrays = [numpy.frombuffer(data, "u1") for data in (one, other)]
+    first = encode_value(arrays)
+    assert len(first.chunks) == 3
+    assert len(first.objects) > 100
+    again = encode_value(arrays[::-1], first.chunks)
+    assert len(again.objects) == 1  # the pickle, in which one comes before the other

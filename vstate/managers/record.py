@@ -34,11 +34,24 @@ class Record(BaseModel):
         Raises Unpicklable, which says what in it cannot be copied.
         """
         try:
+            if type(self).__deepcopy__ is not BaseModel.__deepcopy__:
+                return self.model_copy(deep=True)
+            # As that does, with less to ask of each field: what cannot change is most of a record.
             copy = self.model_copy()
-            for fields in (copy.__dict__, copy.__pydantic_extra__ or {}):
-                for field, value in fields.items():
-                    if type(value) not in IMMUTABLE and not isinstance(value, Enum):
-                        fields[field] = copied(value)
+            memo: dict[int, Any] = {id(self): copy}
+            parts = [
+                part for part in (copy.__dict__, copy.__pydantic_extra__, copy.__pydantic_private__) if part
+            ]
+            owned = [
+                {
+                    field: copied(value, memo)
+                    for field, value in part.items()
+                    if type(value) not in IMMUTABLE and not isinstance(value, Enum)
+                }
+                for part in parts
+            ]
+            for part, own in zip(parts, owned, strict=True):
+                part.update(own)  # not before all is copied: `memo` knows what is held by its id
             return copy
         except Exception as error:
             name = type(self).__name__

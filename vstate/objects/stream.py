@@ -52,9 +52,7 @@ ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
 
 
 class _Level(NamedTuple):
-    """The index nodes of one height: their ids, the bytes below each, and how many items below each and those before
-    it have.
-    """
+    """The index nodes of one height: their ids, the bytes below each, and where its items end among all one lower."""
 
     ids: tuple[ObjectId, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -99,19 +97,22 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
         oid = ObjectId.of(BLOB, body)
         known = previous is not None and oid in previous.ids
         return Link(oid, length), Chunks((oid,), (length,)), {} if known else {oid: Object(BLOB, body)}
+    stored = previous.indexes if previous is not None else frozenset()
     if previous is not None and (
         previous.length <= BLOB_BYTES or chunk_size(previous.length) != chunk_size(length)
     ):
+        stored = stored.union(previous.ids)
         previous = None
     prints = _unchanged(view, previous)
-    ids, lengths, objects = _cut(view, previous, len(prints) * GROUP)
-    if (
-        previous is not None and type(data) is bytes
-    ):  # what others can write to has no hash that would stay true
+    unchanged = len(prints) * GROUP
+    ids, lengths, objects = _cut(view, previous, unchanged)
+    if previous is not None and ids[:unchanged] != previous.ids[:unchanged]:
+        prints.pop()  # the last chunk of the last group ends elsewhere now
+    # What others can write to has no hash that would stay true.
+    if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, len(prints))
     levels, nodes = _index(ids, lengths, previous)
-    stored = previous.indexes if previous is not None else frozenset()
-    objects.update({oid: node for oid, node in nodes.items() if oid not in stored})
+    objects = {oid: new for oid, new in (*objects.items(), *nodes.items()) if oid not in stored}
     indexes = frozenset[ObjectId]().union(*(level.ids for level in levels))
     return Link(levels[-1].ids[0], length), Chunks(ids, lengths, indexes, levels, tuple(prints)), objects
 
@@ -150,30 +151,33 @@ def _cut(
     view: memoryview, previous: Chunks | None, unchanged: int
 ) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
     """The ids and lengths of the chunks, and those that `previous` has not; the first ones are known to be `unchanged`."""
-    # FastCDC decides on a cut from the bytes since the cut before it, at most the largest chunk's. So where a
-    # chunk of the previous version stands unchanged after a cut, cutting again would end it at the same place,
-    # and hashing it, at twice the speed, is enough. Close to the end of either version the end decides too:
-    # there the chunks prove nothing.
+    # FastCDC decides on a cut from the bytes since the cut before it and the one byte behind it, together at most
+    # the largest chunk's. So where two chunks of the previous version stand unchanged after a cut, cutting again
+    # would end the first at the same place, and hashing it, at twice the speed, is enough; the last one of those
+    # that do is cut again. Close to the end of either version the end decides too: there the chunks prove nothing.
     objects: NewObjects = {}
     end = len(view)
     largest = LARGEST * chunk_size(end)
     old_ids = previous.ids if previous else ()
     old_lengths = previous.lengths if previous else ()
-    ids, lengths = [*old_ids[:unchanged]], [*old_lengths[:unchanged]]
-    position = sum(lengths)
+    ids: list[ObjectId] = []
+    lengths: list[int] = []
+    position = sum(old_lengths[:unchanged])
     stored = set(old_ids)
     sure = _sure(old_lengths, largest)
     places: dict[ObjectId, int] | None = None
-    expect = unchanged
+    first, expect = 0, unchanged
     key = BLOB.key
     while position < end:
-        first = expect
         while expect < sure and position + largest <= end:
             stop = position + old_lengths[expect]
             if blake3(view[position:stop], key=key).digest() != old_ids[expect]:
                 break
             position = stop
             expect += 1
+        if expect > first:
+            expect -= 1
+            position -= old_lengths[expect]
         ids += old_ids[first:expect]
         lengths += old_lengths[first:expect]
         for piece in _chunker(end).cut_buf(view[position:]):
@@ -190,7 +194,7 @@ def _cut(
                 if places is None:
                     places = {oid: i for i, oid in enumerate(old_ids[:sure])}
                 if oid in places:
-                    expect = places[oid] + 1
+                    first = expect = places[oid] + 1
                     break
     return tuple(ids), tuple(lengths), objects
 

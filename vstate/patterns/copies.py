@@ -10,17 +10,22 @@ from typing import Any
 from vstate.state.tracking import IMMUTABLE
 
 
-def copied(value: Any) -> Any:
-    """A copy of a value, which shares nothing with it that can change."""
+def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """A copy of a value, which shares nothing with it that can change. `memo` is that of the deep copy that this is
+    a part of: what was copied before, by its id.
+    """
     kind = type(value)
     if kind in IMMUTABLE:
         return value
     # Most containers hold nothing that can change, and for each of those a deep copy takes ten times as long.
-    if kind is dict and _are_immutable(value) and _are_immutable(value.values()):
-        return value.copy()
-    if kind is list and _are_immutable(value):
-        return value.copy()
-    return copy.deepcopy(value)
+    if (kind is dict or kind is list) and (memo is None or id(value) not in memo):
+        # Before it is looked through: another thread may put something into the value meanwhile.
+        own = value.copy()
+        if _are_immutable(own) and (kind is list or _are_immutable(own.values())):
+            if memo is not None:
+                memo[id(value)] = own
+            return own
+    return copy.deepcopy(value, memo)
 
 
 def _are_immutable(values: Iterable[Any]) -> bool:

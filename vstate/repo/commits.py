@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import sleep
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vstate.errors import (
     CannotLoad,
@@ -39,9 +39,6 @@ from vstate.repo.refs import HEADS, Head, Refs, Sweep
 from vstate.repo.security import Security
 from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
-
-if TYPE_CHECKING:
-    pass
 
 FORMAT = 3
 """The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""

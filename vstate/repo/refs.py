@@ -192,7 +192,7 @@ class Refs:
             earliest = max(earliest, life.since * 1000)
             now = None if new is None else self.lifetimes.moved(ref, life).encode()
             if now != row:
-                lived, row = {lifetime_key(ref): now}, now
+                lived[lifetime_key(ref)] = now
         line, text = self._reflog_line(ref, expected, new, action, earliest)
         lines[line] = text
         writes = {**lived, **rows, **lines, PREFIX + ref: after}
@@ -201,7 +201,7 @@ class Refs:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
         if done and is_branch:
-            self.lifetimes.note(ref, after, row)
+            self.lifetimes.note(ref, after, writes.get(lifetime_key(ref), row))  # `rows` may have one, too
         return done
 
     def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:

@@ -180,9 +180,8 @@ def _encode_parts(
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
-    for known in (
-        previous if len(previous) > 1 or len(parts) > 1 else ()
-    ):  # of one part, `split` has seen to it
+    # Of one part, `split` has seen to it.
+    for known in previous if len(previous) > 1 or len(parts) > 1 else ():
         if known is not None and objects:
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
