@@ -142,6 +142,10 @@ def reset(*ends: socket.socket) -> None:
             end.shutdown(socket.SHUT_RDWR)
 
 
+FAR = 0.1
+"""A latency in seconds that is longer than a client takes to say what it has to say, also on a busy machine."""
+
+
 class Proxy(Connections):
     """Passes on pieces of bytes, and has `watch` decide about each, by the side that it comes from:
 
@@ -151,7 +155,7 @@ class Proxy(Connections):
     - "hold": whoever sent it is cut off, and it is passed on when `release` is called.
 
     `points` are the pieces so far, by their sides and the times at which they came, and `round_trips` counts how
-    often a client spoke after the server had.
+    often a client spoke after an answer had reached it. With a latency of `FAR` those are the times that it waited.
     """
 
     def __init__(self, port: int, *, latency: float = 0.0) -> None:
@@ -198,7 +202,7 @@ class Proxy(Connections):
         # What is on its way to each: a piece that waits for its time, or for room, holds up nothing else.
         coming: dict[socket.socket, deque[tuple[float, bytes]]] = {client: deque(), server: deque()}
         sources = [client, server]
-        spoke_last = server
+        answered = True  # what was said so far has been answered, and that has arrived
         for end in sources:
             end.setblocking(False)
         while sources or any(coming.values()):
@@ -208,6 +212,7 @@ class Proxy(Connections):
             readable, writable, _ = select.select(sources, ready, [], min(later, default=None))
             for end in writable:
                 due, data = coming[end].popleft()
+                answered = answered or end is client
                 if rest := data[end.send(data) :]:
                     coming[end].appendleft((due, rest))
             for end in readable:
@@ -218,9 +223,9 @@ class Proxy(Connections):
                 side: Side = "client" if end is client else "server"
                 with self.lock:
                     self.points.append((side, time.monotonic()))
-                    self.round_trips += end is client and spoke_last is server
+                    self.round_trips += end is client and answered
                     verdict = self.watch(side, data)
-                spoke_last = end
+                answered = answered and end is not client
                 coming[others[end]].append((time.monotonic() + self.latency / 2, data))
                 if verdict != "pass":
                     self._make_trouble(

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from postgres_server import PASSWORD, PostgresServer
 from protocol_proxies import Pooler, at_commit
-from proxy import Proxy
+from proxy import FAR, Proxy
 
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv.postgres import Postgres
@@ -574,6 +574,7 @@ def test_how_often_the_server_is_asked(postgres_dsn: str, postgres_table: str, p
         call()
         return proxy.round_trips - before
 
+    proxy.latency = FAR
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set_many({"ref": b"1", "format": b"1", _object(1): b"object"})
         objects: dict[str, bytes | None] = {_object(n): os.urandom(900) for n in range(2, 30)}
@@ -1264,6 +1265,7 @@ def test_nobody_is_told_if_nobody_listens(
     sql: psycopg.Connection[Any],
 ) -> None:
     """A commit then is one round trip; while somebody listens, it is two."""
+    proxy.latency = FAR
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as writer:
         writer.set("key", b"0")
         for listened in (False, True, False):
