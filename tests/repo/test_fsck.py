@@ -205,6 +205,22 @@ def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how:
         assert set(report.broken) == broken
 
 
+def test_a_commit_of_the_reflog_that_any_object_is_written_over(filled: Mapping[str, bytes]) -> None:
+    """A commit that only the reflog names is lost with all its keys, whatever kind of object stands in its place."""
+    right = states(filled)
+    (undone,) = right.keys() - {commit.id for commit in Repository(copy(filled)).log("main")}
+    others = {
+        value[:1]: value for key, value in filled.items() if key.startswith("o/") and key != f"o/{undone}"
+    }
+    assert len({letter.lower() for letter in others}) == 4
+    for other in others.values():
+        store = copy(filled)
+        store.set(f"o/{undone}", other)
+        report = Repository(store).fsck()
+        assert [damage.id for damage in report.damage] == [undone]
+        assert told(report, right) == {(undone, key) for key in right[undone]}, str(report)
+
+
 def test_damage_that_many_commits_share_is_told_for_each() -> None:
     """A lost value is listed for every commit that has it, the newest first; what is not listed is counted."""
     store = Memory()

@@ -262,7 +262,9 @@ class Inspection:
         found = []
         for oid, ref in ids.items():
             row = rows.get(PREFIX + oid.hex())
-            if row is not None and not (isinstance(row, bytes) and kind_of(row) not in (COMMIT, None)):
+            other = isinstance(row, bytes) and kind_of(row) not in (COMMIT, None)
+            # What is in its place, and not what its id says, is a commit that was overwritten.
+            if row is not None and not (other and self.salvage.kind_of_whole(oid, row) is not None):
                 found.append((ref, oid))
         return found
 
