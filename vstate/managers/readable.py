@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgpack
 
 from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
-from vstate.kv.replacing import replace_file
+from vstate.kv.files import replace_file
 from vstate.managers.file_names import Names
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
