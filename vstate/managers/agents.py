@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
+from vstate.arguments import check_limit
 from vstate.managers.agent_records import AgentCheckpoint, AgentSnapshot, Recovery
 from vstate.managers.manager import Manager
 from vstate.managers.record import moment
 from vstate.patterns.paths import scope, split_path
 from vstate.patterns.records import Records
-from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
 
 _KINDS = ("recoverable", "other")

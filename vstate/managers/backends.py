@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final
 from weakref import proxy
 
+from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput
 from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.managers.readable import Format, ReadableFiles
-from vstate.repo.options import check_count, check_flag
-from vstate.repo.refs import HEADS
-from vstate.repo.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS
+from vstate.repo.names.refs import PREFIX as REF
 from vstate.repo.repository import Repository
 
 KEY_PREFIX: Final = "vstate"

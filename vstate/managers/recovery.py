@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agent_records import AgentCheckpoint, Recovery
 from vstate.managers.agents import AgentStateStore, recoveries_of
 from vstate.managers.recoverable import Recoverable
 from vstate.managers.waiting import LoopLock, Wait
-from vstate.repo.options import check_count, check_flag
 from vstate.state.namespace import Namespace
 
 LATEST: Final = "latest"

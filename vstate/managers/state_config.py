@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from vstate.arguments import check_flag, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import KEY_PREFIX, FileBackend, MemoryBackend, RedisBackend
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.readable import Format
-from vstate.repo.options import check_flag, check_seconds
 
 
 @dataclass(frozen=True)

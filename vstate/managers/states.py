@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Final
 from weakref import finalize
 
+from vstate.arguments import check_count
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.url import location_of
@@ -22,7 +23,6 @@ from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects.commit import Commit
-from vstate.repo.options import check_count
 from vstate.repo.repository import Revision
 from vstate.state.base import check_key
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from types import EllipsisType
 from typing import Any
 
+from vstate.arguments import check_seconds
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import taken, taken_dict
 from vstate.managers.team import Team, teams
 from vstate.managers.team_queue import task_id_of
 from vstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
-from vstate.repo.options import check_seconds
 
 
 class OrchestrationStateManager(Manager):

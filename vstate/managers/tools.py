@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from vstate.arguments import check_flag, check_limit, check_seconds
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
 from vstate.managers.persistence import DIRECTORY, Persistence
@@ -20,8 +21,6 @@ from vstate.managers.tool_records import (
     parameters_hash,
 )
 from vstate.managers.tool_tally import add_up, any_shard
-from vstate.repo.limit import check_limit
-from vstate.repo.options import check_flag, check_seconds
 
 
 class ToolStateManager(Manager):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vstate.arguments import check_count
 from vstate.managers.manager import Manager, Subject
 from vstate.managers.persistence import DIRECTORY, Persistence
 from vstate.managers.record import member, taken_dict
 from vstate.managers.workflow import LATEST, Workflow, workflows
 from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-from vstate.repo.options import check_count
 
 
 class WorkflowStateManager(Manager):
