@@ -19,8 +19,8 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import KVStore, check_value
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.locking import Queue, Turnstile
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 from vstate.kv.unsynced import Unsynced

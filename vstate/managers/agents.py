@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import Field
 
+from vstate.arguments import check_limit
 from vstate.managers.manager import Manager
 from vstate.managers.record import Now, Record, moment
 from vstate.patterns.paths import scope, split_path
 from vstate.patterns.records import Records
-from vstate.repo.limit import check_limit
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 from weakref import proxy
 
+from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
@@ -18,9 +19,8 @@ from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
 from vstate.managers.files import Format, ReadableFiles
-from vstate.repo.options import check_count, check_flag
-from vstate.repo.refs import HEADS
-from vstate.repo.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS
+from vstate.repo.names.refs import PREFIX as REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]

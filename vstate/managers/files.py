@@ -23,7 +23,7 @@ from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
 from vstate.kv.replacing import replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
-from vstate.repo.refs import HEADS
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.values.allow import Allow
 from vstate.values.budget import InertError

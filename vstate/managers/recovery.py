@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput, NotFound
 from vstate.managers.agents import AgentCheckpoint, AgentStateStore, Recovery, recoveries_of
 from vstate.managers.waiting import LoopLock, Wait
-from vstate.repo.options import check_count, check_flag
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentRecoveryManager"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 from weakref import finalize
 
+from vstate.arguments import check_count, check_flag, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store, location_of
@@ -29,7 +30,6 @@ from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.options import check_count, check_flag, check_seconds
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
 from vstate.state.namespace import Namespace

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from vstate.arguments import check_seconds
 from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
 from vstate.managers.backends import DIRECTORY, Persistence
 from vstate.managers.manager import Manager, Subject
@@ -18,7 +19,6 @@ from vstate.managers.record import Record, Word, taken, taken_dict
 from vstate.managers.task_queue import Task, TaskQueue, TaskQueueState, TaskStatus, task_id_of
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
-from vstate.repo.options import check_seconds
 from vstate.state.namespace import Namespace
 
 __all__ = ["AgentCoordinationState", "AgentCoordinationStatus", "OrchestrationStateManager", "TeamState"]

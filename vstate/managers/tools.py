@@ -13,6 +13,7 @@ from typing import Any
 from blake3 import blake3
 from pydantic import Field, model_validator
 
+from vstate.arguments import check_flag, check_limit, check_seconds
 from vstate.errors import InvalidInput
 from vstate.managers.backends import DIRECTORY, Persistence
 from vstate.managers.manager import Manager
@@ -20,8 +21,6 @@ from vstate.managers.record import Record, moment, seconds, taken
 from vstate.objects import canonical
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.records import Records
-from vstate.repo.limit import check_limit
-from vstate.repo.options import check_flag, check_seconds
 from vstate.state.namespace import Namespace
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.managers.backends import DIRECTORY, Persistence
 from vstate.managers.manager import Manager, Subject
@@ -17,7 +18,6 @@ from vstate.managers.record import Record, Word, member, seconds, taken_dict
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
-from vstate.repo.options import check_count
 from vstate.state.namespace import Namespace
 
 __all__ = ["StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStateManager", "WorkflowStatus"]
