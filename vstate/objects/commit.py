@@ -63,7 +63,7 @@ class Commit:
 
     `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
     `time` an aware UTC datetime, `info` plain data, `events` what was recorded since the first parent.
-    `signature` is what the commit says of its signer; only `vstate.repo.signing` knows whether it is true.
+    `signature` is what the commit says of its signer; only `vstate.repo.rules.signing` knows whether it is true.
     """
 
     tree: ObjectId | None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import KVStore, check_value
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 
 if TYPE_CHECKING:
