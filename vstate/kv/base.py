@@ -224,3 +224,32 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class TransactionalStore(KVStore):
+    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a transaction."""
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    @abstractmethod
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+
+    def set(self, key: str, value: bytes) -> None:
+        self.transact({key: check_value(value)}, {})
+
+    def delete(self, key: str) -> None:
+        self.transact({key: None}, {})
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self.transact({key: new}, {key: expected})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key of `items`, or raise and set none."""
+        self.transact({key: check_value(value) for key, value in items.items()}, {})
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete every one of the keys, or raise and delete none."""
+        self.transact(dict.fromkeys(keys), {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import KVStore, check_value
+from vstate.kv.base import TransactionalStore, check_value
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 
@@ -45,7 +45,7 @@ _Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes]]]
 """The rows that a transaction sets and those that it deletes, by stored keys."""
 
 
-class Disk(KVStore, ForkAware):
+class Disk(TransactionalStore, ForkAware):
     """A store in `directory`, which is made if it is missing: one SQLite file with a write-ahead log.
 
     Any number of threads and processes of one machine may use it at once. Reads wait for nobody, and a
@@ -202,31 +202,9 @@ class Disk(KVStore, ForkAware):
 
     # Writing
 
-    def set(self, key: str, value: bytes) -> None:
-        self.set_many({key: value})
-
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self.transact({key: new}, {key: expected})
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items` in one transaction."""
-        self.transact(items, {})
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete every one of the keys in one transaction."""
-        self.transact(dict.fromkeys(keys), {})
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         rows = self._split(writes)
         return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
-
-    @property
-    def transactional(self) -> bool:
-        return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""

@@ -8,5 +8,5 @@ from vstate.kv.redis.store import Redis
 
 __all__ = ["Redis"]
 
-# Where it is imported from is what errors and pickles call it.
+# Errors and pickles name the class by the place it is imported from.
 Redis.__module__ = __name__
