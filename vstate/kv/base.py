@@ -49,12 +49,13 @@ def check_value(value: object) -> bytes:
 class KVStore(AbstractContextManager["KVStore"], ABC):
     """Bytes by key.
 
-    A subclass writes `get`, `set`, `delete`, `keys` and `compare_and_swap`. It may override the rest for speed, or to
-    promise more. `vstate.testing.KVStoreTests` tests all the promises.
+    A subclass writes `get`, `set`, `delete`, `keys` and `compare_and_swap`. It may override the rest for
+    speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
 
-    Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput. Values are bytes, otherwise TypeError.
-    `check_key` and `check_value` check them. A store that cannot be reached or used raises StoreUnavailable, a full
-    one StoreFull, a damaged one CorruptStore. Any number of threads may share a store.
+    Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput. Values are bytes, otherwise
+    TypeError. `check_key` and `check_value` check them. A store that cannot be reached or used raises
+    StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share a
+    store.
     """
 
     @property
@@ -78,8 +79,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Every key that starts with `prefix`, each once, in any order.
 
-        A key set or deleted meanwhile may or may not be listed; all others are. A damaged store lists as many keys as
-        it can, and then raises CorruptStore.
+        A key set or deleted meanwhile may or may not be listed; all others are. A damaged store lists as many
+        keys as it can, and then raises CorruptStore.
         """
 
     @abstractmethod
@@ -123,20 +124,20 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return {key for key in keys if key in self}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap nothing and
-        return False. None means absent in `expected`, and "delete" in `writes`.
+        """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap
+        nothing and return False. None means absent in `expected`, and "delete" in `writes`.
 
-        A store with transactions makes this one, and says so in `transactional`. This default promises an order that
-        keeps a store consistent whenever it is interrupted:
+        A store with transactions makes this one, and says so in `transactional`. This default promises an
+        order that keeps a store consistent whenever it is interrupted:
 
         1. Compare every expected key with its value. A key that is not written is only read, not locked.
         2. Set the keys without an expectation: objects first, then the rest.
-        3. Swap the one expected key that is written, the ref. If another writer was faster, return False: the keys
-           of step 2 stay set.
+        3. Swap the one expected key that is written, the ref. If another writer was faster, return False: the
+           keys of step 2 stay set.
         4. Delete.
 
-        It raises InvalidInput and writes nothing if two expected keys are to be written: that takes a store with
-        transactions.
+        It raises InvalidInput and writes nothing if two expected keys are to be written: that takes a store
+        with transactions.
         """
         swapped = [key for key in expected if key in writes]
         if len(swapped) > 1:
@@ -152,8 +153,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
                 return False
         others = {key: value for key, value in writes.items() if key not in expected}
         sets = {key: value for key, value in others.items() if value is not None}
-        # Not all at once: an interrupted set_many leaves any part behind, and a reflog line that names a commit
-        # without its tree would look like damage.
+        # Not all at once: an interrupted set_many leaves any part behind, and a reflog line that names a
+        # commit without its tree would look like damage.
         for objects_now in (True, False):
             part = {key: value for key, value in sets.items() if is_object(key) is objects_now}
             if part:
@@ -166,28 +167,31 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """Call `plan` while no other thread or process writes. Carry out the writes that it returns (None deletes) as
-        one transaction with its reads, and return True.
+        """Call `plan` while no other thread or process writes. Carry out the writes that it returns (None
+        deletes) as one transaction with its reads, and return True.
 
-        `plan` may read the store and must not write to it. It may be called again if the store has to begin anew.
-        Its exceptions come out, and then nothing is written. A store that cannot keep others out calls nothing and
-        returns False, as this default does.
+        `plan` may read the store and must not write to it. It may be called again if the store has to begin
+        anew. Its exceptions come out, and then nothing is written. A store that cannot keep others out calls
+        nothing and returns False, as this default does.
         """
         return False
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """Let the callers that use the same name follow one another, as far as the store can.
 
-        A turn saves work that would be done in vain. It is no lock: nobody waits long for a slow holder. If the caller
-        has not `lost` a race yet, a store where turns cost something may grant none. This default waits for nobody.
+        A turn saves work that would be done in vain. It is no lock: nobody waits long for a slow holder. If
+        the caller has not `lost` a race yet, a store where turns cost something may grant none. This default
+        waits for nobody.
         """
         return nullcontext()
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """Listen for changes of `key`. The with block gets a function that waits for one, for so many seconds at most.
+        """Listen for changes of `key`. The with block gets a function that waits for one, for so many seconds
+        at most.
 
-        The function may return early, and for nothing: read the key again after it. A store that hears of changes
-        returns soon after each one made since the block began. This default hears of none, and waits POLL_SECONDS.
+        The function may return early, and for nothing: read the key again after it. A store that hears of
+        changes returns soon after each one made since the block began. This default hears of none, and waits
+        POLL_SECONDS.
         """
         return nullcontext(lambda timeout: time.sleep(min(timeout, POLL_SECONDS)))
 
@@ -201,8 +205,8 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
     def check(self) -> Iterator[str]:
         """Look for damage in the store's own files that no read would show. Yields a sentence for each find.
 
-        Other threads may use the store meanwhile. A store without files of its own finds nothing, as this default
-        does.
+        Other threads may use the store meanwhile. A store without files of its own finds nothing, as this
+        default does.
         """
         return iter(())
 
@@ -215,7 +219,9 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return f"{type(self).__name__}()"
 
     def close(self) -> None:
-        """Release the connections and files of the store. Closing twice is fine; using a closed store is not."""
+        """Release the connections and files of the store. Closing twice is fine; using a closed store is
+        not.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +233,9 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
 
 class TransactionalStore(KVStore):
-    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a transaction."""
+    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a
+    transaction.
+    """
 
     @property
     def transactional(self) -> bool:

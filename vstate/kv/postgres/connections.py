@@ -25,7 +25,8 @@ SLACK: Final = 5.0
 """Seconds that a client waits for an answer beyond the time that the server itself waits for locks."""
 
 SLOWEST: Final = 4 * 1024 * 1024
-"""Bytes a second that even a slow server writes: while it writes a value of a gigabyte, it is silent for long."""
+"""Bytes a second that even a slow server writes: while it writes a value of a gigabyte, it is silent for
+long."""
 
 LONGEST_IDLE: Final = 240.0
 """Seconds after which an unused connection is not trusted: firewalls and proxies forget idle connections."""
@@ -39,7 +40,8 @@ _OPTIONS: Final = {
     "tcp_user_timeout": None,
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-"""The options of libpq that get another default here, and the variables in which the user may have set them."""
+"""The options of libpq that get another default here, and the variables in which the user may have set
+them."""
 
 
 class CannotConnect(Exception):
@@ -47,7 +49,9 @@ class CannotConnect(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the server is about to start. There is no code for it, and other languages are not recognised."""
+        """Whether the server is about to start. There is no code for it, and other languages are not
+        recognised.
+        """
         return (
             re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
         )
@@ -98,13 +102,13 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 class Connections:
     """Up to `size` connections, made when they are needed, and kept for the next thread that asks.
 
-    Readers may have one more than writers. Writers wait for locks, and the holder of the lock may have to read before
-    it goes on: otherwise it could find all the connections taken.
+    Readers may have one more than writers. Writers wait for locks, and the holder of the lock may have to
+    read before it goes on: otherwise it could find all the connections taken.
 
-    psycopg-pool is not used, for three measured reasons. If the server refuses, or the password is wrong, it only says
-    "couldn't get a connection", and that after the whole timeout. A process that forks shares its connections with the
-    child, where the pool's threads are missing. Taking a connection and giving it back costs 68 us, more than a query
-    by key (40 us).
+    psycopg-pool is not used, for three measured reasons. If the server refuses, or the password is wrong, it
+    only says "couldn't get a connection", and that after the whole timeout. A process that forks shares its
+    connections with the child, where the pool's threads are missing. Taking a connection and giving it back
+    costs 68 us, more than a query by key (40 us).
     """
 
     def __init__(self, address: Address, *, size: int, timeout: float) -> None:
@@ -132,7 +136,9 @@ class Connections:
             self._give_back(connection, writing)
 
     def connect(self, within: float = math.inf) -> Connection:
-        """A new connection, which only the caller closes. It takes `within` seconds at most, name servers aside."""
+        """A new connection, which only the caller closes. It takes `within` seconds at most, name servers
+        aside.
+        """
         try:
             connection = Connection.connect(
                 self._address.dsn, autocommit=True, prepare_threshold=None, **self._options(within)

@@ -39,12 +39,13 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
         )
     if state == "42501":
         return StoreUnavailable(
-            f"{place} cannot be used: {said}; grant the role of this connection SELECT, INSERT, UPDATE and DELETE on "
-            "the table, USAGE on its schema, and CREATE there for a new one"
+            f"{place} cannot be used: {said}; grant the role of this connection SELECT, INSERT, UPDATE and "
+            "DELETE on the table, USAGE on its schema, and CREATE there for a new one"
         )
     if state == "25006":
         return StoreUnavailable(
-            f"{place} is read-only now ({said}); nothing was written: connect to the primary server, or allow writing"
+            f"{place} is read-only now ({said}); nothing was written: connect to the primary server, or "
+            "allow writing"
         )
     if state == "55P03":
         return StoreUnavailable(

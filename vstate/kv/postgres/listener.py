@@ -28,9 +28,10 @@ _RECONNECT_SECONDS: Final = 1.0
 class Listener:
     """Hears of changes of a packed key, once it knows that it can hear.
 
-    Behind a pooler, which gives each transaction another connection to the server, LISTEN succeeds and nothing is ever
-    heard. So a probe is sent from another connection. Until it comes back, `wait` looks again at short intervals. Only
-    then does the listener ask writers for messages, by a shared lock: held by a pooler, it would outlive the listener.
+    Behind a pooler, which gives each transaction another connection to the server, LISTEN succeeds and
+    nothing is ever heard. So a probe is sent from another connection. Until it comes back, `wait` looks again
+    at short intervals. Only then does the listener ask writers for messages, by a shared lock: held by a
+    pooler, it would outlive the listener.
     """
 
     def __init__(self, session: Session, key: bytes) -> None:

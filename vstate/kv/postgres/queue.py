@@ -1,4 +1,5 @@
-"""Queues: callers that update the same thing follow one another, as a courtesy. Correctness does not depend on them."""
+"""Queues: callers that update the same thing follow one another, as a courtesy. Correctness does not depend
+on them."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ CONTENDED_SECONDS: Final = 0.5
 
 KEPT_TIMES: Final = 20
 KEPT_SECONDS: Final = 0.25
-"""How often, and how long, a caller that comes back at once keeps the turn. Handing it to another process each time
-takes longer than the work: that process has to wake up, and to read the writes of the others."""
+"""How often, and how long, a caller that comes back at once keeps the turn. Handing it to another process
+each time takes longer than the work: that process has to wake up, and to read the writes of the others."""
 
 AT_ONCE_SECONDS: Final = 0.005
 """A caller that is usually back within this time comes back at once."""
@@ -36,7 +37,8 @@ IDLE_SECONDS: Final = 0.02
 """Seconds after which a kept turn is released, if its holder has not come back."""
 
 HELD_SECONDS: Final = 5.0
-"""Seconds after which the server ends the turn of a holder that does not release it, and the connection with it."""
+"""Seconds after which the server ends the turn of a holder that does not release it, and the connection with
+it."""
 
 _TROUBLES: Final = (psycopg.Error, CannotConnect)
 
@@ -44,8 +46,8 @@ _TROUBLES: Final = (psycopg.Error, CannotConnect)
 class Locks:
     """The locks of turns on the server.
 
-    Each is an advisory lock of a transaction in which nothing else happens, so it works through a pooler too. It has
-    a connection of its own: the holder of the turn needs the connections of the store.
+    Each is an advisory lock of a transaction in which nothing else happens, so it works through a pooler too.
+    It has a connection of its own: the holder of the turn needs the connections of the store.
     """
 
     def __init__(self, session: Session) -> None:
@@ -54,7 +56,9 @@ class Locks:
         self._closed = False
 
     def acquire(self, name: str) -> tuple[Connection | None, bool]:
-        """Wait for the lock: the connection that holds it, or None after PATIENCE; and whether another held it."""
+        """Wait for the lock: the connection that holds it, or None after PATIENCE; and whether another held
+        it.
+        """
         if not self._session.exists:
             return None, False
         connection = self._connection()
@@ -123,12 +127,12 @@ class _Queue:
 class UpdateQueues:
     """A queue for each name: first of the threads of this process, then, on the server, of all the processes.
 
-    A caller queues once it has met others: it has lost a race, or the answer to its last write said that another
-    process had the turn. So a caller that is alone pays nothing. A caller that wins all races learns of the others
-    only in the second way.
+    A caller queues once it has met others: it has lost a race, or the answer to its last write said that
+    another process had the turn. So a caller that is alone pays nothing. A caller that wins all races learns
+    of the others only in the second way.
 
-    One thread of a process at a time queues on the server. The others leave the connections to the holder of the turn.
-    If anything here fails, everybody goes on without turns.
+    One thread of a process at a time queues on the server. The others leave the connections to the holder of
+    the turn. If anything here fails, everybody goes on without turns.
     """
 
     def __init__(self, session: Session) -> None:
@@ -208,7 +212,8 @@ class UpdateQueues:
 
     def _queue(self, name: str) -> _Queue:
         if self._process != os.getpid():
-            # A forked child begins anew: nobody here would release a lock that another thread of the parent held.
+            # A forked child begins anew: nobody here would release a lock that another thread of the parent
+            # held.
             self._process, self._queues = os.getpid(), {}
             self._thread = threading.local()
         return self._queues.setdefault(name, _Queue())

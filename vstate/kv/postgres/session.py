@@ -109,11 +109,13 @@ class Session:
         return [cursor.fetchone() if cursor.description else None for cursor in cursors]
 
     def _sees(self, connection: Connection, look: tuple[Any, ...] | None) -> bool:
-        """Whether a look found the table. Raises unless the table is vstate's and the server recent enough."""
+        """Whether a look found the table. Raises unless the table is vstate's and the server recent
+        enough.
+        """
         if connection.info.server_version < OLDEST_SERVER:
             raise StoreUnavailable(
-                f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; vstate needs "
-                f"{OLDEST_SERVER // 10000} or later: upgrade it, or use another"
+                f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; "
+                f"vstate needs {OLDEST_SERVER // 10000} or later: upgrade it, or use another"
             )
         assert look is not None
         columns, comment, version = look
@@ -147,7 +149,8 @@ class Session:
     def _meaning(self, error: psycopg.Error, attempt: Attempt) -> VStateError:
         if error.sqlstate == MISSING_TABLE and not attempt.unsure:
             return StoreUnavailable(
-                f"the table of {self.location} was dropped while the store was open; restore it, or open another"
+                f"the table of {self.location} was dropped while the store was open; restore it, or open "
+                "another"
             )
         return meaning(error, self.location, outcome_unknown=attempt.unsure, timeout=self.timeout)
 
@@ -157,7 +160,8 @@ def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Curso
     failure = None
     try:
         with connection.pipeline():
-            # Raised after the pipeline has ended: psycopg logs a warning for a second error, which always follows.
+            # Raised after the pipeline has ended: psycopg logs a warning for a second error, which always
+            # follows.
             try:
                 for statement, parameters in steps:
                     cursors.append(connection.execute(statement, parameters, binary=True))

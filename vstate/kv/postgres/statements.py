@@ -20,8 +20,8 @@ CREATION: Final = 0x7673_7461_7465_0000
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,62}"
 
-# Locks come in a statement of their own: the next one sees all that was committed before they were granted. The first
-# setting ends a wait. By the second the server notices within a second that its client is gone.
+# Locks come in a statement of their own: the next one sees all that was committed before they were granted.
+# The first setting ends a wait. By the second the server notices within a second that its client is gone.
 _LOCK = """
 SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check_interval', %s, true),
     CASE WHEN shared THEN pg_advisory_xact_lock_shared(number # {base})::text
@@ -29,7 +29,8 @@ SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check
 FROM unnest(%b::int8[], %b::bool[]) AS wanted (number, shared)
 """
 
-# The mark of a row: the microseconds at which it was written, by the server's clock, and the id of the transaction.
+# The mark of a row: the microseconds at which it was written, by the server's clock, and the id of the
+# transaction.
 _MARK = """
 encode(int8send((extract(epoch FROM clock_timestamp()) * 1000000)::int8) || %(mark)b::bytea, 'hex')::uuid
 """
@@ -47,8 +48,9 @@ WHERE kept.value IS DISTINCT FROM excluded.value
 
 _REMOVE = "DELETE FROM {table} WHERE key = ANY(%(removed)b::bytea[]) {condition}"
 
-# Two facts about the rows that a transaction was to change: whether one bears its mark; and, of the rows with other
-# values than it would have set, the age in seconds of the oldest write, or NULL if there are no such rows.
+# Two facts about the rows that a transaction was to change: whether one bears its mark; and, of the rows with
+# other values than it would have set, the age in seconds of the oldest write, or NULL if there are no such
+# rows.
 _TRACES = f"""
 SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = %(mark)b::bytea), false),
     max(extract(epoch FROM clock_timestamp()) - {_MARKED_AT} / 1e6)
@@ -60,12 +62,13 @@ FROM unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS given (key, value) JOIN {
 _EXPECTED = """
 SELECT NOT EXISTS (
     SELECT FROM unnest(%(expected_keys)b::bytea[], %(expected_values)b::bytea[]) AS expected (key, value)
-    WHERE (SELECT kept.value FROM {table} AS kept WHERE kept.key = expected.key) IS DISTINCT FROM expected.value
+    WHERE (SELECT kept.value FROM {table} AS kept WHERE kept.key = expected.key)
+        IS DISTINCT FROM expected.value
 ) AS met
 """
 
-# Whether anybody listens: a listener holds a shared lock. This lock is released at once. Two that ask at a time both
-# get "yes", and send a message in vain.
+# Whether anybody listens: a listener holds a shared lock. This lock is released at once. Two that ask at a
+# time both get "yes", and send a message in vain.
 _LISTENED = """
 (SELECT CASE WHEN pg_try_advisory_lock({listeners}) THEN NOT pg_advisory_unlock({listeners}) ELSE true END)
 """
@@ -74,14 +77,16 @@ _CREATE = """
 CREATE TABLE {table} (key bytea NOT NULL PRIMARY KEY, value bytea NOT NULL, swap uuid)
 """
 
-# A page ends with the row that takes it past so many bytes. Sizes are known without reading long values, which are
-# stored apart. `rows` counts the rows of the page without that end.
+# A page ends with the row that takes it past so many bytes. Sizes are known without reading long values,
+# which are stored apart. `rows` counts the rows of the page without that end.
 _ITEMS = """
 SELECT key, value, rows FROM (
     SELECT key, value, count(*) OVER () AS rows,
-        sum(octet_length(value)) OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-    FROM (SELECT key, value FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s)
-        AS page
+        sum(octet_length(value))
+            OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (
+        SELECT key, value FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s
+    ) AS page
 ) AS sized WHERE coalesce(before, 0) < %(bytes)s ORDER BY key
 """
 
@@ -90,8 +95,8 @@ def check_table(table: object) -> str:
     """Return the name; InvalidInput unless it is an identifier, or two with a dot between."""
     if not isinstance(table, str) or not re.fullmatch(rf"(?:{_NAME}\.)?{_NAME}", table):
         raise InvalidInput(
-            f"{table!r} is not a table's name: give letters, digits and _, 63 at most, with the schema and a dot "
-            "before it if it has one"
+            f"{table!r} is not a table's name: give letters, digits and _, 63 at most, with the schema and a "
+            "dot before it if it has one"
         )
     return table
 
@@ -122,15 +127,16 @@ class Statements:
             "listeners": sql.SQL("({} # {})").format(sql.Literal(LISTENERS), base),
         }
 
-        # Explicit, because a statement must see what the one before it waited for, whatever the database's default.
+        # Explicit, because a statement must see what the one before it waited for, whatever the database's
+        # default.
         self.begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
         self.commit = b"COMMIT"
         self.lock = self._made(_LOCK)
-        # For a transaction of several round trips: if this machine vanishes in between, the server notices in half a
-        # minute rather than two hours, and gives its locks to others.
+        # For a transaction of several round trips: if this machine vanishes in between, the server notices in
+        # half a minute rather than two hours, and gives its locks to others.
         self.stay = (
-            b"SELECT set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true), "
-            b"set_config('tcp_keepalives_count', '3', true)"
+            b"SELECT set_config('tcp_keepalives_idle', '15', true), "
+            b"set_config('tcp_keepalives_interval', '5', true), set_config('tcp_keepalives_count', '3', true)"
         )
 
         self.get = self._made("SELECT value FROM {table} WHERE key = %b")
@@ -162,17 +168,18 @@ class Statements:
         """)
         self.create = [
             self._made(_CREATE),
-            # Values are compressed already, or do not shrink: 4,000 bytes take 29 us without a try, 36 with it.
+            # Values are compressed already, or do not shrink: 4,000 bytes take 29 us without a try, 36 with
+            # it.
             self._made("ALTER TABLE {table} ALTER value SET STORAGE EXTERNAL"),
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
 
     def take_turn(self, name: str, *, wait: float, hold: float, check_interval: str) -> bytes:
-        """A transaction that begins with the lock of a turn, and ends if its client stays silent. Its second answer
-        says whether nobody had the turn.
+        """A transaction that begins with the lock of a turn, and ends if its client stays silent. Its second
+        answer says whether nobody had the turn.
         """
-        # One text without parameters: after statements that are sent at once but apart, the server (18) does not
-        # measure the silence of its client.
+        # One text without parameters: after statements that are sent at once but apart, the server (18) does
+        # not measure the silence of its client.
         settings = {
             "lock_timeout": f"{wait * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{hold * 1000:.0f}",
@@ -186,7 +193,9 @@ class Statements:
         )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
-        """One statement that writes if every expectation holds. Its row: whether it wrote, whether anybody listens."""
+        """One statement that writes if every expectation holds. Its row: whether it wrote, whether anybody
+        listens.
+        """
         which = expecting, sets, deletes, listened
         made = self._written.get(which)
         if made is None:

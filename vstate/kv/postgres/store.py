@@ -23,28 +23,30 @@ KEYS_PER_QUERY: Final = 10_000
 class Postgres(TransactionalStore, ForkAware):
     """A store in one `table` of the PostgreSQL database at `dsn`: a URL, or a connection string of libpq.
 
-    The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search path.
-    Any number of threads, processes and machines may use the table at once, also through a pooler that gives each
-    transaction another connection (PgBouncer). A commit is one transaction and one round trip.
+    The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search
+    path. Any number of threads, processes and machines may use the table at once, also through a pooler that
+    gives each transaction another connection (PgBouncer). A commit is one transaction and one round trip.
 
-    - Durability is the server's. With its `synchronous_commit` on, the default, writes are synced when the call
-      returns; with `off`, a crash of the server can undo the last moments. `synchronous_standby_names` and
-      `remote_apply` add other machines to the promise.
-    - Reads see the last commit, so the server must be the primary: read replicas lag behind, and are refused unless
-      the dsn has a `target_session_attrs` of its own.
+    - Durability is the server's. With its `synchronous_commit` on, the default, writes are synced when the
+      call returns; with `off`, a crash of the server can undo the last moments. `synchronous_standby_names`
+      and `remote_apply` add other machines to the promise.
+    - Reads see the last commit, so the server must be the primary: read replicas lag behind, and are refused
+      unless the dsn has a `target_session_attrs` of its own.
     - `create=False` raises NotFound unless the table exists.
-    - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a silent server,
-      and how long to retry when a connection breaks; then StoreUnavailable. A server that never answered is not
-      retried.
-    - `connections` is their largest number, 2 or more. Each `listening` takes one more, and so do turns: one is kept.
+    - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a silent
+      server, and how long to retry when a connection breaks; then StoreUnavailable. A server that never
+      answered is not retried.
+    - `connections` is their largest number, 2 or more. Each `listening` takes one more, and so do turns: one
+      is kept.
 
-    If a connection breaks while a transaction is being committed, the store finds out whether it was: each transaction
-    marks its rows, and when it wrote them. StoreUnavailable with `outcome_unknown` is raised only if others have
-    overwritten all those rows, or if none is left and an expectation does not hold.
+    If a connection breaks while a transaction is being committed, the store finds out whether it was: each
+    transaction marks its rows, and when it wrote them. StoreUnavailable with `outcome_unknown` is raised only
+    if others have overwritten all those rows, or if none is left and an expectation does not hold.
 
-    StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many connections. A
-    full disk of the server is StoreFull. Messages name the host, the database and the table, and never a password. A
-    store is pickled as its dsn, so the dsn must hold no password: leave it to PGPASSWORD, a passfile or a service.
+    StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many
+    connections. A full disk of the server is StoreFull. Messages name the host, the database and the table,
+    and never a password. A store is pickled as its dsn, so the dsn must hold no password: leave it to
+    PGPASSWORD, a passfile or a service.
     """
 
     def __init__(
@@ -104,8 +106,8 @@ class Postgres(TransactionalStore, ForkAware):
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         return self._pages_of_items(list(ranges(prefix)))
 
-    # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for as long as
-    # the reader likes.
+    # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for as
+    # long as the reader likes.
 
     def _pages_of_keys(self, places: list[tuple[bytes, bytes]]) -> Iterator[str]:
         for first, last in places:
@@ -147,8 +149,8 @@ class Postgres(TransactionalStore, ForkAware):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        # Rows go as arrays. COPY cannot overwrite: by way of a temporary table 50,000 rows of 300 bytes took 7 us each
-        # against 5, 600 of 64 KB 350 us against 330.
+        # Rows go as arrays. COPY cannot overwrite: by way of a temporary table 50,000 rows of 300 bytes took
+        # 7 us each against 5, 600 of 64 KB 350 us against 330.
         return self._transactions.write(writes, expected)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
@@ -157,15 +159,16 @@ class Postgres(TransactionalStore, ForkAware):
         return True
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """As promised by KVStore, among all who use the store, once a caller has met others. It then takes two round
-        trips, on a connection of its own, for several updates in a row. A slow holder keeps it for five seconds.
+        """As promised by KVStore, among all who use the store, once a caller has met others. It then takes
+        two round trips, on a connection of its own, for several updates in a row. A slow holder keeps it for
+        five seconds.
         """
         return self._queues.turn(name, lost=lost)
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-        """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a pooler, where
-        NOTIFY does not work, it looks again every tenth of a second.
+        """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a
+        pooler, where NOTIFY does not work, it looks again every tenth of a second.
         """
         from vstate.kv.postgres.listener import Listener  # late, as is every driver
 
@@ -205,8 +208,9 @@ class Postgres(TransactionalStore, ForkAware):
     def __reduce__(self) -> tuple[object, ...]:
         if self._address.holds_secret:
             raise TypeError(
-                "a Postgres store is not pickled when its dsn holds a password, which would be in the pickle: leave "
-                "the password to PGPASSWORD or a passfile, or open the store again where it is needed"
+                "a Postgres store is not pickled when its dsn holds a password, which would be in the "
+                "pickle: leave the password to PGPASSWORD or a passfile, or open the store again where it "
+                "is needed"
             )
         return partial(Postgres, table=self._table, **self._options), (self._address.dsn,)
 

@@ -23,7 +23,8 @@ MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
 
 MOST_LOCKS: Final = 64
-"""With more keys than these, the whole table is locked: the server has room for so many locks a connection."""
+"""With more keys than these, the whole table is locked: the server has room for so many locks a
+connection."""
 
 MANY: Final = "*"
 """The message to listeners in place of the keys, if they are more than that."""
@@ -39,8 +40,8 @@ LOOKS: Final = 5
 Writes = Mapping[str, bytes | None]
 
 Outcome = Literal["done", "undone", "overwritten", "unseen"]
-"""The traces of a transaction whose answer was lost. "done": its mark. "undone": an older row, which it would have
-changed. "overwritten": only rows that others have written since. "unseen": none of its rows."""
+"""The traces of a transaction whose answer was lost. "done": its mark. "undone": an older row, which it would
+have changed. "overwritten": only rows that others have written since. "unseen": none of its rows."""
 
 
 @dataclass(slots=True)
@@ -64,7 +65,8 @@ class Change:
             value = check_value(value)
             if len(value) > MAX_VALUE_BYTES:
                 raise InvalidInput(
-                    f"the value of {key!r} has {len(value):,} bytes; PostgreSQL takes {MAX_VALUE_BYTES:,} at most"
+                    f"the value of {key!r} has {len(value):,} bytes; PostgreSQL takes {MAX_VALUE_BYTES:,} at "
+                    "most"
                 )
             change.sets.append((packed, value))
         return change
@@ -84,7 +86,9 @@ class Change:
         return sum(len(value) for _, value in self.sets)
 
     def parts(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The rows to set, for one statement each. Rows with an expectation come last: every statement compares them."""
+        """The rows to set, for one statement each. Rows with an expectation come last: every statement
+        compares them.
+        """
         # Sorted, so that two writers of the same objects follow one another and do not wait in a circle.
         rows = sorted(self.sets)
         part: list[tuple[bytes, bytes]] = []
@@ -103,9 +107,10 @@ class Change:
 class Transactions:
     """Writes through `session`.
 
-    Every transaction holds a shared lock of the whole table, or an exclusive one to be alone. It also holds a lock of
-    each key that it writes or has an expectation of, except keys of objects. These are advisory locks of the
-    transaction. It gets them before the statement that compares, so the statement sees all writes of earlier holders.
+    Every transaction holds a shared lock of the whole table, or an exclusive one to be alone. It also holds a
+    lock of each key that it writes or has an expectation of, except keys of objects. These are advisory locks
+    of the transaction. It gets them before the statement that compares, so the statement sees all writes of
+    earlier holders.
     """
 
     def __init__(self, session: Session, queues: UpdateQueues) -> None:
@@ -117,16 +122,6 @@ class Transactions:
         change = Change.of(writes, expected)
         # A race that is lost already sends only the keys, not the values.
         if expected and (change.size > CHECKED_FROM or not writes) and not self._is_met(change):
-
-    def __init__(self, session: Session, turns: Turns) -> None:
-        self._session = session
-        self._turns = turns
-
-    def write(self, writes: Writes, expected: Writes) -> bool:
-        """Carry out the writes, if all is as expected."""
-        change = Change.of(writes, expected)
-        # Of a race that is lost already, only the little that tells so is sent.
-        if expected and (change.size > WORTH_A_LOOK or not writes) and not self._is_met(change):
             return False
         if not writes:
             return True
@@ -164,7 +159,8 @@ class Transactions:
         mark = os.urandom(MARK_BYTES)
         change = Change()
         failed: list[BaseException] = []
-        # Advisory locks and not LOCK TABLE: that would also wait for a VACUUM of the table, with all writers behind it.
+        # Advisory locks and not LOCK TABLE: that would also wait for a VACUUM of the table, with all writers
+        # behind it.
         begin = [(statements.begin, None), self._lock(None), (statements.stay, None)]
 
         def work(connection: Connection, attempt: Attempt) -> bool:
@@ -219,7 +215,8 @@ class Transactions:
                 steps.append((statements.ask_turn, (turn_number(skipped),)))
             steps.append((statement, parameters))
             if last:
-                # Sent together, so that a commit is one round trip. Were the client to decide first, it would be two.
+                # Sent together, so that a commit is one round trip. Were the client to decide first, it would
+                # be two.
                 steps.append((statements.commit, None))
                 attempt.committing = True
             connection.sending = sum(len(value) for _, value in part)
@@ -235,8 +232,9 @@ class Transactions:
             steps = []
         attempt.committing = False
         if met and listened:
-            # After the commit, not within: NOTIFY makes all commits of the server follow one another. With a disk that
-            # takes 5 ms to sync, 8 writers did 94 to 125 commits a second with it inside, 439 to 530 this way.
+            # After the commit, not within: NOTIFY makes all commits of the server follow one another. With a
+            # disk that takes 5 ms to sync, 8 writers did 94 to 125 commits a second with it inside, 439 to
+            # 530 this way.
             with suppress(psycopg.Error):
                 connection.execute(statements.notify, (_message(change),))
         return bool(met)
@@ -246,8 +244,8 @@ class Transactions:
         left: dict[bytes, bytes | None] = dict.fromkeys(change.touched)
         left.update(row for row in change.sets if row[0] in left)
         parameters = {"mark": mark, "keys": list(left), "values": list(left.values())}
-        # The client's clock gives the age of the call, the server's clock the age of the row. So it does not matter
-        # whether the clocks agree. If a row is hardly older than the call, a quick answer shows it.
+        # The client's clock gives the age of the call, the server's clock the age of the row. So it does not
+        # matter whether the clocks agree. If a row is hardly older than the call, a quick answer shows it.
         for _ in range(LOOKS):
             ((done, age),) = connection.execute(self._session.statements.traces, parameters).fetchall()
             if done:
@@ -268,15 +266,17 @@ class Transactions:
 
     def _unknown(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"the connection to {self._session.location} broke while a transaction was being committed, and others "
-            "have written since: it may or may not have happened; read the ref again before you retry",
+            f"the connection to {self._session.location} broke while a transaction was being committed, and "
+            "others have written since: it may or may not have happened; read the ref again before you "
+            "retry",
             outcome_unknown=True,
         )
 
 
 def _locks_of(change: Change) -> dict[int, bool] | None:
     """The locks that separate the change from others, each True if it is shared. None for the whole table."""
-    # Writers of objects take no locks by key, which would be too many. Only the lock of the table keeps them out.
+    # Writers of objects take no locks by key, which would be too many. Only the lock of the table keeps them
+    # out.
     if any(key.startswith(OBJECT_MARK) for key in change.expected):
         return None
     locks = {lock_number(key): True for key in change.expected}

@@ -1,4 +1,5 @@
-"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It sends requests, and knows nothing of keys and values."""
+"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It sends requests, and knows nothing of keys
+and values."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from vstate.kv.s3.names import LONGEST_NAME
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and obstore's asyncio calls 300."""
+"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and obstore's asyncio calls
+300."""
 
 PAGE = 1000  # names in an answer of S3's listing, which takes no more
 
@@ -29,7 +31,8 @@ _LONGEST_PAUSE = 2.0
 _BULK = 1000
 
 Mark = Mapping[str, str]
-"""The version of an object, which no other version has: its ETag, or its generation, depending on the service."""
+"""The version of an object, which no other version has: its ETag, or its generation, depending on the
+service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class Listed(NamedTuple):
 class Attempt:
     """The outcome of a conditional write.
 
-    "done"; "refused": the condition did not hold; "failed": not done, and worth another try; or "unknown": the
-    answer was lost, so the write may have been done, or may be done yet.
+    "done"; "refused": the condition did not hold; "failed": not done, and worth another try; or "unknown":
+    the answer was lost, so the write may have been done, or may be done yet.
     """
 
     outcome: Literal["done", "refused", "failed", "unknown"]
@@ -63,8 +66,9 @@ class Attempt:
 class Bucket(ForkAware):
     """The objects under a URL such as s3://bucket/directory. Names are relative to the URL.
 
-    A request that fails in passing is repeated, with growing pauses. After `timeout` seconds StoreUnavailable is
-    raised. A conditional write is tried once, since only the caller can tell whether the first try succeeded.
+    A request that fails in passing is repeated, with growing pauses. After `timeout` seconds StoreUnavailable
+    is raised. A conditional write is tried once, since only the caller can tell whether the first try
+    succeeded.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float) -> None:
@@ -104,7 +108,8 @@ class Bucket(ForkAware):
         path = self.check_name(name)
         size = self._repeat(lambda: int(self._open().head(path)["size"]))
         if size is None and not self._exists:
-            # The answer to a HEAD has no words: only the answer to a GET tells a missing bucket from a missing object.
+            # The answer to a HEAD has no words: only the answer to a GET tells a missing bucket from a
+            # missing object.
             self.read(name)
             self._exists = True
         return size
@@ -132,7 +137,9 @@ class Bucket(ForkAware):
         return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
-        """Repeat the conditional write until its outcome is known; whether the service did it, once or twice."""
+        """Repeat the conditional write until its outcome is known; whether the service did it, once or
+        twice.
+        """
         backoff = self._backoff()
         while True:
             attempt = self.write_if(name, data, mark)
@@ -185,7 +192,9 @@ class Bucket(ForkAware):
         return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2)
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Send the request until it succeeds or another try is in vain. Return None if there is no such object."""
+        """Send the request until it succeeds or another try is in vain. Return None if there is no such
+        object.
+        """
         backoff, sent = self._backoff(), False
         while True:
             try:
@@ -212,7 +221,8 @@ class Bucket(ForkAware):
     def together(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Make the calls side by side, AT_ONCE at a time; the results in the order of the calls.
 
-        If one raises, the calls that have not begun are left out and the others waited for. None goes on afterwards.
+        If one raises, the calls that have not begun are left out and the others waited for. None goes on
+        afterwards.
         """
         if len(calls) <= 1:
             return [call() for call in calls]
@@ -234,7 +244,8 @@ class Bucket(ForkAware):
         except RuntimeError:
             pass
         self._require_open()
-        # The interpreter is ending and starts no more threads. A program may still save its state, in this thread.
+        # The interpreter is ending and starts no more threads. A program may still save its state, in this
+        # thread.
         future: Future[T] = Future()
         try:
             future.set_result(call())
@@ -292,8 +303,8 @@ class Bucket(ForkAware):
         """Return the name; InvalidInput if it is too long."""
         if len(name) > self._longest:
             raise InvalidInput(
-                f"a key takes {len(name):,} bytes as a name in the bucket, where {self._longest:,} fit: shorten it "
-                f"({name[:60]}...)"
+                f"a key takes {len(name):,} bytes as a name in the bucket, where {self._longest:,} fit: "
+                f"shorten it ({name[:60]}...)"
             )
         return name
 

@@ -1,8 +1,8 @@
 """obstore, loaded when it is first needed, and once more after each fork.
 
-obstore works in threads of its own, which belong to the loaded library and do not survive a fork. A child that used the
-library would wait forever, and would take events away from its parent. So a child loads the library a second time, from
-a copy of its file: only a copy gets threads of its own.
+obstore works in threads of its own, which belong to the loaded library and do not survive a fork. A child
+that used the library would wait forever, and would take events away from its parent. So a child loads the
+library a second time, from a copy of its file: only a copy gets threads of its own.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _load_again() -> None:
     except (OSError, ImportError) as error:
         sys.modules.update(before)
         raise StoreUnavailable(
-            f"obstore cannot be used in this process, which was forked from one that used it ({error}): set TMPDIR "
-            "to a directory with 20 MB of room that may hold programs, or start the process by spawn"
+            f"obstore cannot be used in this process, which was forked from one that used it ({error}): set "
+            "TMPDIR to a directory with 20 MB of room that may hold programs, or start the process by spawn"
         ) from None
 
 

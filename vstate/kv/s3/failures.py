@@ -1,6 +1,7 @@
 """Failures: what an error of obstore means to a caller.
 
-obstore's messages hold URLs and whole answers of a server, and may hold secrets. Only codes and numbers leave this module.
+obstore's messages hold URLs and whole answers of a server, and may hold secrets. Only codes and numbers leave
+this module.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Failure:
 
 
 def failure_of(error: BaseException, known: Any) -> Failure:
-    """The failure that an error of obstore stands for; `known` is `obstore.exceptions`. Any other error is raised."""
+    """The failure that an error of obstore stands for; `known` is `obstore.exceptions`. Any other error is
+    raised.
+    """
     panic = type(error).__name__ == "PanicException"
     if not isinstance(error, known.BaseError | FileNotFoundError) and not panic:
         raise error
@@ -89,14 +92,14 @@ def meaning(failure: Failure, url: str, *, sent: bool = False) -> VStateError:
         return StoreFull(f"{url} has no room{why}: delete what is not needed, or raise the quota")
     if failure.kind == "unsupported":
         return InvalidInput(
-            f"the service of {url} lacks a feature that a store needs{why}: use one with conditional writes, such "
-            "as AWS S3, Google Cloud Storage, Azure, MinIO or SeaweedFS"
+            f"the service of {url} lacks a feature that a store needs{why}: use one with conditional writes, "
+            "such as AWS S3, Google Cloud Storage, Azure, MinIO or SeaweedFS"
         )
     if failure.passing:
         unsure = "; the write may or may not have happened: read it again" if sent else ""
         return StoreUnavailable(
-            f"{url} could not be reached, or did not answer in time{why}: see that the URL and the endpoint are "
-            f"right and the service runs, and retry{unsure}",
+            f"{url} could not be reached, or did not answer in time{why}: see that the URL and the endpoint "
+            f"are right and the service runs, and retry{unsure}",
             outcome_unknown=sent,
         )
     return StoreUnavailable(f"{url} failed{why}: retry later", outcome_unknown=sent)

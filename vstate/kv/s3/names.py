@@ -1,10 +1,11 @@
 """The names of keys in a bucket: every object store takes them, and lists them as they are.
 
-- The parts of a key between slashes are directories, and the tools of a bucket show them so. "=" behind the last part
-  marks the end: no name is the directory of another, which some servers do not allow.
-- ASCII letters, digits, "-" and "_" stand for themselves. Any other byte of the key's UTF-8 is "=" and two hex digits.
-- "=_" is an empty part. A part of more than 200 characters is cut, with "=-" where it goes on in the next directory:
-  some servers store each part as the name of a file.
+- The parts of a key between slashes are directories, and the tools of a bucket show them so. "=" behind the
+  last part marks the end: no name is the directory of another, which some servers do not allow.
+- ASCII letters, digits, "-" and "_" stand for themselves. Any other byte of the key's UTF-8 is "=" and two
+  hex digits.
+- "=_" is an empty part. A part of more than 200 characters is cut, with "=-" where it goes on in the next
+  directory: some servers store each part as the name of a file.
 
 `r/tags/v1.0` is named `r/tags/v1=2E0=`. Any other name is no key, and is left alone.
 """
@@ -63,10 +64,11 @@ def beginning_of(prefix: str) -> str:
 
 
 def just_before(name: str) -> str | None:
-    """A text to list from: it sorts behind every name before `name`, and before `name` and all that begin with it.
+    """A text to list from: it sorts behind every name before `name`, and before `name` and all that begin
+    with it.
 
-    None if there is no such text. The text is no name and no directory: servers differ in whether a listing that
-    starts behind a directory leaves out its contents.
+    None if there is no such text. The text is no name and no directory: servers differ in whether a listing
+    that starts behind a directory leaves out its contents.
     """
     name = name.rstrip("-")
     if not name or name.endswith("/"):
@@ -85,7 +87,8 @@ def _part(part: str) -> str:
     text = "".join([_ESCAPED[byte] for byte in part.encode()])
     pieces = []
     while len(text) > _LONGEST_PART:
-        # Not in the middle of an escape: the beginning of the names with a prefix must not depend on the rest.
+        # Not in the middle of an escape: the beginning of the names with a prefix must not depend on the
+        # rest.
         cut = text.find("=", _LONGEST_PART - 2, _LONGEST_PART)
         cut = _LONGEST_PART if cut < 0 else cut
         pieces.append(text[:cut])

@@ -35,37 +35,38 @@ _conditional: set[str] = set()
 class S3(KVStore, ForkAware):
     """A store in a bucket: `S3("s3://bucket/directory")`, `gs://…` or `az://…`, for any number of machines.
 
-    Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects there are
-    left alone. The bucket must exist. Needs obstore: `pip install 'vstate[s3]'`.
+    Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects
+    there are left alone. The bucket must exist. Needs obstore: `pip install 'vstate[s3]'`.
 
     - `options` are obstore's for the service: `endpoint`, `region`, `access_key_id`, `secret_access_key`,
       `session_token`, `account_name` and so on, its client's `allow_http`, `proxy_url`, ...; and a
-      `credential_provider`. The environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or the machine's own identity supplies
-      missing ones. No message, repr or pickle holds any of them.
-    - `timeout`, in seconds, is how long a call tries before StoreUnavailable: twice as long for a swap whose outcome
-      has to be found out.
+      `credential_provider`. The environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or the machine's own identity
+      supplies missing ones. No message, repr or pickle holds any of them.
+    - `timeout`, in seconds, is how long a call tries before StoreUnavailable: twice as long for a swap whose
+      outcome has to be found out.
 
-    **Durability and consistency.** A call that has returned is as durable as the service makes an object, and every
-    later read from anywhere sees it. The service must be strongly consistent, as S3, GCS, Azure, MinIO, R2 and
-    SeaweedFS are; never read from a replica that follows later. No lifecycle rule may delete objects under the URL. A
-    bucket with versions works, and keeps the objects that `gc` deletes.
+    **Durability and consistency.** A call that has returned is as durable as the service makes an object, and
+    every later read from anywhere sees it. The service must be strongly consistent, as S3, GCS, Azure, MinIO,
+    R2 and SeaweedFS are; never read from a replica that follows later. No lifecycle rule may delete objects
+    under the URL. A bucket with versions works, and keeps the objects that `gc` deletes.
 
-    **Swaps** are conditional writes, which the service decides: `If-None-Match` and `If-Match` of AWS S3 (since
-    August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its first swap in
-    a bucket, a process makes one write whose condition is wrong. If the service carries it out, InvalidInput says so;
-    `check_conditions` tries more. A key that a swap deletes leaves an object of 8 bytes, which counts as absent. A
-    request that the network delivers late finds its condition gone. A plain `set` that was tried twice has no
-    condition, and could undo a later one: swap a key that several writers write.
+    **Swaps** are conditional writes, which the service decides: `If-None-Match` and `If-Match` of AWS S3
+    (since August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its
+    first swap in a bucket, a process makes one write whose condition is wrong. If the service carries it out,
+    InvalidInput says so; `check_conditions` tries more. A key that a swap deletes leaves an object of 8
+    bytes, which counts as absent. A request that the network delivers late finds its condition gone. A plain
+    `set` that was tried twice has no condition, and could undo a later one: swap a key that several writers
+    write.
 
-    **Requests.** A commit takes one PUT for each new object, side by side (32 at a time), and then one for the
-    ref, with the reflog's line beside it. It reads nothing if this handle has read or written the ref before and
-    nobody moved it since. `get_many` takes a GET each, `keys` a LIST for a thousand keys, `delete_many` a POST for a
-    thousand keys on S3 and a DELETE each elsewhere. Values over 5 MB are uploaded in parts: have a lifecycle rule
-    abort unfinished uploads.
+    **Requests.** A commit takes one PUT for each new object, side by side (32 at a time), and then one for
+    the ref, with the reflog's line beside it. It reads nothing if this handle has read or written the ref
+    before and nobody moved it since. `get_many` takes a GET each, `keys` a LIST for a thousand keys,
+    `delete_many` a POST for a thousand keys on S3 and a DELETE each elsewhere. Values over 5 MB are uploaded
+    in parts: have a lifecycle rule abort unfinished uploads.
 
-    `transact` is no transaction, see there. `exclusively` keeps nobody out, so `gc` works with a grace period.
-    A handle opened before a fork works on both sides of it. It pickles if no option holds a secret: leave
-    credentials to the environment for that.
+    `transact` is no transaction, see there. `exclusively` keeps nobody out, so `gc` works with a grace
+    period. A handle opened before a fork works on both sides of it. It pickles if no option holds a secret:
+    leave credentials to the environment for that.
     """
 
     def __init__(self, url: str, *, options: Mapping[str, Any] | None = None, timeout: float = 60.0) -> None:
@@ -157,7 +158,8 @@ class S3(KVStore, ForkAware):
                 if key is not None and key.startswith(prefix):
                     found.append((key, size))
             yield found
-            # The part behind the directory decides, not the name: "x/y" may be listed before "x-" or behind it.
+            # The part behind the directory decides, not the name: "x/y" may be listed before "x-" or behind
+            # it.
             part = page[-1].name[len(directory) :].lstrip("/").partition("/")[0]
             if ordered and part > sought and not part.startswith(sought):
                 return
@@ -172,8 +174,8 @@ class S3(KVStore, ForkAware):
             return self.get(key) is None
         for probe in self._pending_probe():
             probe()
-        # Threads of this process that swap one key follow one another. That spares the service, which is slow to tell
-        # contenders that they lost (a second, on SeaweedFS); correctness does not depend on it.
+        # Threads of this process that swap one key follow one another. That spares the service, which is slow
+        # to tell contenders that they lost (a second, on SeaweedFS); correctness does not depend on it.
         lock = self._locks[hash(name) % _LOCKS]
         locked = lock.acquire(timeout=self._bucket.timeout / 2)
         try:
@@ -222,13 +224,15 @@ class S3(KVStore, ForkAware):
 
     def _raise_unknown(self, reason: str) -> NoReturn:
         raise StoreUnavailable(
-            f"{self.location} failed during a swap ({reason}), which may or may not have happened: read the key "
-            "again before you retry",
+            f"{self.location} failed during a swap ({reason}), which may or may not have happened: read the "
+            "key again before you retry",
             outcome_unknown=True,
         ) from None
 
     def _pending_probe(self) -> Sequence[Callable[[], None]]:
-        """The call to make before the first swap, or beside the writes that come before it. Empty from then on."""
+        """The call to make before the first swap, or beside the writes that come before it. Empty from then
+        on.
+        """
         return [] if self._identity in _conditional else [self._probe]
 
     def _probe(self) -> None:
@@ -243,7 +247,9 @@ class S3(KVStore, ForkAware):
         _conditional.add(self._identity)
 
     def check_conditions(self) -> list[str]:
-        """Try conditional writes, on objects that are deleted again. Returns a sentence for each that went wrong."""
+        """Try conditional writes, on objects that are deleted again. Returns a sentence for each that went
+        wrong.
+        """
         names = [f"{_PROBE}-{os.urandom(8).hex()}" for _ in range(2)]
         write, found = self._bucket.write_if, []
         try:
@@ -264,23 +270,25 @@ class S3(KVStore, ForkAware):
     # Transactions
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore for a store without transactions, in two round trips instead of one for each step.
+        """As promised by KVStore for a store without transactions, in two round trips instead of one for each
+        step.
 
-        1. Objects are set, all side by side. Beside them, the expected keys are read, except the one to be swapped if
-           this handle remembers it with the expected value.
-        2. The other keys are set beside the swap, not before it. An interruption may leave either without the other.
-           If the swap fails, a key that was absent may stay set: to delete it could delete another writer's value.
-           A key that was there is overwritten only after the swap, which takes a third round trip.
+        1. Objects are set, all side by side. Beside them, the expected keys are read, except the one to be
+           swapped if this handle remembers it with the expected value.
+        2. The other keys are set beside the swap, not before it. An interruption may leave either without the
+           other. If the swap fails, a key that was absent may stay set: to delete it could delete another
+           writer's value. A key that was there is overwritten only after the swap, which takes a third round
+           trip.
         3. Keys are deleted last.
 
-        If the swap has happened and a write beside or behind it fails, StoreUnavailable says that the outcome is
-        unknown.
+        If the swap has happened and a write beside or behind it fails, StoreUnavailable says that the outcome
+        is unknown.
         """
         swapped = [key for key in expected if key in writes]
         if len(swapped) > 1:
             raise InvalidInput(
-                f"S3 cannot swap several keys as one ({', '.join(map(repr, swapped))}): swap one at a time, or use "
-                "a store with transactions, such as Postgres"
+                f"S3 cannot swap several keys as one ({', '.join(map(repr, swapped))}): swap one at a time, "
+                "or use a store with transactions, such as Postgres"
             )
         for key in (*writes, *expected):
             self._name(key)
@@ -372,7 +380,9 @@ class S3(KVStore, ForkAware):
     # Identity
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """As promised by KVStore. A bucket reports no changes, and each look is a request that costs money."""
+        """As promised by KVStore. A bucket reports no changes, and each look is a request that costs
+        money.
+        """
         return nullcontext(lambda timeout: time.sleep(min(timeout, _POLL_SECONDS)))
 
     @property
@@ -390,8 +400,8 @@ class S3(KVStore, ForkAware):
         address = self._bucket.address
         if not address.public:
             raise InvalidInput(
-                f"{self!r} cannot be pickled, because its options may hold a secret; leave credentials to the "
-                "environment, or open the store where it is used"
+                f"{self!r} cannot be pickled, because its options may hold a secret; leave credentials to "
+                "the environment, or open the store where it is used"
             )
         return _reopen, (address.url, address.options, address.timeout)
 

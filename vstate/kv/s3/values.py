@@ -1,10 +1,11 @@
 """The form in which a bucket stores values.
 
 - An object of 8 bytes or more is stored as `v` and the object: the same bytes, from every writer.
-- Any other value is stored as `s`, 8 random bytes, and the value. By these bytes a writer whose answer was lost tells
-  its own write from another's write of the same value; and no ETag, which may be a hash, comes up twice.
-- 8 random bytes alone stand for a key that a swap deleted. So 8 bytes or fewer are never a value, also where only the
-  size is known, as in a listing.
+- Any other value is stored as `s`, 8 random bytes, and the value. By these bytes a writer whose answer was
+  lost tells its own write from another's write of the same value; and no ETag, which may be a hash, comes up
+  twice.
+- 8 random bytes alone stand for a key that a swap deleted. So 8 bytes or fewer are never a value, also where
+  only the size is known, as in a listing.
 """
 
 from __future__ import annotations
