@@ -231,7 +231,7 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
     process.stdin.close()
     process.stderr.close()
     assert process.returncode == 130
-    assert error.strip() == "vstate: interrupted; run it again, and it goes on where it was"
+    assert error.strip() == "vstate: interrupted; run the command again to continue"
 
 
 def test_an_interrupt_while_it_begins(environment):

@@ -164,7 +164,7 @@ def test_a_store_in_memory_is_refused(url):
     """It is gone with the process, whatever stands before it."""
     result = run("-s", url, "log")
     assert result.exit_code == 1
-    assert result.stderr.startswith("vstate: memory: is gone with the process that made it; ")
+    assert result.stderr.startswith("vstate: a memory: store ends with the process that made it; ")
 
 
 UNREACHABLE = [

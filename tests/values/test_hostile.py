@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from value_shapes import SHAPES
-from vstate_cli import documents, render
+from vstate_cli import changes, values
 from vstate_cli.output import Output
 
 from vstate import Memory
@@ -211,9 +211,9 @@ def use(data: bytes) -> None:
             assert hash(value) == hash(value)
             assert repr(value).isprintable()
             clock.took("repr")
-        render.write_value(value, out)
+        values.write_value(value, out)
         clock.took("show")
-        documents.write(out, plain(value))
+        out.json(plain(value))
         clock.took("json")
         for step, old, new in (
             ("same", value, again),
@@ -225,9 +225,9 @@ def use(data: bytes) -> None:
             for detail in found:
                 assert str(detail).isprintable()
             diff: Any = Found(found)
-            out.lines(render.change_details(diff, diff, out, 1000))
+            out.lines(changes.detail_lines(diff, "", out, 1000))
             clock.took(f"{step}, diff")
-            documents.write(out, documents.details(diff, "", out))
+            out.json(changes.detail_documents(diff, "", out))
             clock.took(f"{step}, diff --json")
     assert all(char.isprintable() or char in "\n\t" for char in written.getvalue())
     json.loads(json.dumps(plain(value), allow_nan=False))
