@@ -218,7 +218,7 @@ crash_at = 0
 
 
 def crash_if_due(call: int) -> None:
-    """Kill the process if `call` is due. A task calls this half-way, between its edits and before the commit."""
+    """Kill the process if `call` is due. A task calls this half-way, between its edits."""
     if call == crash_at:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
