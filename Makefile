@@ -1,7 +1,7 @@
 # The commands people type. Everything happens in .venv, which is made on first use.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak reliability bench format docs clean
+.PHONY: help demo lint quick test soak reliability bench format docs clean
 
 # The first interpreter on the path that is new enough; `make PYTHON=/path/to/python3.12 test` names another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -17,7 +17,9 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at what it left"
-	@echo "make test     lint, check types and layers, run the tests"
+	@echo "make quick    lint, check types and layers, run the tests that need no server and no time: half a minute"
+	@echo "make test     lint, check types and layers, run the tests: some eight minutes on two cores"
+	@echo "make lint     lint, check types and layers"
 	@echo "make soak     the tests with their long variants: a value of 1 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   kills, power cuts, faults, damage, many writers: run those tests, print their figures"
 	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
@@ -64,11 +66,17 @@ demo: .venv/installed-runtime
 	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD findings
 	@echo && echo "Look further: cd $(DEMO) && ../../$(BIN)/vstate --help"
 
-test: .venv/installed-dev
+lint: .venv/installed-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+quick: lint
+	@$(BIN)/pytest -n $(WORKERS) -q -m "not slow"
+	@echo "make quick left out the tests marked slow: servers, processes, kills, long random runs. make test runs all."
+
+test: lint
 	@$(BIN)/pytest -n $(WORKERS)
 
 soak: .venv/installed-dev

@@ -1,4 +1,4 @@
-"""The stores that state for agents is tested on, each to be opened again and again, as other processes would."""
+"""The stores on which agents' state is tested. A test can open each again and again, as other processes would."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_urls import with_options
+from servers import on_server, url_of
 
 from vstate import KVStore, open_store
 from vstate.kv import Memory
 
 
 class AgentStore:
-    """One store: calling it opens it again, each time as a KVStore of its own, which is closed after the test.
+    """One store. Each call opens another KVStore on it, which is closed after the test.
 
-    `kind` is "memory", "disk", "redis" or "postgres". `url` is what another process opens it by; None for memory,
-    which is one and the same object each time.
+    `kind` is "memory", "disk", "redis" or "postgres". Another process opens the store by `url`. A store in memory
+    has none, and each call returns the same object.
     """
 
     def __init__(self, kind: str, open: Callable[[], KVStore], url: str | None) -> None:
@@ -31,22 +31,22 @@ class AgentStore:
         return store
 
     def close(self) -> None:
-        """Close all that were opened."""
+        """Close every store that was opened."""
         for store in self._opened:
             store.close()
 
 
-@pytest.fixture(params=["memory", "disk", "redis", "postgres"])
+@pytest.fixture(params=["memory", "disk", on_server("redis"), on_server("postgres")])
 def agent_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentStore]:
-    """A store that holds nothing yet, of each kind: `agent_store()` opens it, and again, as another process would."""
+    """An empty store of each kind."""
     store = _make(str(request.param), request, tmp_path)
     yield store
     store.close()
 
 
-@pytest.fixture(params=["disk", "redis", "postgres"])
+@pytest.fixture(params=["disk", on_server("redis"), on_server("postgres")])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentStore]:
-    """As `agent_store`, of the kinds that other processes can open, by its `url`."""
+    """An empty store of each kind that other processes can open by its `url`."""
     store = _make(str(request.param), request, tmp_path)
     yield store
     store.close()
@@ -54,7 +54,7 @@ def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Age
 
 @pytest.fixture(params=["memory", "disk"])
 def local_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentStore]:
-    """As `agent_store`, of the kinds that need no server: for what is tested in full, or at length."""
+    """An empty store of each kind that needs no server."""
     store = _make(str(request.param), request, tmp_path)
     yield store
     store.close()
@@ -66,10 +66,6 @@ def _make(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> AgentSto
         return AgentStore(kind, lambda: memory, None)
     if kind == "disk":
         url = str(tmp_path / "agent-store")
-    elif kind == "redis":
-        prefix = request.getfixturevalue("redis_prefix")
-        url = with_options(request.getfixturevalue("redis_url"), [f"prefix={prefix}", "timeout=60"])
     else:
-        table = request.getfixturevalue("postgres_table")
-        url = with_options(request.getfixturevalue("postgres_dsn"), [f"table={table}", "timeout=60"])
+        url = url_of(kind, request)
     return AgentStore(kind, lambda: open_store(url), url)

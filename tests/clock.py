@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pytest
 
 from vstate.objects import expiry
-from vstate.repo import commits
+from vstate.repo import core
 
 BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -43,5 +43,5 @@ def standing_still() -> Iterator[Time]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(expiry, "now", lambda: round(time.now.timestamp() * 1_000_000))
-        patched.setattr(commits, "datetime", Clock)
+        patched.setattr(core, "datetime", Clock)
         yield time

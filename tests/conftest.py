@@ -1,16 +1,19 @@
-"""What the tests share: Hypothesis without clocks or luck, and real Python processes."""
+"""The fixtures and settings of all tests: Hypothesis without clocks or luck, processes, a clean working tree."""
+
+from __future__ import annotations
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from running import RunPython
 
-pytest_plugins = ["redis_server", "postgres_server", "seaweed_server", "server_urls", "agent_stores"]
+pytest_plugins = ["servers", "agent_stores"]
 
 settings.register_profile(
     "vstate",
@@ -24,13 +27,35 @@ settings.load_profile("vstate")
 
 ROOT = Path(__file__).parent.parent
 
-# What a shell starts in the background ignores Ctrl-C, and so would the processes that are to be interrupted.
+# A shell starts background processes with Ctrl-C ignored. Tests that interrupt a process need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def untracked_files() -> set[str]:
+    """The files of the repository that git neither tracks nor ignores; none where there is no git."""
+    command = ["git", "ls-files", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return set()
+    return set(filter(None, listed.split("\0")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Fail a run that leaves new files in the repository."""
+    if hasattr(session.config, "workerinput"):  # a worker of pytest-xdist; the main process checks for all
+        return (yield)
+    before = untracked_files()
+    result = yield
+    if left := untracked_files() - before:
+        pytest.exit(f"the tests left files in the repository: {', '.join(sorted(left))}", returncode=1)
+    return result
 
 
 @pytest.fixture(scope="session")
 def run_python() -> RunPython:
-    """Run a script in another process and give back what it prints; it fails the test if it fails."""
+    """Run a script in another process and return its output. The test fails if the script does."""
 
     def run(script: str | Path, *arguments: object, seed: int = 0, path: Path | None = None) -> str:
         command = [sys.executable, "-c", script] if isinstance(script, str) else [sys.executable, str(script)]

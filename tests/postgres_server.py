@@ -2,22 +2,18 @@
 
 import fcntl
 import os
-import secrets
 import shutil
 import signal
 import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import psycopg
-import pytest
 from ports import free_ports
 
 START_SECONDS = 90
@@ -207,41 +203,3 @@ def _others_may_read(directory: Path) -> bool:
     return bool(program.stat().st_mode & stat.S_IXOTH) and all(
         place.stat().st_mode & (needed if place == directory else stat.S_IXOTH) for place in program.parents
     )
-
-
-@pytest.fixture(scope="session")
-def postgres_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session's empty cluster is, or will be, for the workers of pytest-xdist too."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres-template"
-
-
-@pytest.fixture
-def start_postgres(postgres_template: Path) -> Iterator[Callable[..., PostgresServer]]:
-    """Start a server of the test's own, with these settings, to kill and restart; it is stopped afterwards."""
-    with ExitStack() as servers:
-
-        def start(**settings: str) -> PostgresServer:
-            server = PostgresServer(postgres_template, **{**UNSYNCED, **settings})
-            servers.callback(server.stop)
-            return server
-
-        yield start
-
-
-@pytest.fixture(scope="session")
-def postgres_dsn(postgres_template: Path) -> Iterator[str]:
-    """The URL of a database that tests share; each has tables of its own."""
-    given = os.environ.get("VSTATE_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        return
-    server = PostgresServer(postgres_template, **UNSYNCED)
-    yield server.dsn
-    server.stop()
-
-
-@pytest.fixture
-def postgres_table() -> str:
-    """The name of a table that nobody else uses."""
-    return f"t_{secrets.token_hex(8)}"

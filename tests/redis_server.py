@@ -9,14 +9,11 @@ import ssl
 import subprocess
 import threading
 import time
-import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -200,21 +197,3 @@ def _close(each: socket.socket) -> None:
     with suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()
-
-
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server for all the tests: VSTATE_TEST_REDIS_URL, or one of our own."""
-    given = os.environ.get("VSTATE_TEST_REDIS_URL")
-    if given:
-        yield given
-        return
-    server = RedisServer(tmp_path_factory.mktemp("redis"), appendfsync="no")
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture
-def redis_prefix() -> str:
-    """A prefix that no other test uses."""
-    return f"test-{uuid.uuid4().hex}"

@@ -16,13 +16,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
-import pytest
 from ports import free_ports
 
 from vstate.kv.s3 import S3
@@ -136,7 +134,7 @@ class SeaweedServer:
 
     def place(self) -> S3Place:
         """A new place on this server."""
-        return _place(f"s3://{BUCKET}", _options(self.port))
+        return place(f"s3://{BUCKET}", options(self.port))
 
     def kill(self) -> None:
         """SIGKILL, as by the kernel when memory is short."""
@@ -163,14 +161,14 @@ class SeaweedServer:
     def _answers(self) -> bool:
         # The first write makes the bucket, and has disk space allotted, which is what takes long.
         try:
-            with S3(f"s3://{BUCKET}/start", options=_options(self.port), timeout=10) as store:
+            with S3(f"s3://{BUCKET}/start", options=options(self.port), timeout=10) as store:
                 store.set("started", b"value")
                 return store.get("started") == b"value"
         except Exception:
             return False
 
 
-def _options(port: int) -> dict[str, Any]:
+def options(port: int) -> dict[str, Any]:
     return {
         "endpoint": f"http://127.0.0.1:{port}",
         "allow_http": "true",
@@ -180,7 +178,7 @@ def _options(port: int) -> dict[str, Any]:
     }
 
 
-def _place(url: str, options: dict[str, Any]) -> S3Place:
+def place(url: str, options: dict[str, Any]) -> S3Place:
     return S3Place(f"{url}/{uuid.uuid4().hex}", options)
 
 
@@ -205,7 +203,7 @@ def _keep(place: Path) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _share(place: Path) -> tuple[int, IO[str]]:
+def share(place: Path) -> tuple[int, IO[str]]:
     """The port of the session's server, which is started if need be, and the lock that keeps it running."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / "start").open("a") as start:
@@ -236,33 +234,6 @@ def _start_keeper(place: Path) -> None:
             raise RuntimeError(f"SeaweedFS did not start: {(place / 'log').read_text()[-2000:]}")
         time.sleep(0.1)
     keeper.returncode = 0  # it outlives this process, which need not wait for it
-
-
-@pytest.fixture(scope="session")
-def _s3_base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, Any]]]:
-    given = os.environ.get("VSTATE_TEST_S3_URL")
-    if given:
-        parts = urlsplit(given)
-        yield f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/"), dict(parse_qsl(parts.query))
-        return
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent  # which the workers of one session have in common
-    port, users = _share(base / "seaweed")
-    with users:
-        yield f"s3://{BUCKET}", _options(port)
-
-
-@pytest.fixture
-def s3_place(_s3_base: tuple[str, dict[str, Any]]) -> S3Place:
-    """A place of the test's own in a bucket: `s3_place.open()` is a store there."""
-    return _place(*_s3_base)
-
-
-@pytest.fixture
-def s3_url(s3_place: S3Place) -> str:
-    """The same place as one URL, which `open_store` takes."""
-    return str(s3_place)
 
 
 if __name__ == "__main__":

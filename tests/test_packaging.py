@@ -7,7 +7,7 @@ import pytest
 
 import vstate
 from vstate import errors
-from vstate.repo import policies
+from vstate.repo.rules import policies
 from vstate.values.merging import POLICIES
 
 HEAVY = ("click", "rich", "numpy", "pandas", "sqlite3", "diskcache", "pyfastcdc", "vstate.testing", "asyncio")

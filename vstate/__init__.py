@@ -19,14 +19,14 @@ from vstate.kv.encrypted import Encrypted
 from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit, Event
-from vstate.repo.diff import Change, Diff
-from vstate.repo.signing import PublicKey, SigningKey
+from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.rules.signing import PublicKey, SigningKey
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
 
 if TYPE_CHECKING:
-    from vstate.repo.merge import KeyConflict, MergeResult
+    from vstate.repo.merge.three_way import KeyConflict, MergeResult
 
 __version__ = "0.1.0"
 
@@ -59,7 +59,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in ("KeyConflict", "MergeResult"):  # late, for a quick `import vstate`
-        from vstate.repo import merge
+        from vstate.repo.merge import three_way
 
-        return getattr(merge, name)
+        return getattr(three_way, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, TypeVar, cast, overload
 
+from vstate.arguments import check_limit
 from vstate.errors import CannotLoad, InvalidInput, VStateError
 from vstate.objects.commit import Event
-from vstate.repo.limit import check_limit
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State
 from vstate.state.live import Live

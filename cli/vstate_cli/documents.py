@@ -8,8 +8,8 @@ from typing import Any
 
 from vstate.errors import InvalidInput, StorageError
 from vstate.objects.commit import Commit
-from vstate.repo.details import Detail
-from vstate.repo.diff import Change, Diff
+from vstate.repo.compare.details import Detail
+from vstate.repo.compare.diff import Change, Diff
 from vstate.values.entry import Entry
 from vstate.values.inert import InertError, plain
 from vstate_cli.output import Output

@@ -10,7 +10,7 @@ from vstate_cli import documents
 from vstate_cli.output import Line, Output, safe
 
 if TYPE_CHECKING:
-    from vstate.repo.sync import SyncRef, SyncReport
+    from vstate.repo.exchange.sync import SyncRef, SyncReport
 
 JSON = (
     "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}: name is the full one of the ref "

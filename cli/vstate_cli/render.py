@@ -14,9 +14,9 @@ from rich.cells import cell_len
 
 from vstate.errors import InvalidInput, StorageError
 from vstate.objects.commit import Commit, Event
-from vstate.repo.details import Detail, common_prefix
-from vstate.repo.diff import Change, Diff
-from vstate.repo.refs import HEADS, REMOTES, Head
+from vstate.repo.compare.details import Detail, common_prefix
+from vstate.repo.compare.diff import Change, Diff
+from vstate.repo.names.refs import HEADS, REMOTES, Head
 from vstate.values.entry import Entry
 from vstate.values.inert import Array, InertError, preview
 from vstate.values.inspection import describe, size_text

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
-from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.output import Output
 from vstate_cli.store import open_repository

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.kv.url import open_store
-from vstate.repo.remotes import expanded, is_url
+from vstate.repo.names.remotes import expanded, is_url
 from vstate.repo.repository import Repository
 
 DIRECTORY = ".vstate"

@@ -11,7 +11,7 @@ import pytest
 from vstate import Disk, Encrypted, Versioned
 from vstate.kv.encrypted import fingerprint, load_key
 from vstate.repo.repository import Repository
-from vstate.repo.signing import SigningKey
+from vstate.repo.rules.signing import SigningKey
 
 
 @pytest.fixture

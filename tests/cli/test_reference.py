@@ -2,6 +2,7 @@
 
 import importlib.util
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -77,6 +78,6 @@ def test_every_command_is_documented(name):
     examples = [line.strip() for line in command.epilog.splitlines() if line.strip().startswith("$ ")]
     assert examples
     for example in examples:
-        words = shlex.split(example.split("|")[0].split(">")[0])[1:]
+        words = [*takewhile(lambda word: word not in ("|", ">"), shlex.split(example))][1:]
         assert words[0] == "vstate"
         command.make_context(name, words[words.index(name) + 1 :])

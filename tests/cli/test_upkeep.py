@@ -13,7 +13,8 @@ from vstate_cli.app import cli
 from vstate_cli.commands import gc as commands_gc
 
 from vstate import Disk, Versioned
-from vstate.repo import Repository, gc
+from vstate.repo import Repository
+from vstate.repo.upkeep import gc
 
 COMMAND = [sys.executable, "-m", "vstate_cli"]
 

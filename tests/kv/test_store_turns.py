@@ -17,7 +17,7 @@ import pytest
 from postgres_server import PostgresServer
 from protocol_proxies import Pooler
 from proxy import Proxy
-from server_urls import with_options
+from servers import with_options
 
 from vstate import KVStore, Versioned, open_store
 from vstate.kv.postgres import Postgres

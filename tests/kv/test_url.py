@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from server_urls import with_options
+from servers import with_options
 
 from vstate.errors import InvalidInput, NotFound, ReadOnly
 from vstate.kv import Cache, Disk, Memory, Postgres, Prefixed, Redis, open_store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agent_stores import AgentStore
 from loops import in_a_loop
-from server_urls import with_options
+from servers import with_options
 
 from vstate import Disk, InvalidInput, KeyNotFound, Live, Memory, StoreUnavailable, Versioned
 from vstate.managers import (

@@ -338,7 +338,7 @@ async def test_save_interval_is_the_time_between_two_commits(
     async with StateManager(local_store(), config=StateConfig(save_interval=1)) as manager:
         other = StateManager(local_store())
         clock = time.monotonic()
-        monkeypatch.setattr("vstate.managers.gathered.time", SimpleNamespace(monotonic=lambda: clock))
+        monkeypatch.setattr("vstate.managers.edits.time", SimpleNamespace(monotonic=lambda: clock))
         await manager.save("k", 0)
         assert await other.get("k") == 0
         clock += 0.5  # the rest of the interval is the loop's, whose clock this is not

@@ -33,7 +33,7 @@ from vstate.managers import (
     TaskQueueState,
     TeamState,
 )
-from vstate.managers.priority import place
+from vstate.managers.task_queue import place
 from vstate.testing import Faulty
 
 PROCESSES = 8

@@ -24,7 +24,7 @@ from vstate.managers import (
     ToolStateManager,
     parameters_hash,
 )
-from vstate.managers.tool_executions import Executions
+from vstate.managers.tools import Executions
 from vstate.testing import Faulty
 
 

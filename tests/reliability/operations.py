@@ -15,7 +15,7 @@ from typing import Any
 from vstate import KVStore, Memory, Versioned
 from vstate.errors import CorruptObject
 from vstate.repo import Repository
-from vstate.repo.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 
 Picture = dict[str, Any]
 """What a program can see of a store: each ref with its history and the values at its end."""

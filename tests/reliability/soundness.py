@@ -5,7 +5,7 @@ from __future__ import annotations
 from vstate import KVStore
 from vstate.objects.ids import COMMIT, Kind
 from vstate.repo import Repository
-from vstate.repo.reach import Reach
+from vstate.repo.upkeep.reach import Reach
 
 
 def check_sound(store: KVStore, *, fsck: bool = True) -> int:

@@ -12,7 +12,7 @@ from soundness import check_sound
 
 from vstate import Memory, Versioned
 from vstate.errors import StoreUnavailable, VStateError
-from vstate.repo.refs import SWEEP
+from vstate.repo.names.refs import SWEEP
 from vstate.testing import Faulty
 
 STORES = pytest.mark.parametrize("atomic", [True, False], ids=["transactions", "no transactions"])

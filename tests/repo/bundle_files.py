@@ -13,7 +13,7 @@ from blake3 import blake3
 from vstate import KVStore, Memory, Versioned
 from vstate.objects.canonical import encode
 from vstate.repo import Repository
-from vstate.repo.bundle import BundleReport
+from vstate.repo.exchange.bundle import BundleReport
 
 
 def large(number: int, length: int = 30_000) -> bytes:

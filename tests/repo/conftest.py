@@ -21,7 +21,7 @@ def filled() -> Mapping[str, bytes]:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is pushed or fetched goes in many small batches."""
-    from vstate.repo import transfer
+    from vstate.repo.exchange import transfer
 
     monkeypatch.setattr(transfer, "BATCH_OBJECTS", 6)
     monkeypatch.setattr(transfer, "GROUP", 2)

@@ -14,7 +14,7 @@ from vstate.errors import CorruptObject, NotFound
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.fsck import FsckReport
+from vstate.repo.upkeep.fsck import FsckReport
 
 TEXT = "word " * 30
 LONG = Random(3).randbytes(20_000)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from vstate import KVStore, Memory
 from vstate.repo import Repository
 from vstate.repo.clone import clone
-from vstate.repo.sync import SyncReport
+from vstate.repo.exchange.sync import SyncReport
 from vstate.testing import Faulty
 
 

@@ -17,9 +17,9 @@ from vstate import Commit, Memory, Versioned
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.repo import Repository
-from vstate.repo.blame import align
-from vstate.repo.details import details
-from vstate.repo.parts import Fingerprints, find_part, parts_of
+from vstate.repo.compare.details import details
+from vstate.repo.compare.paths import Fingerprints, find_part, parts_of
+from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
 from vstate.values.inert import Global, Record, read

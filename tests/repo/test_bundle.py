@@ -74,10 +74,10 @@ def test_the_layout() -> None:
 
 def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame ends at so many bytes or objects; an object that is larger has one to itself."""
-    from vstate.repo import packing
+    from vstate.repo.exchange import bundle_export
 
-    monkeypatch.setattr(packing, "FRAME_BYTES", 20_000)
-    monkeypatch.setattr(packing, "FRAME_OBJECTS", 10)
+    monkeypatch.setattr(bundle_export, "FRAME_BYTES", 20_000)
+    monkeypatch.setattr(bundle_export, "FRAME_OBJECTS", 10)
     store = Memory()
     state = chain(store, 3)
     state.commit("big", note="x" * 30_000)

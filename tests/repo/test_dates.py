@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from vstate.errors import InvalidInput
-from vstate.repo.dates import parse_age, parse_time
+from vstate.repo.names.dates import parse_age, parse_time
 
 NOW = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.repo.details import Detail, details
+from vstate.repo.compare.details import Detail, details
 from vstate.values.inert import Global, Record, read
 
 nan = float("nan")

@@ -24,10 +24,11 @@ from vstate.errors import (
 )
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
 from vstate.objects.stream import is_single, read_index
-from vstate.repo import Repository, gc, reach
+from vstate.repo import Repository
+from vstate.repo.names.refs import line_check
 from vstate.repo.objects import TRASH, Objects
-from vstate.repo.reach import IdSet
-from vstate.repo.refs import line_check
+from vstate.repo.upkeep import gc, reach
+from vstate.repo.upkeep.reach import IdSet
 from vstate.testing import Faulty
 from vstate.values.entry import Entry
 

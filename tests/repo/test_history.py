@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from vstate import InvalidInput, Memory, Versioned, events
-from vstate.repo import commits
-from vstate.repo.details import details
+from vstate.repo import core
+from vstate.repo.compare.details import details
 from vstate.testing import Faulty
 
 
@@ -71,7 +71,7 @@ class Backwards(datetime):
 
 def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits are dated after their parents whatever the clock says, and the log keeps its order."""
-    monkeypatch.setattr(commits, "datetime", Backwards)
+    monkeypatch.setattr(core, "datetime", Backwards)
     store = Memory()
     a, b = Versioned(store), Versioned(store)
     for i in range(3):

@@ -34,7 +34,7 @@ from vstate.errors import (
 )
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo import bundle as bundles
+from vstate.repo.exchange import bundle as bundles
 from vstate.testing import Faulty
 
 ROOT = Path(__file__).parents[2]
@@ -50,9 +50,9 @@ def written_frames(calls: Sequence[str]) -> int:
 @pytest.fixture
 def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
     """A store, and a bundle of it in many small frames."""
-    from vstate.repo import packing
+    from vstate.repo.exchange import bundle_export
 
-    monkeypatch.setattr(packing, "FRAME_BYTES", 5_000)
+    monkeypatch.setattr(bundle_export, "FRAME_BYTES", 5_000)
     store = Memory()
     chain(store, 4)
     return store, exported(store)
@@ -218,9 +218,9 @@ def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None
 
 def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to it."""
-    from vstate.repo import packing
+    from vstate.repo.exchange import bundle_export
 
-    monkeypatch.setattr(packing, "FRAME_BYTES", 1)
+    monkeypatch.setattr(bundle_export, "FRAME_BYTES", 1)
     store = Memory()
     state = Versioned(store)
     for number in range(3):
@@ -393,7 +393,7 @@ def test_a_history_that_goes_on_has_to_be_complete() -> None:
 @pytest.mark.parametrize("stage", ["marking", "finding garbage", "removing"])
 def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is brought back while gc looks at the shortened history is not taken away by it."""
-    from vstate.repo import gc
+    from vstate.repo.upkeep import gc
 
     monkeypatch.setattr(gc, "_DELETE", 2)
     store = Memory()

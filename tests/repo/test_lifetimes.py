@@ -20,7 +20,7 @@ from vstate import (
     UnsupportedFormat,
     Versioned,
 )
-from vstate.repo import Repository, commits
+from vstate.repo import Repository, core
 from vstate.testing import Faulty
 
 
@@ -233,7 +233,7 @@ def test_older_programs_refuse_such_a_store(monkeypatch: pytest.MonkeyPatch) -> 
     assert store.get("format") == b"1"
     committed(session(store), k=1)
     assert store.get("format") == b"3"
-    monkeypatch.setattr(commits, "FORMAT", 2)
+    monkeypatch.setattr(core, "FORMAT", 2)
     with pytest.raises(UnsupportedFormat):
         Versioned(store)
 

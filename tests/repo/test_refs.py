@@ -8,7 +8,7 @@ from vstate import Memory, Versioned
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound, RefMoved, UnsupportedFormat
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
-from vstate.repo.refs import Refs, check_ref_name
+from vstate.repo.names.refs import Refs, check_ref_name
 
 A, B, C = (ObjectId(bytes([i]) * 32) for i in (1, 2, 3))
 

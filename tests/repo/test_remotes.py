@@ -12,7 +12,7 @@ from vstate import Disk, Memory, Versioned
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.repo import Repository
 from vstate.repo.clone import clone
-from vstate.repo.remotes import Remotes, absolute, expanded
+from vstate.repo.names.remotes import Remotes, absolute, expanded
 
 # Names and URLs
 

@@ -11,7 +11,8 @@ import pytest
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, NotFound
 from vstate.objects.commit import Commit
-from vstate.repo import Repository, commits, dates, refs
+from vstate.repo import Repository, core
+from vstate.repo.names import dates, refs
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Versioned]:
     """A commit each hour from 9:00 UTC to 12:00, and a reset to the first at 13:00; it is 14:30."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    for module in (commits, dates):
+    for module in (core, dates):
         monkeypatch.setattr(module, "datetime", Clock)
     fixed = SimpleNamespace(time_ns=lambda: int(Clock.moment.timestamp()) * 10**9)
     monkeypatch.setattr(refs, "time", fixed)

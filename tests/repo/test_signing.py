@@ -23,9 +23,17 @@ from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, Event, Signature
 from vstate.objects.ids import ObjectId
-from vstate.repo import signing
 from vstate.repo.repository import Repository
-from vstate.repo.signing import PublicKey, SigningKey, Trust, as_public_key, as_signing_key, check, signer_of
+from vstate.repo.rules import signing
+from vstate.repo.rules.signing import (
+    PublicKey,
+    SigningKey,
+    Trust,
+    as_public_key,
+    as_signing_key,
+    check,
+    signer_of,
+)
 from vstate.values.entry import PICKLE, encode_value
 
 KEY = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
@@ -386,7 +394,7 @@ sys.modules["cryptography"] = None
 from datetime import UTC, datetime
 from vstate import Commit, InvalidInput
 from vstate.objects.commit import Signature
-from vstate.repo.signing import *
+from vstate.repo.rules.signing import *
 commit = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC))
 print(check(commit), signer_of(commit), Trust([{TEXT!r}]).signed(commit))
 signed = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC), signature=Signature(bytes(32), bytes(64)))

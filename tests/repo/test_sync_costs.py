@@ -7,7 +7,7 @@ from sync_stores import Counted, cloned, push
 
 from vstate import Memory, Versioned
 from vstate.repo import Repository
-from vstate.repo.sync import SyncReport
+from vstate.repo.exchange.sync import SyncReport
 
 # What is already there
 

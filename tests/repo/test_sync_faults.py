@@ -24,7 +24,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, TREE, Object, ObjectId
 from vstate.repo import Repository
 from vstate.repo.clone import clone
-from vstate.repo.reach import Reach
+from vstate.repo.upkeep.reach import Reach
 from vstate.testing import Faulty
 
 # Damage

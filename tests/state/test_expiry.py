@@ -28,7 +28,7 @@ from vstate import (
 from vstate.objects import tree
 from vstate.objects.ids import TREE, Object, ObjectId
 from vstate.objects.tree import Node
-from vstate.repo import commits
+from vstate.repo import core
 from vstate.testing import Faulty
 
 LONG = "x" * 5000
@@ -741,7 +741,7 @@ def test_older_programs_refuse_such_a_store(store: KVStore, monkeypatch: pytest.
     state.expire("k", 1000)
     state.commit()
     assert store.get("format") == b"3"
-    monkeypatch.setattr(commits, "FORMAT", 2)
+    monkeypatch.setattr(core, "FORMAT", 2)
     with pytest.raises(UnsupportedFormat):
         Versioned(store)
 

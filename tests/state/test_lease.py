@@ -32,8 +32,8 @@ from vstate import (
     Versioned,
     open_store,
 )
-from vstate.repo import leases
-from vstate.repo.leases import LeaseRow, parse_lease
+from vstate.repo.rules import leases
+from vstate.repo.rules.leases import LeaseRow, parse_lease
 from vstate.testing import Faulty
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,7 +65,10 @@ def time_passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], N
     passed = [0.0]
     with monkeypatch.context() as patched:
         real = leases.clock
-        for module in ("vstate.state.lease.clock", "vstate.repo.leases.clock"):  # imported in this order
+        for module in (
+            "vstate.state.lease.clock",
+            "vstate.repo.rules.leases.clock",
+        ):  # imported in this order
             patched.setattr(module, lambda: real() + passed[0])
         yield lambda seconds: passed.__setitem__(0, passed[0] + seconds)
 

@@ -22,7 +22,7 @@ from vstate import (
     UncommittedChanges,
     Versioned,
 )
-from vstate.repo.policies import _as_row
+from vstate.repo.rules.policies import _as_row
 
 
 def pair(

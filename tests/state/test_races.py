@@ -21,9 +21,9 @@ from vstate import (
     Versioned,
 )
 from vstate.objects.canonical import encode
-from vstate.repo.policies import _as_row
 from vstate.repo.repository import Repository
-from vstate.repo.signing import SigningKey
+from vstate.repo.rules.policies import _as_row
+from vstate.repo.rules.signing import SigningKey
 from vstate.testing import Faulty
 
 

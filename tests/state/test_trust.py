@@ -11,7 +11,7 @@ import pytest
 
 from vstate import CannotLoad, Memory, MergeConflict, ReadOnly, UntrustedCommit, Versioned
 from vstate.repo.repository import Repository
-from vstate.repo.signing import SigningKey, check, signer_of
+from vstate.repo.rules.signing import SigningKey, check, signer_of
 
 ran: list[str] = []
 

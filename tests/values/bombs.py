@@ -31,7 +31,7 @@ from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.ids import BLOB, INDEX, NewObjects, Object, ObjectId
 from vstate.objects.stream import split
-from vstate.repo.details import Detail, details
+from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
 from vstate.values.entry import BYTES, PICKLE, TEXT
 from vstate.values.inert import InertError, Record, plain, preview, read

@@ -31,7 +31,7 @@ from vstate_cli.output import Output
 from vstate import Memory
 from vstate.errors import CorruptObject
 from vstate.objects.ids import BLOB, Object, ObjectId
-from vstate.repo.details import details
+from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
 from vstate.values.budget import Budget

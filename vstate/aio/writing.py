@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar, overload
 from vstate import state as sync
 from vstate.aio.reading import Reading, awaited
 from vstate.aio.watching import Watching
+from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
-from vstate.repo.calling import called
-from vstate.repo.diff import Change
+from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import Message, State
 from vstate.state.turns import Turn

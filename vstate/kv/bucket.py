@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable
-from vstate.kv.forks import ForkAware, survive_forks
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.object_names import LONGEST_NAME
 from vstate.kv.obstore_driver import abandon, load_obstore
 

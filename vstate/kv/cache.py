@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.front import Front
 
 ENTRY_BYTES = 250  # about what CPython takes for an entry beside its value: key, two headers, links

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import KVStore, check_key, check_value
-from vstate.kv.forks import ForkAware, survive_forks
 
 
 class Memory(KVStore, ForkAware):

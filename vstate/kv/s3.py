@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import KVStore, check_key, check_value
 from vstate.kv.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.object_names import beginning_of, just_before, key_of, name_of
 from vstate.kv.stored_values import Known, frame, frame_of_swap, is_object, is_value, value_of
 

@@ -13,9 +13,9 @@ import os
 import threading
 from collections import OrderedDict
 
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.bucket import Mark
-from vstate.kv.forks import ForkAware, survive_forks
 
 NONCE_BYTES = 8
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from vstate import aio
+from vstate.arguments import called
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
+from vstate.managers.backends import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
-from vstate.repo.calling import called
 from vstate.state.namespace import Namespace
+
+__all__ = ["Manager"]
 
 X = TypeVar("X")
 _T = TypeVar("_T")

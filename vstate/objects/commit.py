@@ -63,7 +63,7 @@ class Commit:
 
     `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
     `time` an aware UTC datetime, `info` plain data, and `events` the events since the first parent.
-    `signature` is only a claim of the commit: `repo` verifies it.
+    `signature` is only a claim of the commit: `vstate.repo.rules.signing` verifies it.
     """
 
     tree: ObjectId | None

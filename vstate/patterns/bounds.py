@@ -9,12 +9,11 @@ from itertools import islice
 from typing import Any, Literal
 
 from vstate import aio
+from vstate.arguments import called, check_amount, is_amount
 from vstate.errors import InvalidInput, quoted
 from vstate.patterns.events import EventStream
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
-from vstate.repo.calling import called
-from vstate.repo.options import check_amount, is_amount
 from vstate.state.base import State
 from vstate.state.snapshot import Snapshot
 from vstate.state.worktree import Worktree

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+from vstate.arguments import called, check_count
 from vstate.errors import CannotLoad, KeyNotFound
 from vstate.patterns.copies import copied
 from vstate.patterns.identity import identity_of
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.patterns.sequence import Sequence
-from vstate.repo.calling import called
-from vstate.repo.options import check_count
 from vstate.state.base import ReadableState, State
 
 A = TypeVar("A")

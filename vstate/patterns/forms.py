@@ -13,9 +13,9 @@ try:
 except ImportError as error:
     raise ImportError("vstate.patterns needs pydantic: pip install 'vstate[agents]'") from error
 
+from vstate.arguments import called
 from vstate.errors import InvalidInput, InvalidRecord, Unpicklable
 from vstate.patterns.copies import plainly
-from vstate.repo.calling import called
 from vstate.values.pickling import culprit
 
 M = TypeVar("M")

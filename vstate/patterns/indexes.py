@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
+from vstate.arguments import called
 from vstate.errors import InvalidInput
 from vstate.patterns.paths import join_path
-from vstate.repo.calling import called
 from vstate.state.base import ReadableState
 
 M = TypeVar("M")

@@ -7,11 +7,11 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, overload
 
+from vstate.arguments import called
 from vstate.errors import AlreadyExists, InvalidInput, InvalidRecord, KeyNotFound
 from vstate.patterns.forms import Form, Migration
 from vstate.patterns.indexes import INDEXES, Index, Part, Place, key_of
 from vstate.patterns.paths import Id, join_path, path_of, require_state, split_path
-from vstate.repo.calling import called
 from vstate.state.base import ReadableState, State
 
 M = TypeVar("M")

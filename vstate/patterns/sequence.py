@@ -10,11 +10,11 @@ from itertools import count, islice
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import copied
 from vstate.patterns.paths import Id, base_of, path_of
-from vstate.repo.options import check_count
 from vstate.state.base import ReadableState, State
 from vstate.state.worktree import Worktree
 

@@ -9,7 +9,7 @@ Invariants of this layer:
 - Nothing here unpickles.
 """
 
-from vstate.repo.diff import Change, Diff
+from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.repository import Repository
 
 __all__ = ["Change", "Diff", "Repository"]

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 from vstate.errors import AlreadyExists
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.repo.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
-from vstate.repo.remotes import ORIGIN, absolute, check_stays, check_url, expanded
-from vstate.repo.repository import Repository
-from vstate.repo.sync import (
+from vstate.repo.exchange.sync import (
     Sync,
     SyncReport,
     Wanted,
@@ -24,9 +21,12 @@ from vstate.repo.sync import (
     policy_rows,
     tracking_ref,
 )
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
+from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, expanded
+from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from vstate.repo.bundle import Progress
+    from vstate.repo.exchange.bundle import Progress
 
 
 ACTION = "clone"

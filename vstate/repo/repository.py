@@ -15,22 +15,22 @@ from vstate.errors import (
     RefMoved,
 )
 from vstate.objects.commit import Commit
-from vstate.repo.commits import FORMAT, Commits, Revision
-from vstate.repo.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, check_ref_name
+from vstate.repo.core import FORMAT, Commits, Revision
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, check_ref_name
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
-    from vstate.repo.bisection import Report
-    from vstate.repo.blame import Blamed
-    from vstate.repo.bundle import BundleReport, File
-    from vstate.repo.bundle import Progress as BundleProgress
-    from vstate.repo.combine import Given
-    from vstate.repo.fsck import FsckReport
-    from vstate.repo.gc import GcReport, Progress
-    from vstate.repo.merge import MergeResult
-    from vstate.repo.remotes import Remotes
-    from vstate.repo.sync import SyncReport
-    from vstate.repo.undo import Undo
+    from vstate.repo.exchange.bundle import BundleReport, File
+    from vstate.repo.exchange.bundle import Progress as BundleProgress
+    from vstate.repo.exchange.sync import SyncReport
+    from vstate.repo.merge.apply import Given
+    from vstate.repo.merge.three_way import MergeResult
+    from vstate.repo.names.remotes import Remotes
+    from vstate.repo.names.undo import Undo
+    from vstate.repo.search.bisection import Report
+    from vstate.repo.search.blame import Blamed
+    from vstate.repo.upkeep.fsck import FsckReport
+    from vstate.repo.upkeep.gc import GcReport, Progress
 
 
 Landing = Callable[[Collection[str]], None] | None
@@ -46,7 +46,7 @@ class Repository(Commits):
     @cached_property
     def remotes(self) -> Remotes:
         """The other stores that this one knows by name."""
-        from vstate.repo.remotes import Remotes  # late, for a quick `import vstate`
+        from vstate.repo.names.remotes import Remotes  # late, for a quick `import vstate`
 
         return Remotes(self.store)
 
@@ -70,7 +70,7 @@ class Repository(Commits):
         cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the
         key, NotFound for a path that leads nowhere, InvalidInput for what is no path.
         """
-        from vstate.repo.blame import blame  # late, for a quick `import vstate`
+        from vstate.repo.search.blame import blame  # late, for a quick `import vstate`
 
         return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
 
@@ -86,9 +86,9 @@ class Repository(Commits):
 
         The elements are the lines of a text, the entries of a dict, the items of a list, the members of a set,
         the fields of an object; a value without any is one element itself. Items of lists and lines are
-        aligned from one version to the next, see `vstate.repo.blame.align`. Otherwise as `blame`.
+        aligned from one version to the next, see `vstate.repo.search.blame.align`. Otherwise as `blame`.
         """
-        from vstate.repo.blame import blame_items  # late, for a quick `import vstate`
+        from vstate.repo.search.blame import blame_items  # late, for a quick `import vstate`
 
         return blame_items(self, self.resolve(rev, head=head), key, progress=progress)
 
@@ -108,7 +108,7 @@ class Repository(Commits):
         twice. Raises InvalidInput if `good` is not good, `bad` not bad, or `good` not before `bad`.
         """
         start, end = self.resolve(good, head=head), self.resolve(bad, head=head)
-        from vstate.repo import bisection  # late, for a quick `import vstate`
+        from vstate.repo.search import bisection  # late, for a quick `import vstate`
 
         return bisection.bisect(self.objects, self.history, predicate, start, end, report=report)
 
@@ -154,9 +154,9 @@ class Repository(Commits):
             self.require_trusted(old)
         theirs = self.resolve(rev)
         name = name or (rev if isinstance(rev, str) else theirs.short)
-        from vstate.repo import combine  # late, for a quick `import vstate`
+        from vstate.repo.merge import apply  # late, for a quick `import vstate`
 
-        return combine.merge(
+        return apply.merge(
             self, branch, old, theirs, policy=policy, message=message, name=name, landing=landing
         )
 
@@ -176,9 +176,9 @@ class Repository(Commits):
         """
         old, picked = seen or self.branch(branch), self.resolve(rev)
         self.require_trusted(old)
-        from vstate.repo import combine  # late, for a quick `import vstate`
+        from vstate.repo.merge import apply  # late, for a quick `import vstate`
 
-        return combine.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
+        return apply.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
 
     def revert(
         self,
@@ -196,9 +196,9 @@ class Repository(Commits):
         """
         old, reverted = seen or self.branch(branch), self.resolve(rev)
         self.require_trusted(old)
-        from vstate.repo import combine  # late, for a quick `import vstate`
+        from vstate.repo.merge import apply  # late, for a quick `import vstate`
 
-        return combine.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
+        return apply.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
 
     def fast_forward(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
         """Put the branch, which is at `old`, on a commit behind which that is; RefMoved if it is elsewhere."""
@@ -300,13 +300,13 @@ class Repository(Commits):
 
     def find_undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Undo:
         """What `undo` would do."""
-        from vstate.repo.undo import find_undo  # late, for a quick `import vstate`
+        from vstate.repo.names.undo import find_undo  # late, for a quick `import vstate`
 
         return find_undo(self.objects, self.refs, branch, seen or self.branch(branch), steps)
 
     def find_redo(self, branch: str, *, seen: Commit | None = None) -> Undo:
         """What `redo` would do."""
-        from vstate.repo.undo import find_redo  # late, for a quick `import vstate`
+        from vstate.repo.names.undo import find_redo  # late, for a quick `import vstate`
 
         return find_redo(self.objects, self.refs, branch, seen or self.branch(branch))
 
@@ -380,7 +380,7 @@ class Repository(Commits):
         store without transactions keeps garbage for `grace` after it was found, and removes it in a later
         run. Raises CorruptObject, having cut and removed nothing, if what is in use is damaged: see `fsck`.
         """
-        from vstate.repo import gc  # late, for a quick `import vstate`
+        from vstate.repo.upkeep import gc  # late, for a quick `import vstate`
 
         cut = gc.check_cut(branch, keep_last, keep_since)
         return gc.collect(
@@ -400,7 +400,7 @@ class Repository(Commits):
         heals it. Without it nothing is written. Other processes may work meanwhile. Never raises CorruptObject
         or CorruptStore: what cannot be listed or read is damage.
         """
-        from vstate.repo import fsck  # late, for a quick `import vstate`
+        from vstate.repo.upkeep import fsck  # late, for a quick `import vstate`
 
         return fsck.check(self, full=full, repair=repair, progress=progress)
 
@@ -420,9 +420,9 @@ class Repository(Commits):
         commits. HEAD stands for its branch; a revision that is no branch and no tag needs `as_branch`, the
         name that it is to get. Raises CorruptObject if something is damaged.
         """
-        from vstate.repo import packing  # late, for a quick `import vstate`
+        from vstate.repo.exchange import bundle_export  # late, for a quick `import vstate`
 
-        return packing.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
+        return bundle_export.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
 
     def push(
         self,
@@ -450,7 +450,7 @@ class Repository(Commits):
         which the branches there are noted here, as `origin/main`, by default that of the remote. Where that cannot
         be done, since this store is read only, say, the report has why: `not_noted`.
         """
-        from vstate.repo import sync  # late, for a quick `import vstate`
+        from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
         return sync.push(
             self,
@@ -481,7 +481,7 @@ class Repository(Commits):
         `tags` makes the tags that are not here. Every object is checked, nothing is unpickled; interrupted,
         it goes on where it was.
         """
-        from vstate.repo import sync  # late, for a quick `import vstate`
+        from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
 
@@ -496,9 +496,9 @@ class Repository(Commits):
         InvalidInput for a bundle that is damaged or whose commits need what neither it nor the store holds whole,
         NotFound if commits that it continues from are not here; no ref has moved then.
         """
-        from vstate.repo import unpacking  # late, for a quick `import vstate`
+        from vstate.repo.exchange import bundle_import  # late, for a quick `import vstate`
 
-        return unpacking.load(self, file, prefix=prefix, progress=progress)
+        return bundle_import.load(self, file, prefix=prefix, progress=progress)
 
 
 def _rollback_message(target: Commit) -> str:

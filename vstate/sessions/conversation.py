@@ -6,10 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from vstate.arguments import called, check_amount, check_count
 from vstate.errors import InvalidInput
 from vstate.patterns.sequence import Sequence
-from vstate.repo.calling import called
-from vstate.repo.options import check_amount, check_count
 
 Message = Any
 """Whatever a program takes for a message: often a dict with `role` and `content`."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from vstate.arguments import called
 from vstate.errors import InvalidInput, NotFound
-from vstate.repo.calling import called
 
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]

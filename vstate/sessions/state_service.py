@@ -12,6 +12,7 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
+from vstate.arguments import check_seconds
 from vstate.errors import InvalidInput, InvalidRecord, NotFound, Unpicklable
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
@@ -19,8 +20,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import moment
 from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.paths import join_path, split_path
-from vstate.repo.details import Detail, details
-from vstate.repo.options import check_seconds
+from vstate.repo.compare.details import Detail, details
 from vstate.sessions.rounds import (
     DEFAULT,
     MOST_ROUNDS,

@@ -19,11 +19,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+from vstate.arguments import called, require_plain
 from vstate.errors import InvalidInput, KeyNotFound
-from vstate.kv.forks import ForkAware, survive_forks
+from vstate.forks import ForkAware, survive_forks
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
-from vstate.repo.calling import called, require_plain
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:

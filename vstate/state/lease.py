@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from vstate.errors import InvalidInput, LeaseLost, VStateError
-from vstate.kv.forks import ForkAware, survive_forks
+from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
-from vstate.repo.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
+from vstate.repo.rules.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository

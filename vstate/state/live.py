@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
+from vstate.arguments import called
 from vstate.errors import NotVersioned
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
-from vstate.repo.calling import called
 from vstate.state.base import Message, RootState, check_key, missing
 from vstate.state.timed import make_expiry
 from vstate.state.turns import Turn

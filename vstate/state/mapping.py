@@ -17,9 +17,9 @@ from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import is_expired
 from vstate.objects.ids import ObjectId
-from vstate.repo.refs import HEADS, Head, check_ref_name
+from vstate.repo.names.refs import HEADS, Head, check_ref_name
 from vstate.repo.repository import Repository
-from vstate.repo.security import Security
+from vstate.repo.rules.security import Security
 from vstate.state.base import RootState, check_key, missing
 from vstate.state.staged import Staged
 from vstate.state.timed import make_expiry

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from vstate.arguments import require_plain
 from vstate.errors import InvalidInput, NotVersioned
 from vstate.objects.commit import Commit, Event
-from vstate.repo.calling import require_plain
 from vstate.state.base import Message, State, check_key, missing
 
 if TYPE_CHECKING:
-    from vstate.repo.diff import Change
+    from vstate.repo.compare.diff import Change
     from vstate.repo.repository import Revision
     from vstate.state.watching import Subscription, Watch
 

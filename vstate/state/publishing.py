@@ -10,14 +10,14 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
-from vstate.repo.guard import Guard
-from vstate.repo.refs import HEADS
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
+from vstate.repo.rules.guard import Guard
 from vstate.state.staged import Staged
 from vstate.state.working import WorkingValues
 
 if TYPE_CHECKING:
-    from vstate.repo.merge import Merged
+    from vstate.repo.merge.three_way import Merged
 
 
 class Published(NamedTuple):
@@ -89,8 +89,8 @@ def _merged(
     repo: Repository, branch: str, base: Commit | None, ours: Commit, staged: Staged, theirs: Commit
 ) -> Merged:
     # Late, for a quick `import vstate`: most commits win their race.
-    from vstate.repo.combine import effective
-    from vstate.repo.merge import Resolver, merge_changes, only_version, versions_since
+    from vstate.repo.merge.apply import effective
+    from vstate.repo.merge.three_way import Resolver, merge_changes, only_version, versions_since
 
     resolver = Resolver(
         repo,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from vstate.objects import expiry
 from vstate.objects.expiry import Expiry, moment_of
-from vstate.repo.dates import parse_ttl
+from vstate.repo.names.dates import parse_ttl
 
 
 def ttl_microseconds(ttl: float | timedelta) -> int:

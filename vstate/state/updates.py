@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from threading import Lock
 from typing import Any
 
+from vstate.arguments import called
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit, Event
-from vstate.repo.calling import called
 from vstate.state.base import Message
 from vstate.state.transactions import TransactionalMapping
 from vstate.state.turns import Turn

@@ -9,6 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, TypeVar
 
+from vstate.arguments import check_limit, require_plain
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
@@ -17,14 +18,12 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.objects.commit import Commit
-from vstate.repo.calling import require_plain
-from vstate.repo.dates import parse_ttl
-from vstate.repo.diff import Change
+from vstate.repo.compare.diff import Change
 from vstate.repo.history import Log
-from vstate.repo.limit import check_limit
-from vstate.repo.policies import Policy
-from vstate.repo.refs import HEADS, check_ref_name
+from vstate.repo.names.dates import parse_ttl
+from vstate.repo.names.refs import HEADS, check_ref_name
 from vstate.repo.repository import Landing, Revision
+from vstate.repo.rules.policies import Policy
 from vstate.state.base import check_key
 from vstate.state.mapping import alone
 from vstate.state.snapshot import Snapshot
@@ -33,11 +32,11 @@ from vstate.state.worktree import Worktree
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.objects.ids import ObjectId
-    from vstate.repo.bundle import Progress
-    from vstate.repo.combine import Given
-    from vstate.repo.merge import MergeResult
-    from vstate.repo.sync import SyncReport
-    from vstate.repo.undo import Undo
+    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.sync import SyncReport
+    from vstate.repo.merge.apply import Given
+    from vstate.repo.merge.three_way import MergeResult
+    from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
 
@@ -118,7 +117,7 @@ class Versioned(Worktree):
         It reads no value, and tries again when others commit meanwhile. What is uncommitted here stays so. A
         merge with somebody who gave such a key a new value keeps that. Raises DetachedHead, StorageError.
         """
-        from vstate.repo.expiring import purge  # late, for a quick `import vstate`
+        from vstate.repo.merge.expiring import purge  # late, for a quick `import vstate`
 
         # An interruption behind it leaves this state as if somebody else had purged.
         purged = purge(self._repo, self._own_branch())
@@ -282,7 +281,7 @@ class Versioned(Worktree):
         NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: what was
         fetched stays then, as `origin/main`.
         """
-        from vstate.repo import sync  # late, for a quick `import vstate`
+        from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
         branch = self._own_branch()
         self._require_clean("pull")

@@ -14,14 +14,14 @@ from fnmatch import translate
 from types import TracebackType
 from typing import Self
 
+from vstate.arguments import called
 from vstate.errors import CorruptObject, CorruptStore, NotFound, StoreUnavailable
-from vstate.kv.forks import ForkAware, survive_forks
+from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.calling import called
-from vstate.repo.diff import Change
-from vstate.repo.refs import HEADS
-from vstate.repo.refs import PREFIX as REF
+from vstate.repo.compare.diff import Change
+from vstate.repo.names.refs import HEADS
+from vstate.repo.names.refs import PREFIX as REF
 from vstate.repo.repository import Repository
 
 Seen = tuple[str, Change, Commit]

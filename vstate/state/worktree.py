@@ -10,9 +10,9 @@ from typing import Self
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.url import open_store
-from vstate.repo.refs import HEADS
-from vstate.repo.security import Security
-from vstate.repo.signing import KeyToSign, KeyToTrust
+from vstate.repo.names.refs import HEADS
+from vstate.repo.rules.security import Security
+from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.timed import ttl_microseconds
 from vstate.state.updates import UpdatableMapping
 

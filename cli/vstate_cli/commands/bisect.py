@@ -10,7 +10,7 @@ from vstate.errors import InvalidInput
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate_cli import documents, render
-from vstate_cli.expression import Expression
+from vstate_cli.condition import Condition
 from vstate_cli.session import Session, command, complete_key, complete_revision
 
 _MOST_KEYS = 20
@@ -20,12 +20,12 @@ _MOST_DETAILS = 10
 @command(
     "bisect",
     examples=[
-        "vstate bisect plan 'value.goal != \"\"' --good HEAD~100",
-        "vstate bisect budget 'missing or 0 <= value' --good v1 --bad main@{yesterday}",
-        "vstate bisect messages 'all(len(m[\"content\"]) < 1000 for m in value)' --good v1",
+        "vstate bisect plan \"value.goal != ''\" --good HEAD~100",
+        "vstate bisect budget 'missing || value >= `0`' --good v1 --bad main@{yesterday}",
+        "vstate bisect messages 'max(value[*].length(content)) < `1000`' --good v1",
     ],
-    json="{first_bad, tested, changes}: a commit {id, parents, tree, time, message, info, refs}, a list of {commit, "
-    "good, left} in the order of the tests, and {added, modified, removed}: lists of the keys it changed.",
+    json="{first_bad, tested, changes}. first_bad is a commit {id, parents, tree, time, message, info, refs}; tested is a "
+    "list of {commit, good, left} in the order of the tests; changes is {added, modified, removed}, lists of keys.",
 )
 @click.argument("key", shell_complete=complete_key)
 @click.argument("expr")
@@ -34,36 +34,38 @@ _MOST_DETAILS = 10
     required=True,
     metavar="REV",
     shell_complete=complete_revision,
-    help="A commit at which EXPR holds.",
+    help="A commit at which EXPR is true.",
 )
 @click.option(
     "--bad",
     default="HEAD",
     metavar="REV",
     shell_complete=complete_revision,
-    help="A later one at which it does not (HEAD).",
+    help="A later commit at which EXPR is false (HEAD).",
 )
 def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
-    """Find the first commit at which something no longer holds.
+    """Find the first commit at which a condition is no longer true.
 
-    EXPR is what holds of `value`, the value of KEY, while all is well: of a thousand commits some ten are tested. It
-    takes for granted that what once went wrong stays so. Where KEY is absent, `missing` is true and `value` None.
+    EXPR is a condition on `value`, the value of KEY, that is true at good commits. Of a thousand commits some ten are
+    tested. Every commit after the first bad one must be bad too. Where KEY is absent, `missing` is true and `value`
+    is null.
 
-    EXPR is written like Python, but not run by it: comparisons, and, or, not, in, + - * / // %, value["key"],
-    value[-1], value[1:], the fields of an object as value.field, if-else, comprehensions, lists, tuples, dicts and
-    sets; len, min, max, sum, abs, sorted, any, all; startswith, endswith, lower, upper, strip of texts; get, keys,
-    values, items of dicts.
+    EXPR is written in JMESPath (https://jmespath.org). It reads the data that `vstate show KEY --json` prints as the value.
+    Parts: value.field, value[-1], value[*].field, value[?field == 'text']. Comparisons: ==, !=, <, <=, >, >=. Logic: &&, ||,
+    !(...). Functions: length, contains, starts_with, ends_with, min, max, sum, avg, keys, values, type and others. Texts stand
+    in single quotes; numbers, true, false and null in backquotes. An absent part is null. False, null, and whatever is
+    empty count as false.
     """
     repo, out = session.repo, session.out
-    expression = Expression(expr)
+    condition = Condition(expr)
     tested: list[documents.Document] = []
 
-    def holds(commit: Commit) -> bool:
+    def is_good(commit: Commit) -> bool:
         data = tree.lookup(repo.objects.node, commit.tree, key)
         where = f"at {commit.short}" + (f", where there is no key {key!r}" if data is None else "")
         try:
             value = None if data is None else repo.inspect(key, data)
-            return expression.holds(value, missing=data is None)
+            return condition.is_true(value, missing=data is None)
         except documents.UNREADABLE as error:
             raise InvalidInput(f"{where}: {error}") from None
 
@@ -74,7 +76,7 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
             remaining = f"  ({left:,} left)" if left else ""
             out.line(mark, (commit.short, "yellow"), f"  {render.subject(commit)}", (remaining, "dim"))
 
-    first = repo.bisect(holds, good, bad, report=report)
+    first = repo.bisect(is_good, good, bad, report=report)
     changes = repo.changes(first)
     refs = session.refs().get(first.id, [])
     if session.json:

@@ -8,7 +8,7 @@ import click
 
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.repo.diff import Diff
+from vstate.repo.compare.diff import Diff
 from vstate_cli import documents, render
 from vstate_cli.session import Session, command, complete_key, complete_revision
 

@@ -14,8 +14,8 @@ from vstate_cli.output import Bar, Output, safe
 from vstate_cli.session import Session, command
 
 if TYPE_CHECKING:
-    from vstate.repo.damage import Damage, Lost
-    from vstate.repo.fsck import FsckReport
+    from vstate.repo.upkeep.damage import Damage, Lost
+    from vstate.repo.upkeep.fsck import FsckReport
 
 _SHOWN = 100  # damages, and losses; --json lists a thousand of each
 

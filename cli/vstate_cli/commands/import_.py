@@ -16,7 +16,7 @@ from vstate_cli.output import Bar, safe
 from vstate_cli.session import Session, command
 
 if TYPE_CHECKING:
-    from vstate.repo.bundle import BundleRef
+    from vstate.repo.exchange.bundle import BundleRef
 
 _STYLES = {"created": "green", "moved": "green", "diverged": "bold red"}
 

@@ -6,7 +6,7 @@ import click
 
 from vstate.kv.encrypted import fingerprint, generate_key, parse_key, save_key
 from vstate.kv.keyfile import read_secret
-from vstate.repo.signing import SigningKey
+from vstate.repo.rules.signing import SigningKey
 from vstate_cli import documents
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command

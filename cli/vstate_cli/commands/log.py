@@ -9,7 +9,7 @@ import click
 
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.refs import Head
+from vstate.repo.names.refs import Head
 from vstate_cli import documents, render
 from vstate_cli.graph import Graph
 from vstate_cli.output import Line, columns

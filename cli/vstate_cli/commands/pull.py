@@ -8,7 +8,7 @@ import click
 
 from vstate.errors import CannotLoad, Conflict, DetachedHead, InvalidInput, MergeConflict
 from vstate.repo.repository import Repository
-from vstate.repo.security import Security
+from vstate.repo.rules.security import Security
 from vstate.values.absent import Unmergeable
 from vstate_cli import documents, moved_refs
 from vstate_cli.output import Bar, safe
@@ -16,7 +16,7 @@ from vstate_cli.session import Session, command, complete_branch, complete_remot
 
 if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId
-    from vstate.repo.merge import MergeResult
+    from vstate.repo.merge.three_way import MergeResult
 
 _NEEDS_VALUES = "its merge policy needs the values, and the command unpickles nothing"
 
@@ -38,7 +38,7 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     nothing is merged, and what was fetched stays: pull in Python then, where values can be merged. Nothing
     that is stored is run here.
     """
-    from vstate.repo import sync  # late: few commands need it
+    from vstate.repo.exchange import sync  # late: few commands need it
 
     repo = _Inert(session.repo.store, _ImportsNothing())
     fetched: list[documents.Document] = []

@@ -6,7 +6,7 @@ from itertools import islice
 
 import click
 
-from vstate.repo.refs import HEAD, HEADS, ReflogEntry
+from vstate.repo.names.refs import HEAD, HEADS, ReflogEntry
 from vstate_cli import documents, render
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command, complete_branch

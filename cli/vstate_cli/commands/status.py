@@ -11,7 +11,7 @@ import click
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
 from vstate.objects.ids import ObjectId
-from vstate.repo.refs import HEADS, TAGS
+from vstate.repo.names.refs import HEADS, TAGS
 from vstate.repo.repository import Repository
 from vstate.values.inspection import size_text
 from vstate_cli import documents, render

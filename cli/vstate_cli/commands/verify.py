@@ -8,7 +8,7 @@ import click
 
 from vstate.errors import UntrustedCommit
 from vstate.objects.commit import Commit
-from vstate.repo.signing import ALGORITHM, PublicKey, Trust, check
+from vstate.repo.rules.signing import ALGORITHM, PublicKey, Trust, check
 from vstate_cli import documents
 from vstate_cli.output import Line
 from vstate_cli.render import subject

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from vstate.errors import CorruptStore, InvalidInput
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import KVStore, check_value
-from vstate.kv.forks import ForkAware, survive_forks
 from vstate.kv.packing import pack, ranges, unpack
 
 KEYS_PER_PAGE: Final = 2000

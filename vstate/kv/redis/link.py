@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
-from vstate.kv.forks import ForkAware, survive_forks
+from vstate.forks import ForkAware, survive_forks
 from vstate.kv.redis.scripts import ALL, Command
 
 if TYPE_CHECKING:

@@ -1,0 +1,169 @@
+"""Conditions: the results of expressions, their errors, and their bounds on hostile values."""
+
+import datetime
+import os
+import time
+
+import pytest
+from vstate_cli.condition import Condition
+
+from vstate.errors import InvalidInput
+from vstate.values.inert import Global, Record
+
+VALUE = {
+    "goal": "win",
+    "steps": ["look", "think"],
+    "scores": [3, 1.5, 2],
+    "messages": [{"role": "user", "content": "hello"}, {"role": "system", "content": ""}],
+    "odd key": (1, 2),
+    "when": datetime.datetime(2026, 11, 20),
+    "tags": {"x", "y"},
+    "nothing": None,
+    "zero": 0,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "value",
+        "!missing",
+        "value.goal == 'win' && length(value.steps) >= `2`",
+        "value.steps[0] == 'look' && value.steps[-1] == 'think' && value.steps[1:] == ['think']",
+        'value."odd key" == [`1`, `2`]',
+        "contains(value.steps, 'look') && contains(value.goal, 'in')",
+        "max(value.scores) == `3` && sum(value.scores) == `6.5` && sort(value.scores)[0] == `1.5`",
+        "max(value.messages[*].length(content)) < `10`",
+        "length(value.messages[?role == 'system']) == `1`",
+        "value.when.\"$datetime\" > '2026-01-01'",
+        "value.tags.\"$set\" == ['x', 'y']",
+        "value.nothing == `null` && !(value.nothing) && value.absent == `null`",
+        "value.zero",
+        "contains(keys(value), 'zero')",
+    ],
+)
+def test_conditions_that_are_true(text):
+    """Each is true of the data that `--json` would print, even where Python would take it for false."""
+    assert Condition(text).is_true(VALUE)
+
+
+@pytest.mark.parametrize(
+    "text", ["missing", "value.nothing", "value.absent", "value.steps[?@ == 'x']", "value.goal > 'x'"]
+)
+def test_conditions_that_are_false(text):
+    """False, null and whatever is empty."""
+    assert not Condition(text).is_true(VALUE)
+
+
+def test_objects_are_records():
+    """Fields are parts by name; a class, items and entries are parts whose name begins with a $."""
+    steps = [Record("app.Step", {"done": True}), Record("app.Step", {"done": False})]
+    plan = Record("app.Plan", {"goal": "win", "steps": steps})
+    assert Condition("value.goal == 'win' && length(value.steps[?!done]) == `1`").is_true(plan)
+    assert Condition("value.\"$type\" == 'app.Plan' && value.steps[0] != value.steps[1]").is_true(plan)
+    assert Condition('value."$items"[-1] == `3`').is_true(Record("app.Bag", items=[1, 2, 3]))
+    assert Condition('value."$entries".a == `1`').is_true(Record("app.Book", entries={"a": 1}))
+    assert Condition("value == value").is_true(Global("os.system"))
+
+
+def test_a_missing_value():
+    """It is null, and missing is true."""
+    assert Condition("missing && value == `null`").is_true(None, missing=True)
+    assert not Condition("missing").is_true(None)
+    assert Condition("missing || value > `3`").is_true(None, missing=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "an empty expression; write a condition such as"),
+        ("   ", "column 4 of the expression: invalid syntax$"),
+        ("value.goal = 'win'", "column 12 of the expression: invalid syntax at '='"),
+        ("value >= 0", "column 10 of the expression: invalid syntax; write a number in backquotes, as `3`"),
+        ("value['a']", "column 7 of the expression: invalid syntax at 'a'"),
+        ("(value", "column 7 of the expression: invalid syntax"),
+        ("value\n+1", "column 7"),
+        ("\x00value", "column 1"),
+        ("1" * 5000, "invalid expression: "),
+        ("(" * 2000 + "value", "the expression is nested too deep"),
+        ("`" + "[" * 100_000 + "`", "the expression is nested too deep"),
+        ("goal == 'win'", "the expression tests neither value nor missing"),
+        ("__import__('os').system('touch mark')", "the expression tests neither value nor missing"),
+        ("value(1)", "column 7"),
+        ("eval(value)", "Unknown function: eval"),
+        ("length(value, value)", "Expected 1 argument for function length"),
+        ("length(value.zero)", r"length\(\) takes string or array or object, not number"),
+        ("value.goal < `3`", "cannot evaluate the expression: '<' not supported"),
+        ("value.steps[::0]", "cannot evaluate the expression: slice step cannot be zero"),
+        ("value | " * 2000 + "value", "cannot evaluate the expression: maximum recursion depth"),
+    ],
+)
+def test_expressions_that_are_refused(text, problem, tmp_path, monkeypatch):
+    """The error is one line; nothing runs, and nothing takes long."""
+    monkeypatch.chdir(tmp_path)
+    began = time.process_time()
+    with pytest.raises(InvalidInput, match=problem) as caught:
+        Condition(text).is_true(VALUE)
+    assert time.process_time() - began < 2
+    assert "\n" not in str(caught.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["__class__", "__init__", "keys", "append", "__globals__"])
+def test_python_attributes_are_out_of_reach(name):
+    """A step reads entries of dicts, never attributes of Python objects."""
+    assert not Condition(f"value.{name}").is_true({})
+    assert not Condition(f"value.{name}").is_true([])
+    assert not Condition(f"value.{name}").is_true(Record("app.Plan"))
+
+
+def _doubled(depth: int, kind: type = list) -> object:
+    value: object = kind([1])
+    for _ in range(depth):
+        value = kind([value, value])
+    return value
+
+
+@pytest.mark.parametrize("text", ["value[0] == value[1]", "contains(value, value[1])", "to_string(value)"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param([_doubled(40), _doubled(40)], id="shared-lists"),
+        pytest.param([_doubled(40, tuple), _doubled(40, tuple)], id="shared-tuples"),
+        pytest.param(list(range(300_000)), id="long"),
+        pytest.param(["x" * (2**26 + 1)], id="text"),
+    ],
+)
+def test_large_values_are_refused(text, value):
+    """A value that is large, or would be once its shared parts are written out, is an error in bounded time."""
+    began = time.process_time()
+    with pytest.raises(InvalidInput, match="the value is too large or nested too deep for an expression"):
+        Condition(text).is_true(value)
+    assert time.process_time() - began < 10
+
+
+def test_deep_and_cyclic_values():
+    """Nesting ends with an error, and a value inside itself with a mark."""
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidInput, match="too large or nested too deep"):
+        Condition("value == value").is_true(deep)
+    while deep:
+        deep[:] = deep[0]
+    cycle: dict[str, object] = {"goal": "win"}
+    cycle["self"] = cycle
+    assert Condition("value.goal == 'win' && value.self.\"$cycle\"").is_true(cycle)
+
+
+def test_a_key_cannot_pose_as_a_mark():
+    """A key of the data that begins with $ is written with another $, so it does not look cut."""
+    assert Condition('value."$$more" == `5`').is_true({"$more": 5})
+
+
+def test_many_messages_are_tested_in_a_second():
+    """60,000 messages are within the bounds."""
+    messages = [{"role": "user", "content": "x" * 100}] * 60_000
+    began = time.process_time()
+    assert Condition("max(value[*].length(content)) < `1000`").is_true(messages)
+    assert time.process_time() - began < 10

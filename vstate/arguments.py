@@ -1,0 +1,102 @@
+"""Arguments: check options, limits and functions in the call that takes them, not where they are first used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from numbers import Real
+from operator import index
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Final, ParamSpec, TypeVar
+
+from vstate.errors import InvalidInput, quoted
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much more
+_NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
+
+
+def check_count(name: str, given: object, least: int, *, none: str = "") -> None:
+    """Raise InvalidInput unless `given` is a whole number of at least `least`.
+
+    With `none`, which says the meaning of None, None is allowed too.
+    """
+    if given is None and none:
+        return
+    try:
+        number = least - 1 if isinstance(given, bool) else index(given)  # type: ignore[arg-type]  # caught below
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise InvalidInput(f"{name} is a whole number from {least} on{_or(none)}, not {quoted(given)}")
+
+
+def check_limit(limit: int | None) -> int | None:
+    """The limit as an int, or None for no limit; InvalidInput unless it is a whole number from 0 on.
+
+    `islice` would raise only when the first item is read.
+    """
+    check_count("limit", limit, 0, none="None for no limit")
+    return None if limit is None else index(limit)
+
+
+def check_seconds(name: str, given: object, *, zero: bool = False, none: str = "") -> None:
+    """Raise InvalidInput unless `given` is a number of seconds above 0; `zero` allows 0, and `none` allows None."""
+    if given is None and none:
+        return
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not (is_number and 0 <= given < _MOST_SECONDS and (zero or given)):  # type: ignore[operator]  # Real has <=
+        least = "from 0 on" if zero else "above 0"
+        raise InvalidInput(f"{name} is a number of seconds {least}{_or(none)}, not {quoted(given)}")
+
+
+def check_amount(name: str, given: object, *, none: str = "") -> None:
+    """Raise InvalidInput unless `given` is a number from 0 on; `none` allows None."""
+    if given is None and none:
+        return
+    if isinstance(given, bool) or not is_amount(given):
+        raise InvalidInput(f"{name} is a number from 0 on{_or(none)}, not {quoted(given)}")
+
+
+def is_amount(given: object) -> bool:
+    """Whether `given` is a number from 0 on, of any class."""
+    try:
+        return bool(given >= 0)  # type: ignore[operator]  # caught below
+    except (TypeError, ValueError, ArithmeticError):  # Decimal("NaN") raises ArithmeticError
+        return False
+
+
+def check_flag(name: str, given: object) -> None:
+    """Raise InvalidInput unless `given` is True or False: the text "no" would count as true."""
+    if not isinstance(given, bool):
+        raise InvalidInput(f"{name} is True or False, not {quoted(given)}")
+
+
+def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
+    """The function's result; TypeError, naming its `role`, for a coroutine or generator, which has run nothing."""
+    result = function(*args, **options)
+    if not isinstance(result, _NOT_PLAIN):
+        return result
+    if not isinstance(result, AsyncGeneratorType):
+        result.close()
+    raise _not_plain(role)
+
+
+def require_plain(role: str, function: Callable[..., object]) -> None:
+    """Raise TypeError for an async or generator function, when its first call comes too late to report that."""
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise _not_plain(role)
+
+
+def _not_plain(role: str) -> TypeError:
+    return TypeError(f"{role} is called, not awaited nor gone through: give it a plain def")
+
+
+def _or(none: str) -> str:
+    return f", or {none}" if none else ""

@@ -1,0 +1,317 @@
+"""Readable files: what a branch holds now, one file a key, for people to look at."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+import msgpack
+from blake3 import blake3
+
+from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
+from vstate.kv.files import replace_file
+from vstate.objects import tree
+from vstate.objects.ids import ObjectId
+from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.values.allow import Allow
+from vstate.values.budget import InertError
+from vstate.values.entry import Entry, Reader, decode_value
+from vstate.values.inspection import inspect_value
+from vstate.values.plain import plain
+
+if sys.platform != "win32":
+    import fcntl
+
+Format = Literal["json", "msgpack"]
+
+NOTE: Final = ".shown"
+SUFFIXES: Final = (".json", ".msgpack", ".msgpack.gz")
+
+LONGEST_JSON: Final = 1_000_000
+LONGEST_OTHER: Final = 200_000
+"""Bytes of a value that is shown, of one that is no JSON: a longer one is only described, since to show it would
+take a commit some tenths of a second."""
+
+PATIENCE: Final = 10.0
+"""Seconds for another process to write its files; then these are left to the next commit."""
+
+_PAUSE: Final = 0.001
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_LONGEST_INDENTED: Final = 20_000
+_NO_NAMES: Final = Allow(())
+
+_log = logging.getLogger("vstate")
+
+
+class ReadableFiles:
+    """The files in one directory, which hold nothing else. They follow the branch `main` of a repository.
+
+    A note in the directory says which commit they show, and is locked while they are written. So whoever writes
+    them begins where the last one ended, whatever else was committed in between, and goes to the newest commit: what is
+    in a file never goes back to what an earlier commit held. They are not synced, which would take longer than
+    the commit itself: the note says in which run of the machine they were written, and in another one, before which the
+    power may have been cut, all of them are written anew.
+    """
+
+    def __init__(self, directory: Path, format: Format, *, compression: bool) -> None:
+        if format not in ("json", "msgpack"):
+            raise InvalidInput(f"format is 'json' or 'msgpack', not {format!r}")
+        self._directory = directory
+        self._compressed = format == "msgpack" and compression
+        self._suffix = f".{format}" + (".gz" if self._compressed else "")
+        # A file's lock keeps threads apart too, but is not everywhere; a thread's would not survive a fork.
+        self._lock = threading.Lock() if sys.platform == "win32" else nullcontext()
+        self._names: Names | None = None
+
+    def look_after(self, repo: Repository) -> None:
+        """Write all of them anew, as `follow` does, if the machine has been started since they were written."""
+        try:
+            note = (self._directory / NOTE).read_bytes()
+        except OSError:  # there are none
+            return
+        if _parse_note(note)[2] != this_boot():
+            self.follow(repo)
+
+    def follow(self, repo: Repository) -> None:
+        """Write the files of what has changed; a warning in the log if that fails, since all of it is in the store."""
+        try:
+            with self._note() as note:
+                self._go_on(repo, note)
+        except (OSError, VStateError) as error:
+            _log.warning("the files in %s are behind, the store is not: %s", self._directory, error)
+
+    def write_all(self, repo: Repository) -> None:
+        """Write all of them anew, and remove those of no key. Raises OSError, StorageError."""
+        with self._note() as note:
+            note.write(None, self._suffix)
+            self._go_on(repo, note)
+
+    def _go_on(self, repo: Repository, note: _Note) -> None:
+        head = repo.refs.read(f"{HEADS}main")
+        shown, suffix, boot = note.read()
+        if boot != this_boot():
+            shown = None
+        if shown is not None and shown == head and suffix == self._suffix:
+            return
+        if suffix is not None and (shown is None or suffix != self._suffix):
+            shown = None
+            self._remove_all()
+        try:
+            before = None if shown is None else repo.objects.commit(shown).tree
+        except StorageError:  # gc has removed it
+            before = None
+            self._remove_all()
+        after = None if head is None else repo.objects.commit(head).tree
+        names = self._names = self._names or self._find_names()
+        for key, _, entry in tree.diff(repo.objects.nodes, before, after):
+            path = self._directory / names.path(key, self._suffix)
+            if entry is None:
+                self._remove(path)
+            else:
+                self._write(path, self._shown(repo, key, entry))
+        note.write(head, self._suffix)
+
+    def _find_names(self) -> Names:
+        return Names(ignores_case=(self._directory / NOTE.upper()).exists())
+
+    def _shown(self, repo: Repository, key: str, entry: bytes) -> bytes:
+        value = _readable(repo.parse_entry(key, entry), repo.objects)
+        if self._suffix != ".json":
+            packed: bytes = msgpack.packb(value)
+            return gzip.compress(packed, mtime=0) if self._compressed else packed
+        try:
+            return _as_text(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half a character, which only an escape can show
+            return _as_text(value, ensure_ascii=True).encode()
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            replace_file(path, data, durable=False)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, data, durable=False)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        for parent in path.parents:
+            if parent == self._directory:
+                return
+            try:
+                parent.rmdir()
+            except OSError:  # there are others in it
+                return
+
+    def _remove_all(self) -> None:
+        for directory, _, names in os.walk(self._directory, topdown=False):
+            for name in names:
+                # One with a dot in front was left by a process that was killed while it wrote.
+                if name != NOTE and (name.endswith(SUFFIXES) or name.startswith(".")):
+                    os.unlink(os.path.join(directory, name))
+            if directory != str(self._directory):
+                with suppress(OSError):
+                    os.rmdir(directory)
+
+    @contextmanager
+    def _note(self) -> Iterator[_Note]:
+        path = self._directory / NOTE
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            file = os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, flags, 0o666)
+        try:
+            with self._lock, _locked(file):
+                yield _Note(file)
+        finally:
+            os.close(file)
+
+
+def _readable(entry: Entry, reader: Reader) -> object:
+    """A value as JSON holds it, as `vstate show --json` does it; runs nothing that is stored."""
+    try:
+        if entry.size > LONGEST_JSON:
+            raise InvalidInput(f"a value of {entry.size} bytes is too long for a file")
+        try:
+            # What is JSON already, which most is, without a look at each part of it in Python.
+            value: object = decode_value(entry, reader, allow=_NO_NAMES).value
+            text = json.dumps(value, allow_nan=False)
+            if '"$' not in text and json.loads(text) == value:
+                return value
+        except (CannotLoad, TypeError, ValueError, RecursionError):
+            pass
+        return plain(inspect_value(entry, reader, limit=LONGEST_OTHER))
+    except (InertError, InvalidInput) as error:
+        return {"$type": entry.type, "$size": entry.size, "$not_shown": str(error)}
+
+
+def _as_text(value: object, *, ensure_ascii: bool) -> str:
+    text = json.dumps(value, ensure_ascii=ensure_ascii)
+    if len(text) <= _LONGEST_INDENTED:
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
+    # Of a long one a line for each item; to indent all of it takes ten times as long.
+    elif isinstance(value, list):
+        text = "[\n" + ",\n".join(json.dumps(item, ensure_ascii=ensure_ascii) for item in value) + "\n]"
+    elif isinstance(value, dict):
+        items = (json.dumps({name: item}, ensure_ascii=ensure_ascii)[1:-1] for name, item in value.items())
+        text = "{\n" + ",\n".join(items) + "\n}"
+    return text + "\n"
+
+
+@contextmanager
+def _locked(file: int) -> Iterator[None]:
+    if sys.platform == "win32":
+        yield
+        return
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        # Not left to closing: a child that was forked meanwhile has the file open too.
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class _Note:
+    """The open note: which commit the files show, and how."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def read(self) -> tuple[ObjectId | None, str | None, str]:
+        """The commit, the suffix, and the run of the machine; no suffix in a note that is new."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        return _parse_note(os.read(self._file, 1000))
+
+    def write(self, commit: ObjectId | None, suffix: str) -> None:
+        data = f"{commit if commit is not None else '-'} {suffix} {this_boot()}\n".encode()
+        os.lseek(self._file, 0, os.SEEK_SET)
+        os.write(self._file, data)
+        os.ftruncate(self._file, len(data))
+
+
+def _parse_note(data: bytes) -> tuple[ObjectId | None, str | None, str]:
+    words = [*data.decode(errors="replace").split(), "", "", ""]
+    try:
+        return ObjectId.parse(words[0]), words[1] or None, words[2]
+    except ValueError:
+        return None, words[1] or words[0] or None, words[2]
+
+
+@cache
+def this_boot() -> str:
+    """The id of this run of the machine, another one each time that it is started; empty where there is none."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+_LONGEST_PART: Final = 200  # bytes; file systems take 255
+_LONGEST_PATH: Final = 1000
+_KEPT_OF_LONG: Final = 120
+
+
+class Names:
+    """The paths of files, by key: no two keys have the same, and none leads out of the directory.
+
+    The parts of a key between "/" are directories, and the last one is the file. Letters, digits, "_" and "-" stand
+    for themselves, anything else is written as "%" and two digits for each byte of UTF-8, a part without characters
+    as "%". A dot stands for itself in the name of a file, though not in front: so no directory has the name of a
+    file. What is too long is cut off, and goes on with "%~" and a hash of the key.
+    """
+
+    def __init__(self, *, ignores_case: bool) -> None:
+        self._ignores_case = ignores_case
+
+    def path(self, key: str, suffix: str) -> str:
+        *directories, name = key.split("/")
+        parts = [*(self._part(part, dots=False) for part in directories), self._part(name, dots=True)]
+        if sum(len(part.encode()) + 1 for part in parts) > _LONGEST_PATH:
+            parts = [_hash(key)]
+        return os.path.join(*parts) + suffix
+
+    def _part(self, part: str, *, dots: bool) -> str:
+        # Some file systems take two ways to write an accent for one.
+        wide = not self._ignores_case and unicodedata.is_normalized("NFC", part)
+        escaped = "".join(
+            char if self._is_kept(char, wide) or (dots and char == "." and at) else _escape(char)
+            for at, char in enumerate(part)
+        )
+        if len(escaped.encode()) > _LONGEST_PART:
+            kept = escaped.encode()[:_KEPT_OF_LONG].decode(errors="ignore")
+            return kept + _hash(part)
+        return escaped or "%"
+
+    def _is_kept(self, char: str, wide: bool) -> bool:
+        if char.isascii():
+            return char in "_-" or (char.isalnum() and not (self._ignores_case and char.isupper()))
+        return wide and char.isalnum()
+
+
+def _escape(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def _hash(text: str) -> str:
+    digest: str = blake3(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"%~{digest}"

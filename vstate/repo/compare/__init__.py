@@ -1,0 +1,1 @@
+"""Compare values and trees without unpickling: diff, paths inside values, alignment."""

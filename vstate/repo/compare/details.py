@@ -1,0 +1,334 @@
+"""What changed inside a value, by path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Literal
+
+from vstate.arguments import check_limit
+from vstate.repo.compare.alignment import Alignment, same_atom, size_of
+from vstate.values.inert import Array, Global, Record, preview, printable
+
+__all__ = ["Detail", "common_prefix", "details"]
+
+Kind = Literal["added", "removed", "modified"]
+
+_SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
+_SHOWN: Final = 60  # characters of each side in str(Detail)
+_LONGEST_PATH: Final = 500  # characters, and its last step
+_MOST_WORK: Final = 5_000_000  # parts of values, and half kilobytes of texts, that are compared
+_KEY_WORK: Final = 2_500_000  # of telling which keys and members are the same
+_PAIR_WORK: Final = 10  # for each pair of containers, besides their parts
+_BLOCK: Final = 2**16  # bytes of an array compared at a time
+_SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
+_TOO_LARGE: Final = "too large to compare further"
+_BRIEF_NODES: Final = 60
+_STEP_NODES: Final = 20
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One change: at `path`, "" for the value itself. `old` is None when added, `new` when removed."""
+
+    path: str
+    kind: Kind
+    old: object = None
+    new: object = None
+    note: str = ""
+    """More about it, such as how many elements of an array differ."""
+
+    def __str__(self) -> str:
+        where = f"{_SIGNS[self.kind]} {self.path}: " if self.path else f"{_SIGNS[self.kind]} "
+        note = f" ({self.note})" if self.note else ""
+        if self.kind == "added":
+            return f"{where}{_brief(self.new)}{note}"
+        if self.kind == "removed":
+            return f"{where}{_brief(self.old)}{note}"
+        old, new = _brief_pair(self.old, self.new)
+        return f"{where}{old} -> {new}{note}"
+
+
+def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
+    """What turns `old` into `new`, both as `vstate.values.inert.read` returns them; at most `limit` changes.
+
+    Entries are matched by key, the fields of records by name, and the items of lists by aligning
+    equal ones, so that an insertion is one added item; an index is one into the new list, for
+    a removed item into the old one. A text is a whole. Types count: 1, 1.0 and True differ; NaN is NaN.
+    What several places share is compared, and shown, at the first of them. The work is bounded: of
+    two values too large to compare part by part, the rest is one modification.
+    """
+    return list(islice(_Comparison().run(old, new), check_limit(limit)))
+
+
+class _Path:
+    """A step and all before it; written out only when a change is found, since most paths lead to none."""
+
+    __slots__ = ("_before", "_key", "_show", "_text")
+
+    def __init__(self, before: _Path | None, show: Callable[[Any], str], key: object) -> None:
+        self._before = before
+        self._show = show
+        self._key = key
+        self._text = ""
+
+    @property
+    def step(self) -> str:
+        if not self._text:
+            self._text = self._show(self._key)
+        return self._text
+
+    def __str__(self) -> str:
+        steps = [self.step]
+        length = len(self.step)
+        path = self._before
+        while path is not None:
+            length += len(path.step)
+            if length > _LONGEST_PATH:
+                steps.append("…")
+                break
+            steps.append(path.step)
+            path = path._before
+        return "".join(reversed(steps)).removeprefix(".")
+
+
+_Pair = tuple[_Path | None, object, object]
+_NO_ITEMS: Final[list[object]] = []
+_NO_ENTRIES: Final[dict[object, object]] = {}
+
+
+class _Comparison:
+    """Walks two values side by side, without recursion, in the order in which they would be printed."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        """The pairs of containers that were compared, each as one number of both ids: that is smallest."""
+        self.left = _MOST_WORK
+        self.alignment = Alignment()
+        self.keys = Alignment(_KEY_WORK)
+
+    def run(self, old: object, new: object) -> Iterator[Detail]:
+        waiting: list[Iterator[_Pair | Detail]] = [iter(((None, old, new),))]
+        while waiting:
+            for found in waiting[-1]:
+                if isinstance(found, Detail):
+                    yield found
+                    continue
+                path, before, after = found
+                if before is after:
+                    continue
+                self.left -= _PAIR_WORK
+                if self.left < 0:
+                    yield _detail(path, "modified", before, after, _TOO_LARGE)
+                    return
+                if self.same(before, after):
+                    continue
+                inner = self.compare(path, before, after)
+                if inner is None:
+                    yield _detail(path, "modified", before, after)
+                    continue
+                key = id(before) << 64 | id(after)
+                if key not in self.seen:
+                    self.seen.add(key)
+                    waiting.append(inner)
+                    break
+            else:
+                waiting.pop()
+
+    def same(self, old: object, new: object) -> bool:
+        """Whether two parts certainly are the same: one object, two equal atoms, or two empty containers."""
+        if old is new:
+            return True
+        if type(old) is not type(new):
+            return False
+        if isinstance(old, list | dict | tuple | set | frozenset):
+            return not old and not new
+        self.left -= 1 + size_of(old)
+        return same_atom(old, new)
+
+    def compare(self, path: _Path | None, old: object, new: object) -> Iterator[_Pair | Detail] | None:
+        """The pairs of parts of two containers of one type; None when they have no parts in common."""
+        if isinstance(old, Array) and isinstance(new, Array) and old.type == new.type:
+            return self.arrays(path, old, new)
+        if isinstance(old, Record) and isinstance(new, Record):
+            alike = old.type == new.type and old.called == new.called
+            return self.records(path, old, new) if alike else None
+        if isinstance(old, Global) and isinstance(new, Global) and old.name == new.name:
+            return self.named(path, old.fields, new.fields)
+        if isinstance(old, dict) and isinstance(new, dict):
+            return self.entries(path, old, new)
+        if isinstance(old, list) and isinstance(new, list):
+            return self.items(path, old, new)
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            return self.items(path, old, new)
+        if isinstance(old, set | frozenset) and type(old) is type(new):
+            assert isinstance(new, set | frozenset)
+            return self.members(path, old, new)
+        return None
+
+    # --- one generator for each kind of container
+
+    def records(self, path: _Path | None, old: Record, new: Record) -> Iterator[_Pair | Detail]:
+        if len(old.args) == len(new.args) == 1 and not (old.fields or new.fields):
+            # `Decimal('1')` has nothing but its argument: that needs no name.
+            yield path, old.args[0], new.args[0]
+        else:
+            yield _Path(path, str, ".args"), old.args, new.args
+        yield from self.named(path, old.kwargs, new.kwargs)
+        yield from self.named(path, old.fields, new.fields)
+        # As pairs: several records may share them.
+        yield path, old.items or _NO_ITEMS, new.items or _NO_ITEMS
+        yield path, old.entries or _NO_ENTRIES, new.entries or _NO_ENTRIES
+        yield _Path(path, str, ".state"), old.state, new.state
+
+    def named(
+        self, path: _Path | None, old: Mapping[str, object], new: Mapping[str, object]
+    ) -> Iterator[_Pair | Detail]:
+        self.left -= len(old) + len(new)
+        for name, before in old.items():
+            step = _Path(path, _step, name)
+            yield (step, before, new[name]) if name in new else _detail(step, "removed", before, None)
+        for name, after in new.items():
+            if name not in old:
+                yield _detail(_Path(path, _step, name), "added", None, after)
+
+    def entries(
+        self, path: _Path | None, old: Mapping[object, object], new: Mapping[object, object]
+    ) -> Iterator[_Pair | Detail]:
+        self.left -= len(old) + len(new)
+        # By token: a record is another object in the other value, and 1 and True must not meet.
+        later = dict(self.by_token(new, old))
+        for token, key in self.by_token(old, later):
+            before = old[key]
+            if token not in later:
+                yield _detail(_Path(path, _step, key), "removed", before, None)
+                continue
+            after = new[later.pop(token)]
+            if self.left < 0 or not self.same(before, after):
+                yield _Path(path, _step, key), before, after
+        if self.keys.left < 0:
+            yield _detail(path, "modified", old, new, _TOO_LARGE)
+            return
+        for key in later.values():
+            yield _detail(_Path(path, _step, key), "added", None, new[key])
+
+    def members(
+        self, path: _Path | None, old: Collection[object], new: Collection[object]
+    ) -> Iterator[_Pair | Detail]:
+        self.left -= len(old) + len(new)
+        later = dict(self.by_token(new, old))
+        for token, member in self.by_token(old, later):
+            if token not in later:
+                yield _detail(_Path(path, _member_step, member), "removed", member, None)
+                continue
+            other = later.pop(token)
+            if self.left < 0 or not self.same(member, other):
+                yield _Path(path, _member_step, member), member, other
+        if self.keys.left < 0:
+            yield _detail(path, "modified", old, new, _TOO_LARGE)
+            return
+        for member in later.values():
+            yield _detail(_Path(path, _member_step, member), "added", None, member)
+
+    def by_token(self, keys: Iterable[object], others: Sized) -> Iterator[tuple[object, object]]:
+        """Each key behind its token, as long as there is work left for that."""
+        # Where there are no others to meet, any number will do.
+        return self.keys.by_token(keys) if others else enumerate(keys)
+
+    def items(
+        self, path: _Path | None, old: Sequence[object], new: Sequence[object]
+    ) -> Iterator[_Pair | Detail]:
+        self.left -= len(old) + len(new)
+        for before, after in self.alignment.pairs(old, new):
+            if before is None:
+                assert after is not None
+                yield _detail(_Path(path, _index, after), "added", None, new[after])
+            elif after is None:
+                yield _detail(_Path(path, _index, before), "removed", old[before], None)
+            elif self.left < 0 or not self.same(old[before], new[after]):
+                yield _Path(path, _index, after), old[before], new[after]
+
+    def arrays(self, path: _Path | None, old: Array, new: Array) -> Iterator[_Pair | Detail]:
+        shape = old.fields.get("shape")
+        alike = all(old.fields.get(name) == new.fields.get(name) for name in ("dtype", "order"))
+        if not alike or shape != new.fields.get("shape") or old.raw is None or new.raw is None:
+            yield from self.records(path, old, new)
+            return
+        # Many arrays may share one buffer.
+        self.left -= len(old.raw) >> 6
+        count = _differing(old.raw, new.raw, old.itemsize)
+        if count:
+            total = len(old.raw) // old.itemsize
+            yield _detail(path, "modified", old, new, f"{count} of {total} elements differ")
+
+
+def _differing(old: memoryview, new: memoryview, itemsize: int) -> int:
+    """How many elements of two arrays differ in their bytes."""
+    block = max(_BLOCK // itemsize, 1) * itemsize if itemsize else 1
+    count = 0
+    for start in range(0, len(old), block):
+        before, after = old[start : start + block], new[start : start + block]
+        if before == after:
+            continue
+        a, b = bytes(before), bytes(after)
+        if itemsize > _SHORT_ITEM:
+            count += sum(a[at : at + itemsize] != b[at : at + itemsize] for at in range(0, len(a), itemsize))
+            continue
+        # As numbers: one step for all elements instead of one for each.
+        bits = (int.from_bytes(a) ^ int.from_bytes(b)).to_bytes(len(a))
+        found = 0
+        for at in range(itemsize):
+            found |= int.from_bytes(bits[at::itemsize])
+        count += len(a) // itemsize - found.to_bytes(len(a) // itemsize).count(0)
+    return count
+
+
+def _detail(path: _Path | None, kind: Kind, old: object, new: object, note: str = "") -> Detail:
+    return Detail("" if path is None else str(path), kind, old, new, note)
+
+
+def _index(index: int) -> str:
+    return f"[{index}]"
+
+
+def _member_step(member: object) -> str:
+    return f"{{{_brief(member, _STEP_NODES)}}}"
+
+
+def _step(key: object) -> str:
+    if not isinstance(key, str):
+        return f"[{_brief(key, _STEP_NODES)}]"
+    if _IDENTIFIER.fullmatch(key) and len(key) <= _SHOWN:
+        return f".{key}"
+    inside = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
+    return f'["{inside}"]'
+
+
+def _brief(value: object, max_nodes: int = _BRIEF_NODES) -> str:
+    text = preview(value, width=None, max_depth=3, max_items=5, max_nodes=max_nodes)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _brief_pair(old: object, new: object) -> tuple[str, str]:
+    """Both sides in brief, long texts from where they begin to differ."""
+    before, after = _brief(old), _brief(new)
+    if before != after or not isinstance(old, str) or not isinstance(new, str):
+        return before, after
+    same = common_prefix(old, new)
+    start = max(same - 15, 0)
+    return f"…{_brief(old[start : start + 200])}", f"…{_brief(new[start : start + 200])}"
+
+
+def common_prefix(old: str, new: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    low, high = 0, min(len(old), len(new))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if old[low:middle] == new[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,160 @@
+"""Diff: the keys in which two states differ, and their values when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from vstate.arguments import check_limit
+from vstate.errors import KeyNotFound
+from vstate.objects.tree import KeyChange
+from vstate.values.entry import Entry
+from vstate.values.inspection import describe
+
+if TYPE_CHECKING:
+    from vstate.repo.compare.details import Detail
+
+ChangeKind = Literal["added", "removed", "modified"]
+
+_SIGNS = {"added": "+", "removed": "-", "modified": "~"}
+_SHOWN = 100
+
+Load = Callable[[str, bytes], Any]
+
+
+class Change:
+    """What happened to one key. `old` and `new` are its values, loaded when asked for; None if absent."""
+
+    __slots__ = ("_load", "_new", "_old", "key")
+
+    def __init__(self, change: KeyChange, load: Load) -> None:
+        self.key = change.key
+        self._old = change.old
+        self._new = change.new
+        self._load = load
+
+    @property
+    def kind(self) -> ChangeKind:
+        """`"added"`, `"removed"` or `"modified"`."""
+        if self._old is None:
+            return "added"
+        return "removed" if self._new is None else "modified"
+
+    @property
+    def old(self) -> Any:
+        """The value before; None for an added key."""
+        return None if self._old is None else self._load(self.key, self._old)
+
+    @property
+    def new(self) -> Any:
+        """The value after; None for a removed key."""
+        return None if self._new is None else self._load(self.key, self._new)
+
+    @property
+    def old_entry(self) -> Entry | None:
+        """Type, size and links of the value before, without loading it."""
+        return None if self._old is None else Entry.decode(self._old)
+
+    @property
+    def new_entry(self) -> Entry | None:
+        """Type, size and links of the value after, without loading it."""
+        return None if self._new is None else Entry.decode(self._new)
+
+    def summary(self) -> str:
+        """The types and sizes before and after, to be read."""
+        sides = [describe(entry) for entry in (self.old_entry, self.new_entry) if entry is not None]
+        return sides[0] if len(set(sides)) == 1 else " -> ".join(sides)
+
+    def __repr__(self) -> str:
+        return f"Change({self.kind} {self.key!r}: {self.summary()})"
+
+
+class Diff(Mapping[str, Change]):
+    """The changed keys, sorted, each with its Change; false when nothing differs.
+
+    Finding the keys reads no value. `details` reads values inertly: it runs nothing that is stored.
+    """
+
+    def __init__(self, changes: Iterable[KeyChange], *, load: Load, inspect: Load) -> None:
+        self._entries = {change.key: change for change in changes}
+        self._load = load
+        self._inspect = inspect
+
+    def __getitem__(self, key: str) -> Change:
+        try:
+            return Change(self._entries[key], self._load)
+        except KeyError:
+            raise KeyNotFound(key) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def added(self) -> list[str]:
+        """The keys that are only in the new state."""
+        return [key for key, change in self._entries.items() if change.old is None]
+
+    @property
+    def removed(self) -> list[str]:
+        """The keys that are only in the old state."""
+        return [key for key, change in self._entries.items() if change.new is None]
+
+    @property
+    def modified(self) -> list[str]:
+        """The keys whose values differ."""
+        return [
+            key for key, change in self._entries.items() if change.old is not None and change.new is not None
+        ]
+
+    def details(self, key: str, *, limit: int = 1000) -> list[Detail]:
+        """What changed inside the value of `key`, by path, `limit` places at the most.
+
+        An added or removed key is one detail at the path ""; a key that did not change has none.
+        """
+        from vstate.repo.compare.details import Detail, details  # late, for a quick `import vstate`
+
+        check_limit(limit)
+        change = self._entries.get(key)
+        if change is None:
+            return []
+        old = None if change.old is None else self._inspect(key, change.old)
+        new = None if change.new is None else self._inspect(key, change.new)
+        if change.old is None:
+            return [Detail("", "added", None, new)]
+        if change.new is None:
+            return [Detail("", "removed", old, None)]
+        return details(old, new, limit=limit)
+
+    def stat(self) -> str:
+        """The counts, to be read: `+1 added ~2 modified -0 removed`, without the zeros."""
+        counts = (
+            ("+", "added", self.added),
+            ("~", "modified", self.modified),
+            ("-", "removed", self.removed),
+        )
+        return " ".join(f"{sign}{len(keys)} {word}" for sign, word, keys in counts if keys) or "no changes"
+
+    def __str__(self) -> str:
+        lines = [f"{_SIGNS[change.kind]} {key}  ({change.summary()})" for key, change in self._first()]
+        if len(self) > _SHOWN:
+            lines.append(f"… and {len(self) - _SHOWN} more keys")
+        return "\n".join(lines) or "no changes"
+
+    def __repr__(self) -> str:
+        return f"Diff({self.stat()})"
+
+    def _repr_html_(self) -> str:
+        from html import escape  # only a notebook asks
+
+        rows = "".join(
+            f"<tr><td>{_SIGNS[change.kind]}</td><td>{escape(key)}</td><td>{escape(change.summary())}</td></tr>"
+            for key, change in self._first()
+        )
+        more = f"<p>… and {len(self) - _SHOWN} more keys</p>" if len(self) > _SHOWN else ""
+        return f"<table>{rows}</table>{more}" if rows else "<p>no changes</p>"
+
+    def _first(self) -> list[tuple[str, Change]]:
+        return [(key, self[key]) for key in list(self._entries)[:_SHOWN]]

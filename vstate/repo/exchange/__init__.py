@@ -1,0 +1,1 @@
+"""Exchange commits between stores: push, fetch, bundles."""

@@ -1,0 +1,227 @@
+"""Packing: what some commits need, written to a bundle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.objects.commit import Commit
+from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
+from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS
+from vstate.repo.exchange.bundle import (
+    FRAME_BYTES,
+    FRAME_OBJECTS,
+    BundleRef,
+    BundleReport,
+    File,
+    Header,
+    Item,
+    Progress,
+    Writer,
+)
+from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
+from vstate.repo.history import SHALLOW_FORMAT
+from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
+from vstate.repo.objects import longest
+
+if TYPE_CHECKING:
+    from vstate.repo.repository import Repository, Revision
+
+_CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
+_ATTEMPTS = 20
+_RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
+
+
+def export(
+    repo: Repository,
+    file: File,
+    revs: Sequence[Revision],
+    *,
+    since: Sequence[Revision] = (),
+    as_branch: str | None = None,
+    progress: Progress | None = None,
+) -> BundleReport:
+    """As `Repository.export` promises."""
+    began = time.monotonic()
+    progress = progress or (lambda what, count, total: None)
+    for _ in range(_ATTEMPTS):
+        sweep = repo.refs.sweep()
+        repo.history.reload()  # another process may have cut histories off
+        try:
+            refs = _refs_to_export(repo, revs, as_branch)
+            known = [repo.resolve(rev).oid for rev in since]
+            plan = _Plan(repo, progress)
+            plan.collect(refs.values(), known)
+            header = Header(
+                format=plan.format,
+                refs=refs,
+                prerequisites=sorted(set(known)),
+                shallow=plan.shallow,
+                counts=plan.counts,
+                size=plan.bytes,
+            )
+            with _output(file) as output:
+                writer = Writer(output, header)
+                done = 0
+                for items in plan.frames():
+                    writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
+                    done += len(items)
+                    progress("writing", done, header.objects)
+                writer.finish()
+        except CorruptObject:
+            if repo.refs.sweep() == sweep:
+                raise
+            continue  # gc has taken away what it was about to export: what there is now, then
+        return BundleReport(
+            refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
+            objects=header.objects,
+            written=header.objects,
+            bytes=header.size,
+            file_bytes=writer.bytes,
+            prerequisites=[str(oid) for oid in header.prerequisites],
+            seconds=time.monotonic() - began,
+        )
+    raise NotFound(
+        "gc keeps removing some of what is to be exported: export again when it has ended", name=""
+    )
+
+
+def _refs_to_export(repo: Repository, revs: Sequence[Revision], as_branch: str | None) -> dict[str, ObjectId]:
+    if isinstance(revs, str | Commit | ObjectId):
+        revs = [revs]
+    if not revs:
+        raise InvalidInput("name what to export: a branch, a tag, or any revision together with as_branch")
+    if as_branch is not None:
+        if len(revs) > 1:
+            raise InvalidInput("as_branch names one revision; export several by their own names")
+        return {HEADS + check_ref_name(as_branch): repo.resolve(revs[0]).oid}
+    refs = {}
+    for rev in revs:
+        commit = repo.resolve(rev)
+        refs[_ref_of(repo, rev)] = commit.oid
+    return refs
+
+
+def _ref_of(repo: Repository, rev: Revision) -> str:
+    """The branch or tag that a revision names, in full."""
+    if rev == HEAD and (branch := repo.refs.head().branch) is not None:
+        return HEADS + branch
+    if isinstance(rev, str):
+        for ref in (rev, HEADS + rev, TAGS + rev):
+            if ref.startswith((HEADS, TAGS)) and repo.refs.read(ref) is not None:
+                return ref
+    shown = rev if isinstance(rev, str) else str(rev.oid if isinstance(rev, Commit) else rev)
+    raise InvalidInput(
+        f"{shown!r} is no branch and no tag, so nothing would lead to it where the bundle is imported: give "
+        "it a name there with as_branch (vstate export --as NAME), or make a branch or a tag"
+    )
+
+
+class _Plan:
+    """What goes into a bundle, in the order in which it is written: 37 bytes an object."""
+
+    def __init__(self, repo: Repository, progress: Progress) -> None:
+        self._repo = repo
+        self._progress = progress
+        self._records = bytearray()
+        self.counts: dict[Kind, int] = dict.fromkeys((BLOB, INDEX, TREE, COMMIT), 0)
+        self.bytes = 0
+        self.format = 1
+        self.shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
+
+    def collect(self, tips: Iterable[ObjectId], known: Sequence[ObjectId]) -> None:
+        """Find what these commits need and those that are known do not: what each holds that no earlier one
+        does, from the oldest to the newest.
+        """
+        objects, history = self._repo.objects, self._repo.history
+        difference = Difference(objects)
+        difference.leave_out(map(objects.commit, known))
+        ids = new_commits(tips, known, ours=history, theirs=history, read=objects.commits)
+        for commit in map(objects.commit, ids or ()):
+            for found in difference.needs([commit]):
+                self._add(found)
+            if history.is_shallow(commit):
+                self.shallow[commit.oid] = history.parents(commit)
+                self.format = max(self.format, SHALLOW_FORMAT)
+            if commit.signature is not None:
+                self.format = max(self.format, SIGNED_COMMITS)
+            if difference.expiring:
+                self.format = max(self.format, EXPIRY_FORMAT)
+            self._progress("collecting", sum(self.counts.values()), None)
+
+    def _add(self, found: Found) -> None:
+        if found.length > longest(found.kind):
+            raise CorruptObject(
+                str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
+            )
+        self._records += found.kind.code.encode() + found.oid + found.length.to_bytes(4, "big")
+        self.counts[found.kind] += 1
+        self.bytes += found.length
+
+    def frames(self) -> Iterator[list[Item]]:
+        """The objects in order, as many at a time as go into a frame."""
+        items: list[Item] = []
+        size = 0
+        for begin in range(0, len(self._records), _RECORD):
+            record = self._records[begin : begin + _RECORD]
+            length = int.from_bytes(record[-4:], "big")
+            if items and (size + length > FRAME_BYTES or len(items) == FRAME_OBJECTS):
+                yield items
+                items, size = [], 0
+            items.append(Item(_CODES[chr(record[0])], ObjectId(record[1:-4]), length))
+            size += length
+        if items:
+            yield items
+
+
+@contextmanager
+def _output(file: File) -> Iterator[BinaryIO]:
+    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream, a pipe
+    or a device gets all of it at the end.
+    """
+    mode = stat.S_IFREG | (0o666 & ~_umask())
+    if isinstance(file, str | os.PathLike):
+        path = os.path.realpath(file)
+        with suppress(FileNotFoundError):
+            mode = os.stat(path).st_mode
+    if not isinstance(file, str | os.PathLike) or not stat.S_ISREG(mode):
+        with tempfile.TemporaryFile() as spool:
+            yield spool
+            spool.seek(0)
+            with open(path, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
+                shutil.copyfileobj(spool, output)
+                output.flush()
+        return
+    directory, name = os.path.split(path)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=directory)
+    try:
+        with open(descriptor, "wb") as output:
+            yield output
+            output.flush()
+            os.fsync(output.fileno())
+        os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    if hasattr(os, "O_DIRECTORY"):
+        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
+def _umask() -> int:
+    # There is no other way to ask; another thread that makes a file in between makes it private.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,441 @@
+"""Sync: commits, branches and tags that go from one store to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
+
+from vstate.errors import (
+    CorruptObject,
+    CorruptStore,
+    Diverged,
+    InvalidInput,
+    NotFound,
+    ReadOnly,
+    StorageError,
+    StoreUnavailable,
+)
+from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.objects.ids import ObjectId
+from vstate.repo.exchange.transfer import Copied, Transfer
+from vstate.repo.merge.three_way import MergeResult
+from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
+from vstate.repo.names.remotes import ORIGIN, connected
+
+if TYPE_CHECKING:
+    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.repository import Repository
+
+Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRef:
+    """A ref and what became of it: it is at `new` now, and was at `old`, None where it was not there.
+
+    It was `created`; it `moved` ahead, or was `forced` to a commit that does not follow `old`; it was there
+    already, `unchanged`; it was `deleted`; a tag that is elsewhere was `left`; or, without a remote whose
+    refs keep it, `new` was only `fetched`. `objects` and `bytes`, of their stored form, are what was written
+    for it.
+    """
+
+    name: str
+    status: Status
+    old: str | None
+    new: str | None
+    objects: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        was = f", was {self.old[:10]}" if self.old is not None and self.old != self.new else ""
+        at = "" if self.new is None else f" {self.new[:10]}"
+        return f"{self.name}{at}: {self.status}{was}"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What a push, fetch or clone did: each ref, and what was written in all, bytes of the stored form.
+
+    `not_noted` is empty, or why it could not be noted here where a push has put the refs there, as `origin/main`.
+    """
+
+    refs: Sequence[SyncRef]
+    objects: int
+    bytes: int
+    seconds: float
+    not_noted: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.objects:,} objects of {self.bytes:,} bytes ({self.seconds:.2f} s)"]
+        noted = [f"not noted here: {self.not_noted}"] if self.not_noted else []
+        return "\n".join([*lines, *map(str, self.refs), *noted])
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A ref of the store that is written to, and the commit where it is to be.
+
+    `unless_there`: one that is elsewhere is left; `force`: it may go to a commit that does not follow;
+    otherwise that is Diverged. `moves` is False if the commit is all that is wanted. `rows` are written if
+    the ref is new. `branch` is the ref of the other store that leads to the commit, where that is known.
+    """
+
+    ref: str
+    oid: ObjectId
+    force: bool = False
+    unless_there: bool = False
+    moves: bool = True
+    branch: str | None = None
+    rows: Mapping[str, bytes | None] = field(default_factory=dict)
+
+
+def push(
+    repo: Repository,
+    place: Repository | KVStore | str | PathLike[str] | None,
+    branches: str | Iterable[str] | None,
+    *,
+    force: bool,
+    tags: bool,
+    delete: str | Iterable[str],
+    remote: str | None,
+    create: bool,
+    progress: Progress | None,
+) -> SyncReport:
+    """As `Repository.push` promises."""
+    began, not_noted = time.monotonic(), ""
+    gone = _names(delete)
+    if branches is None:
+        branches = [] if gone else [_current(repo)]
+    names = _names(branches)
+    with connected(repo, place, create=create) as (other, name):
+        remote = remote or name
+        if remote is not None:
+            check_remote_name(remote)
+        work = Sync(repo, other, near=repo, action="push", progress=progress)
+
+        def wanted() -> list[Wanted]:
+            found = [
+                Wanted(HEADS + name, repo.branch(name).oid, force=force, rows=policy_rows(repo, name))
+                for name in names
+            ]
+            if tags:
+                found += [Wanted(TAGS + name, tag.oid, force=force) for name, tag in repo.tags().items()]
+            return found
+
+        first = wanted()
+        _check_deletable(other, gone)
+        # Before anything is sent; each is looked at again when it is moved.
+        for item, old in zip(first, other.refs.read_many([item.ref for item in first]), strict=True):
+            work.status(item, old)
+        try:
+            work.run(wanted, first)
+            for name in gone:
+                work.done[HEADS + name] = SyncRef(HEADS + name, "deleted", other.delete_branch(name).id, None)
+        finally:
+            # Also if it ended early: of several branches some may have moved.
+            if remote is not None:
+                not_noted = _note(repo, remote, work.done.values())
+    return replace(work.report(began), not_noted=not_noted)
+
+
+def fetch(
+    repo: Repository,
+    place: Repository | KVStore | str | PathLike[str] | None,
+    branches: str | Iterable[str] | None,
+    *,
+    remote: str | None,
+    tags: bool,
+    progress: Progress | None,
+) -> SyncReport:
+    """As `Repository.fetch` promises."""
+    began = time.monotonic()
+    with connected(repo, place) as (other, name):
+        return _fetched(repo, other, branches, remote or name, tags, progress, began)
+
+
+def _fetched(
+    repo: Repository,
+    other: Repository,
+    branches: str | Iterable[str] | None,
+    remote: str | None,
+    tags: bool,
+    progress: Progress | None,
+    began: float,
+) -> SyncReport:
+    names = None if branches is None else _names(branches)
+
+    def wanted() -> list[Wanted]:
+        found = []
+        for name, oid in _heads(other, names).items():
+            if remote is not None:
+                found.append(Wanted(tracking_ref(remote, name), oid, force=True, branch=HEADS + name))
+            else:
+                found.append(Wanted(HEADS + name, oid, moves=False, branch=HEADS + name))
+        if tags:
+            found += [
+                Wanted(TAGS + n, oid, unless_there=True) for n, oid in checked_refs(other, TAGS).items()
+            ]
+        return found
+
+    action = "fetch" if remote is None else f"fetch: from {remote}"
+    work = Sync(other, repo, near=repo, action=action, progress=progress)
+    work.run(wanted)
+    return work.report(began)
+
+
+def pull(
+    repo: Repository,
+    place: Repository | KVStore | str | PathLike[str] | None,
+    branch: str,
+    merge: Callable[[ObjectId, str], MergeResult],
+    *,
+    remote: str | None,
+    progress: Progress | None,
+) -> tuple[SyncReport, MergeResult]:
+    """Fetch a branch, and merge it into the one of the same name, by `merge(commit, name)`; make that if
+    there is none.
+
+    What was fetched, and what became of the branch. Raises what `fetch` and `merge` do, and UntrustedCommit.
+    """
+    began = time.monotonic()
+    with connected(repo, place) as (other, name):
+        remote = remote or name
+        report = _fetched(repo, other, branch, remote, False, progress, began)
+        oid = ObjectId.parse(str(report.refs[0].new))
+        repo.require_trusted(repo.objects.commit(oid))
+        if repo.refs.read(HEADS + branch) is None:
+            work = Sync(other, repo, near=repo, action="pull: created", progress=progress)
+            rows = policy_rows(other, branch)
+            work.run(lambda: [Wanted(HEADS + branch, oid, unless_there=True, rows=rows)])
+            if work.done[HEADS + branch].status == "created":
+                commit = repo.objects.commit(oid)
+                keys = tuple(key for key, _ in repo.entries(commit.tree))
+                return report, MergeResult(commit, "fast-forward", keys)
+        where = f"{branch} of {other.store.location}" if remote is None else f"{remote}/{branch}"
+    return report, merge(oid, where)
+
+
+class Sync:
+    """One push, fetch or clone. Refs one after the other, each when all that it leads to is there."""
+
+    def __init__(
+        self,
+        source: Repository,
+        target: Repository,
+        *,
+        near: Repository,
+        action: str,
+        progress: Progress | None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._near = near
+        self._action = action
+        self._progress = progress or (lambda what, count, total: None)
+        self._written: dict[str, tuple[int, int]] = {}
+        self.done: dict[str, SyncRef] = {}
+        # A handle that has been open for long does not know where another process has cut histories off.
+        source.history.reload()
+
+    def run(self, wanted: Callable[[], Sequence[Wanted]], first: Sequence[Wanted] | None = None) -> None:
+        """Do what is wanted, which is asked for again when that turns out to have changed meanwhile.
+
+        `first` is what it has just said.
+        """
+        while True:
+            before = self._source.refs.sweep()
+            transfer = Transfer(self._source, self._target, self._near, self._progress)
+            try:
+                if all(self._land(item, transfer) for item in (wanted() if first is None else first)):
+                    return  # otherwise gc has swept the target, and perhaps what was on its way
+            except CorruptObject:
+                if self._source.refs.sweep() == before and self._target.refs.sweep() == transfer.sweep:
+                    raise
+                self._source.history.reload()
+            finally:
+                self._target.history.reload()
+            first = None
+
+    def report(self, began: float) -> SyncReport:
+        """What was done, to be said to the caller."""
+        refs = list(self.done.values())
+        objects, size = sum(ref.objects for ref in refs), sum(ref.bytes for ref in refs)
+        return SyncReport(refs, objects, size, time.monotonic() - began)
+
+    def status(self, wanted: Wanted, old: ObjectId | None) -> Status:
+        """What becomes of a ref that is at `old`; Diverged if it must not go where it is wanted."""
+        if not wanted.moves:
+            return "fetched"
+        if old is None:
+            return "created"
+        if old == wanted.oid:
+            return "unchanged"
+        if wanted.unless_there:
+            return "left"
+        if not wanted.ref.startswith(TAGS) and self._is_behind(old, wanted.oid):
+            return "moved"
+        if not wanted.force:
+            raise Diverged(wanted.ref, ours=str(wanted.oid), theirs=str(old))
+        return "forced"
+
+    def _is_behind(self, old: ObjectId, new: ObjectId) -> bool:
+        try:
+            return self._near.objects.find_commit(old) is not None and self._near.history.is_ancestor(
+                old, new
+            )
+        except CorruptObject:  # so nobody can say
+            return False
+
+    def _land(self, wanted: Wanted, transfer: Transfer) -> bool:
+        """Bring what a ref needs, and move it; False if gc has swept meanwhile."""
+        if wanted.ref in self.done:
+            return True
+        refs = self._target.refs
+        # A tag that stays where it is needs nothing.
+        left = wanted.unless_there and refs.read(wanted.ref) is not None
+        copied = Copied() if left else transfer.copy(wanted.oid, wanted.branch)
+        objects, size = self._written.get(wanted.ref, (0, 0))
+        self._written[wanted.ref] = objects, size = objects + copied.objects, size + copied.bytes
+        while True:
+            old = refs.read(wanted.ref) if wanted.moves else None
+            status = self.status(wanted, old)
+            if status in ("unchanged", "left") or self._publish(wanted, old, copied, transfer):
+                new = old if status == "left" else wanted.oid
+                self.done[wanted.ref] = SyncRef(wanted.ref, status, _text(old), _text(new), objects, size)
+                return True
+            # If neither has moved, a commit has come at which the history was about to be cut off.
+            if refs.sweep() != transfer.sweep or not wanted.moves or refs.read(wanted.ref) == old:
+                return False
+
+    def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
+        """Move the ref; False if it, or gc, moved meanwhile, or a commit came that was to be cut off."""
+        target = self._target
+        absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.absent}
+        if copied.objects or wanted.moves:
+            target.require_format(copied.format)
+        if not wanted.moves:
+            return target.store.transact(copied.rows, {SWEEP: transfer.sweep.mark, **absent})
+        rows = {**copied.rows, **(wanted.rows if old is None else {})}
+        try:
+            return target.refs.publish(
+                wanted.ref,
+                rows,
+                expected=old,
+                new=wanted.oid,
+                action=self._action,
+                sweep=transfer.sweep,
+                expecting=absent,
+            )
+        except StoreUnavailable as error:
+            if not error.outcome_unknown or target.refs.read(wanted.ref) != wanted.oid:
+                raise
+            return True
+
+
+def _note(repo: Repository, remote: str, refs: Iterable[SyncRef]) -> str:
+    """Note where the branches of a remote are after a push; why that cannot be done, if it cannot.
+
+    No error of this store: the refs there have moved, and whoever pushes is to know that, or why others have not.
+    """
+    try:
+        for ref in refs:
+            if ref.name.startswith(HEADS):
+                _track(repo, remote, ref.name.removeprefix(HEADS), _oid(ref.new), "push")
+    except (ReadOnly, StorageError) as error:
+        return str(error)
+    return ""
+
+
+def _track(repo: Repository, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
+    """Note where a branch of a remote is, which is a commit of one's own."""
+    ref = tracking_ref(remote, branch)
+    while (old := repo.refs.read(ref)) != oid:
+        sweep = repo.refs.sweep()
+        if oid is not None and not repo.objects.is_stored(oid):
+            return  # the branch has moved on here, and gc has removed what it was at
+        if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
+            return
+
+
+def tracking_ref(remote: str, branch: str) -> str:
+    """The ref that says where a branch of a remote was when it was last seen; InvalidInput for a bad name."""
+    return f"{REMOTES}{check_remote_name(remote)}/{branch}"
+
+
+def check_remote_name(name: str) -> str:
+    """The name, if a remote may have it; InvalidInput."""
+    if "/" in check_ref_name(name, "remote"):
+        raise InvalidInput(f"{name!r} is no name for a remote: as a branch is named, without '/'")
+    return name
+
+
+def policy_rows(repo: Repository, branch: str) -> Mapping[str, bytes | None]:
+    """The rows that give a new branch the merge policies of this one."""
+    repo.policies.read(branch)  # what is damaged goes nowhere
+    return {key: row for key, row in repo.policies.rows_for(branch, branch).items() if row is not None}
+
+
+def _heads(repo: Repository, names: Sequence[str] | None) -> dict[str, ObjectId]:
+    heads = repo.refs.list(HEADS) if names is not None else checked_refs(repo, HEADS)
+    for name in names or ():
+        if name not in heads:
+            raise NotFound(
+                f"{repo.store.location} has no branch {name!r}", name=name, candidates=list(heads)[:10]
+            )
+    return heads if names is None else {name: heads[name] for name in names}
+
+
+def checked_refs(repo: Repository, prefix: str) -> dict[str, ObjectId]:
+    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may have."""
+    found = repo.refs.list(prefix)
+    for name in found:
+        if not is_ref_name(name):
+            raise CorruptStore(
+                repo.store.location,
+                f"{prefix}{name!r} is no name of a ref: `vstate fsck --repair` there moves it aside, and branches "
+                "that are named can be fetched as they are",
+            )
+    return found
+
+
+def is_ref_name(name: str) -> bool:
+    """Whether a branch, or a tag, may have this name."""
+    try:
+        check_ref_name(name)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _names(names: str | Iterable[str]) -> list[str]:
+    return [check_ref_name(name) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
+
+
+def _check_deletable(repo: Repository, names: Sequence[str]) -> None:
+    """NotFound, or InvalidInput, that says in which store a branch is not there, or is HEAD's."""
+    _heads(repo, names)
+    head = repo.refs.head().branch
+    if head in names:
+        raise InvalidInput(
+            f"HEAD of {repo.store.location} is on branch {head!r}; switch to another branch there before deleting it"
+        )
+
+
+def _current(repo: Repository) -> str:
+    branch = repo.refs.head().branch
+    if branch is None:
+        raise InvalidInput(
+            f"HEAD is on no branch; name the branches to push, as in `vstate push {ORIGIN} main`"
+        )
+    return branch
+
+
+def _oid(text: str | None) -> ObjectId | None:
+    return None if text is None else ObjectId.parse(text)
+
+
+def _text(oid: ObjectId | None) -> str | None:
+    return None if oid is None else str(oid)

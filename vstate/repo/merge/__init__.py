@@ -1,0 +1,1 @@
+"""Merge: three-way merges, cherry-picks, reverts, and the removal of expired keys."""

@@ -1,0 +1,1 @@
+"""Rules for commits: merge policies, leases, signing and trust."""

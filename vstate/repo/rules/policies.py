@@ -1,0 +1,162 @@
+"""Policies: how a branch wants keys merged that both sides changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blake3 import blake3
+
+from vstate.arguments import require_plain
+from vstate.errors import CannotLoad, CorruptStore, InvalidInput
+from vstate.kv.base import KVStore
+from vstate.objects.canonical import decode, encode
+from vstate.repo.names.refs import HEADS
+
+PREFIX = "policy/"
+_CHECK_BYTES = 4
+
+OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
+NAMES = (OURS, THEIRS, NEWEST, APPEND, "counter", "union", "deep", "text")
+
+Function = Callable[[Any, Any, Any], Any]
+Policy = str | Function
+"""One of `NAMES`, or a function of (base, ours, theirs) that returns the merged value.
+
+A function gets ABSENT for a side that has no such key, and returns ABSENT to delete it; it raises to say
+that it cannot decide.
+"""
+
+
+def check_policy(policy: Policy) -> Policy:
+    """The policy, if it is one; TypeError, also for an async function, and InvalidInput for an unknown name."""
+    if not isinstance(policy, str) and not callable(policy):
+        raise TypeError(f"a merge policy is a name or a function, not {type(policy).__name__}")
+    if not isinstance(policy, str):
+        require_plain("a merge policy", policy)
+    elif policy not in NAMES:
+        raise InvalidInput(
+            f"no merge policy {policy!r}; there are {', '.join(NAMES)}, or give a function of "
+            "(base, ours, theirs)"
+        )
+    return policy
+
+
+def policy_name(policy: Policy) -> str:
+    """What is stored for a policy: its name, or `module:function`.
+
+    Raises InvalidInput for an unknown name, and for a function that other programs could not import.
+    """
+    if isinstance(check_policy(policy), str):
+        return str(policy)
+    module, name = getattr(policy, "__module__", None), getattr(policy, "__qualname__", "")
+    if not module or "<" in name or not name:
+        raise InvalidInput(
+            f"{policy!r} cannot be a stored merge policy, since other processes could not import it: define "
+            "it with def at the top of a module"
+        )
+    return f"{module}:{name}"
+
+
+class Policies:
+    """The policies of the branches of one store, by key prefix: the longest that fits a key is its own.
+
+    A function is stored by name only. It is the one that this program has set, else what
+    `find(module, name)` imports.
+    """
+
+    def __init__(self, store: KVStore, find: Callable[[str, str], Any]) -> None:
+        self._store = store
+        self._find = find
+        self._registered: dict[str, Function] = {}
+
+    def read(self, branch: str) -> dict[str, str]:
+        """The names of the branch's policies by prefix, sorted."""
+        return self._parse(branch, self._store.get(_row(branch)))
+
+    def set(self, branch: str, prefix: str, policy: Policy | None) -> None:
+        """Give the keys that begin with `prefix` a policy, or with None take it away."""
+        if not isinstance(prefix, str):
+            raise TypeError(f"a prefix of keys is a str, not {type(prefix).__name__}")
+        try:
+            prefix.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"prefix {prefix!r} holds a lone surrogate, which no key does") from None
+        name = None if policy is None else policy_name(policy)
+        if callable(policy) and name is not None:
+            self._registered[name] = policy
+        while True:
+            before = self._store.get(_row(branch))
+            policies = self._parse(branch, before)
+            policies.pop(prefix, None)
+            if name is not None:
+                policies[prefix] = name
+            if self._store.compare_and_swap(_row(branch), before, _as_row(policies)):
+                return
+
+    def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
+        """What to write to give the branch `new` the policies of another, in place of its own."""
+        return {_row(new): self._store.get(_row(like))}
+
+    def rows_without(self, branch: str) -> dict[str, bytes | None]:
+        """What to write to forget the branch's policies."""
+        return {_row(branch): None}
+
+    def find(self, policies: Mapping[str, Policy], key: str) -> Policy | None:
+        """The policy of a key among those of a branch, with a function for the name of one.
+
+        Raises CannotLoad if that function is not to be had here.
+        """
+        for end in range(len(key), -1, -1):
+            policy = policies.get(key[:end])
+            if policy is not None:
+                return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
+        return None
+
+    def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
+        """Whether two equal changes of the key are two changes and not one: two steps of a counter are."""
+        for end in range(len(key), -1, -1):
+            if key[:end] in policies:
+                policy = policies[key[:end]]
+                return callable(policy) or ":" in policy or policy in ("counter", APPEND)
+        return False
+
+    def _function(self, name: str) -> Function:
+        if name in self._registered:
+            return self._registered[name]
+        module, _, path = name.partition(":")
+        found = self._find(module, path)
+        if not callable(found):
+            raise CannotLoad(name, "the merge policy is no function")
+        self._registered[name] = found
+        return found  # type: ignore[no-any-return]
+
+    def _parse(self, branch: str, row: bytes | None) -> dict[str, str]:
+        if row is None:
+            return {}
+        try:
+            return parse_row(row)
+        except ValueError as error:
+            reason = f"the policies of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
+            raise CorruptStore(self._store.location, reason) from error
+
+
+def parse_row(row: bytes) -> dict[str, str]:
+    """The policies that a row of a store holds, sorted; ValueError if it is damaged."""
+    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
+    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
+        raise ValueError("they are not what was written")
+    policies = decode(encoded)
+    if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
+        raise ValueError("they are no names")
+    return dict(sorted(policies.items()))
+
+
+def _as_row(policies: Mapping[str, str]) -> bytes | None:
+    """With a checksum, since nothing else would tell that a prefix is damaged; None for no row at all."""
+    encoded = encode(dict(policies))
+    return encoded + blake3(encoded).digest(length=_CHECK_BYTES) if policies else None
+
+
+def _row(branch: str) -> str:
+    return PREFIX + HEADS + branch

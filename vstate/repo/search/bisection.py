@@ -1,0 +1,121 @@
+"""Bisection: the first commit at which something no longer holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+
+from vstate.arguments import called
+from vstate.errors import InvalidInput
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo.history import History
+from vstate.repo.objects import Objects
+
+__all__ = ["Predicate", "Report", "bisect"]
+
+Predicate = Callable[[Commit], object]
+"""Whether all is well at a commit."""
+
+Report = Callable[[Commit, bool, int], None]
+"""Called after each test: the commit, whether it is good, and how many commits are left to choose from on the
+line of parents that is being searched."""
+
+
+def bisect(
+    objects: Objects,
+    history: History,
+    predicate: Predicate,
+    good: Commit,
+    bad: Commit,
+    *,
+    report: Report | None = None,
+) -> Commit:
+    """As `Repository.bisect` promises."""
+    if good.oid == bad.oid:
+        raise InvalidInput(f"good and bad are the same commit {good.short}: give an older one as good")
+    if not history.is_ancestor(good.oid, bad.oid):
+        hint = "give a commit before bad as good"
+        if history.is_ancestor(bad.oid, good.oid):
+            hint = "it comes after it: exchange the two"
+        raise InvalidInput(f"good, {good.short}, is not before bad, {bad.short}; {hint}")
+    search = _Search(objects, history, predicate, report)
+    left = len(search.line(bad.oid, [good.oid])) - 1
+    if not search.test(good.oid, if_good=left, if_bad=left):
+        raise InvalidInput(
+            f"it does not hold at {good.short}, which should be good: give an older commit as good"
+        )
+    if search.test(bad.oid, if_good=left, if_bad=left):
+        raise InvalidInput(f"it still holds at {bad.short}, which should be bad: give a newer commit as bad")
+    return search.first_bad(bad.oid)
+
+
+class _Search:
+    """What was found out so far; no commit is tested twice."""
+
+    def __init__(
+        self, objects: Objects, history: History, predicate: Predicate, report: Report | None
+    ) -> None:
+        self._objects = objects
+        self._history = history
+        self._predicate = predicate
+        self._report = report
+        self._known: dict[ObjectId, bool] = {}
+
+    def test(self, oid: ObjectId, *, if_good: int = 0, if_bad: int = 0) -> bool:
+        """Whether a commit is good; the two numbers are what is left then, for the report."""
+        if oid not in self._known:
+            commit = self._objects.commit(oid)
+            good = self._known[oid] = bool(called("the predicate of bisect", self._predicate, commit))
+            if self._report is not None:
+                self._report(commit, good, if_good if good else if_bad)
+        return self._known[oid]
+
+    def first_bad(self, bad: ObjectId) -> Commit:
+        """The first bad commit on the line of first parents of `bad`; of a merge, perhaps on another side."""
+        while True:
+            line = self.line(bad, self._good())
+            # line[low] is bad; line[high] is good, or there is nothing before the line.
+            low, high = 0, len(line)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self.test(line[middle], if_good=middle - low - 1, if_bad=high - middle - 1):
+                    high = middle
+                else:
+                    low = middle
+            first = self._objects.commit(line[low])
+            for parent in self._history.parents(first)[1:]:
+                if not self._is_before_good(parent) and not self.test(parent):
+                    bad = parent
+                    break
+            else:
+                return first
+
+    def line(self, bad: ObjectId, good: Iterable[ObjectId]) -> list[ObjectId]:
+        """First parents, from `bad` on to the last that is none of the good ones nor before one."""
+        before = _Ancestors(self._history, good)
+        return [
+            commit.oid
+            for commit in takewhile(lambda commit: not before.has(commit), self._history.first_parents(bad))
+        ]
+
+    def _is_before_good(self, oid: ObjectId) -> bool:
+        return _Ancestors(self._history, self._good()).has(self._objects.commit(oid))
+
+    def _good(self) -> list[ObjectId]:
+        return [oid for oid, good in self._known.items() if good]
+
+
+class _Ancestors:
+    """The ancestors of some commits, and these themselves, asked for newest first, and walked no further."""
+
+    def __init__(self, history: History, starts: Iterable[ObjectId]) -> None:
+        self._walk: Iterator[Commit] = history.ancestors(*starts)
+        self._seen: set[ObjectId] = set()
+        self._next = next(self._walk, None)
+
+    def has(self, commit: Commit) -> bool:
+        while self._next is not None and self._next.time >= commit.time:
+            self._seen.add(self._next.oid)
+            self._next = next(self._walk, None)
+        return commit.oid in self._seen

@@ -1,0 +1,1 @@
+"""Upkeep of a store: gc, fsck and repair."""

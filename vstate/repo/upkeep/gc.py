@@ -1,0 +1,481 @@
+"""gc: removing what no ref and no reflog leads to, and cutting histories short."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, TypeVar
+
+from blake3 import blake3
+
+from vstate.errors import CorruptObject, InvalidInput
+from vstate.kv.base import KVStore
+from vstate.objects.commit import Commit, microseconds
+from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.names.dates import parse_age
+from vstate.repo.names.lifetimes import FOREVER, Lifetime, lifetime_key, read_lifetime
+from vstate.repo.names.refs import HEAD, HEADS, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry
+from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
+from vstate.repo.upkeep.reach import IdSet, Reach
+
+if TYPE_CHECKING:
+    from vstate.repo.repository import Repository
+
+_T = TypeVar("_T")
+
+KEEP_REFLOG = "30d"
+GRACE = "1h"
+
+_READ = 256
+_DELETE = 1000  # objects in a transaction: others wait some 10 ms for it
+
+Progress = Callable[[str, int], None]
+"""Called now and then during long work, with what is going on and how many objects were seen to."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What `gc` did or, with `dry_run`, would do. Bytes are those of the stored, compressed form.
+
+    `live` and `removed` count objects. `waiting` are those that nothing leads to but that a store without
+    transactions keeps for the grace period. `shallow` are the commits whose parents were cut off; `kept_by`
+    the branches that share commits with those to be cut, and so kept history from being cut off. `expired` are
+    the branches that had expired and are gone now.
+    """
+
+    live: int
+    removed: int
+    removed_bytes: int
+    waiting: int
+    reflog_lines: int
+    shallow: int
+    kept_by: tuple[str, ...]
+    dry_run: bool
+    seconds: float
+    expired: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        would = "would remove" if self.dry_run else "removed"
+        parts = [f"{would} {self.removed:,} objects of {self.removed_bytes:,} bytes"]
+        if self.expired:
+            parts.append(f"{len(self.expired):,} branches that expired")
+        if self.reflog_lines:
+            parts.append(f"{self.reflog_lines:,} reflog lines")
+        if self.shallow:
+            parts.append(f"cut the history off at {self.shallow:,} commits")
+        if self.kept_by:
+            parts.append(f"{', '.join(self.kept_by)} kept history that they share")
+        if self.waiting:
+            parts.append(f"{self.waiting:,} wait for the grace period to end")
+        return f"{', '.join(parts)}; {self.live:,} objects are in use ({self.seconds:.2f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the history of branches is to end: after `keep_last` commits, or `keep_since` so long ago."""
+
+    branches: tuple[str, ...]
+    keep_last: int | None = None
+    keep_since: str | timedelta | None = None
+
+
+def collect(
+    repo: Repository,
+    *,
+    keep_reflog: str | timedelta = KEEP_REFLOG,
+    cut: Cut | None = None,
+    grace: str | timedelta = GRACE,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> GcReport:
+    """As `Repository.gc` promises."""
+    began = time.monotonic()
+    now = datetime.now(UTC)
+    collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
+    collector.end_branches(dry_run=dry_run)
+    shallow = {} if cut is None else collector.cut(cut, now)
+    collector.mark()
+    if dry_run:
+        collector.find_garbage()
+    else:
+        if shallow:
+            repo.require_format(SHALLOW_FORMAT)
+            collector.shorten(shallow)
+        collector.sweep(parse_age(grace))
+    return GcReport(
+        live=len(collector.reach),
+        removed=collector.removed,
+        removed_bytes=collector.removed_bytes,
+        waiting=collector.waiting,
+        reflog_lines=len(collector.expired),
+        shallow=len(shallow),
+        kept_by=tuple(collector.kept_by),
+        dry_run=dry_run,
+        seconds=time.monotonic() - began,
+        expired=tuple(name.removeprefix(HEADS) for name in collector.over),
+    )
+
+
+class _Collector:
+    """One run of gc: first `mark`, then `sweep` what was not reached."""
+
+    def __init__(self, repo: Repository, oldest: datetime, progress: Progress) -> None:
+        self._repo = repo
+        self._store = repo.store
+        self._oldest = oldest
+        self._progress = progress
+        self._history = History(repo.objects)
+        self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
+        self._refs: dict[str, ObjectId] = {}
+        self._lines = IdSet()  # the reflog lines that were read
+        self._ends: dict[str, bytes] = {}  # the rows that say where histories end
+        self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
+        self._cut_off = IdSet()
+        self._lifetimes: dict[str, tuple[bytes, Lifetime]] = {}
+        self.over: list[str] = []  # the branches that have expired
+        self.kept_by: list[str] = []
+        self.expired: list[str] = []
+        self.removed = self.removed_bytes = self.waiting = 0
+
+    # Branches that expired
+
+    def end_branches(self, *, dry_run: bool) -> None:
+        """Delete the branches that have expired: what only their reflogs lead to goes with them."""
+        refs = self._repo.refs
+        self.over = sorted(ref for ref in refs.lifetimes.over() if REF + ref in self._store)
+        if not dry_run:
+            policies = self._repo.policies
+            rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
+            self.over = [ref for ref in self.over if refs.drop_expired(ref, rows[ref])]
+        self._lifetimes = {ref: (row, read_lifetime(row)) for ref, row in refs.lifetimes.all().items()}
+
+    def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
+        """Whether a line of the reflog is of a branch that has expired, though there may be one of that name."""
+        _, life = self._lifetimes.get(ref, (b"", FOREVER))
+        return life.is_over or microseconds(line.time) < life.since
+
+    def _forget_lifetimes(self) -> None:
+        """Drop the notes on reflogs of branches that had expired, now that those are gone."""
+        for ref, (row, life) in self._lifetimes.items():
+            if life.expiry is None:
+                self._store.compare_and_swap(lifetime_key(ref), row, None)
+
+    # Cutting
+
+    def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
+        """Make the branches' histories end where `cut` says; the rows that make it so for others.
+
+        A commit that another branch, or a detached HEAD, leads to keeps all its parents: `kept_by` names it.
+        """
+        heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
+        kept: dict[ObjectId, Commit] = {}
+        for ref, head in heads.items():
+            commits = self._history.ancestors(head.oid)
+            if cut.keep_last is not None:
+                *_, oldest = islice(commits, cut.keep_last)
+            else:
+                since = now - parse_age(cut.keep_since or timedelta())
+                *_, oldest = [head, *_until(since, commits)]
+            self._begin[ref] = oldest.time
+            starts = [head.oid]
+            for line in self._repo.refs.reflog(ref):
+                starts += self._kept(ref, line) or ()
+            kept |= {c.oid: c for c in _until(oldest.time, self._history.ancestors(*starts))}
+        for commit in self._history.ancestors(*(head.oid for head in heads.values())):
+            if commit.oid not in kept:
+                self._cut_off.add(commit.oid)
+        shared = self._shared(kept, heads)
+        shallow = {}
+        for oid, commit in kept.items():
+            before = self._history.parents(commit)
+            left = tuple(parent for parent in before if parent in kept)
+            if left != before and oid not in shared:
+                shallow[oid] = left
+        self._history.cut_off(shallow)
+        return dict(shallow_row(oid, left) for oid, left in shallow.items())
+
+    def shorten(self, shallow: Mapping[str, bytes]) -> None:
+        """Make the histories end there for others too; an import may make them go on right away."""
+        self._store.set_many(shallow)
+        self._repo.history.reload()
+        self._ends |= shallow
+
+    def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
+        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history; nor
+        does a tracking ref, which only says where another store was."""
+        shared: set[ObjectId] = set()
+        begin = min(commit.time for commit in kept.values())
+        for ref, oid in self._repo.refs.all().items():
+            if ref not in heads and not ref.startswith((TAGS, REMOTES)):
+                above = _until(begin, self._history.ancestors(oid))
+                found = {commit.oid for commit in above if commit.oid in kept}
+                if found:
+                    self.kept_by.append(ref.removeprefix(HEADS))
+                    shared |= found
+        return shared
+
+    # Marking
+
+    def mark(self) -> None:
+        """Walk from everything that is to stay."""
+        self._ends = dict(self._store.items(SHALLOW))
+        logged: list[ObjectId] = []
+        deletions: list[str] = []
+        for key, value in self._store.items(REFLOG):
+            self._lines.add(_line_id(key))
+            line = self._repo.refs.parse_line(key, value)
+            kept = self._kept(key.removeprefix(REFLOG).rpartition(":")[0], line)
+            if kept is not None:
+                logged += kept
+            elif line.new is not None:
+                self.expired.append(key)
+            else:
+                deletions.append(key)
+        # The lines that say of a ref that it was deleted go last: without them, it would seem to have been lost.
+        self.expired += deletions
+        self._refs = self._repo.refs.all()
+        self._extend(self._refs.values())
+        self._extend_where_present(logged)
+
+    def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
+        """The commits that a line of the reflog keeps; None if the line is to go."""
+        if line.time < self._oldest or self._is_of_expired(ref, line):
+            return None
+        ids = [oid for oid in (line.old, line.new) if oid is not None]
+        if ref == HEAD:
+            left = [oid for oid in ids if oid not in self._cut_off]
+            return left if left or not ids else None
+        begin = self._begin.get(ref)
+        if begin is None:
+            return ids
+        found = map(self._repo.objects.find_commit, ids)
+        late = [commit.oid for commit in found if commit is not None and commit.time >= begin]
+        return late if line.new is None or line.new in late else None
+
+    def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
+        """Walk from what the reflog names, some of which may have been removed long ago."""
+        unknown = [oid for oid in commits if oid not in self.reach]
+        self._extend(
+            oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
+        )
+
+    def _extend(self, roots: Iterable[ObjectId]) -> None:
+        for _ in self.reach.extend(roots):
+            self._progress("marking", len(self.reach))
+
+    def _catch_up(self) -> None:
+        """Walk from what was committed, and from what refs left behind, since the last look.
+
+        All new lines are read, also of refs that are where they were: one may have gone and come back.
+        """
+        refs = self._repo.refs.all()
+        logged: list[ObjectId] = []
+        for key in self._store.keys(REFLOG):
+            value = self._store.get(key) if self._lines.add(_line_id(key)) else None
+            if value is not None:
+                line = self._repo.refs.parse_line(key, value)
+                logged += [oid for oid in (line.old, line.new) if oid is not None]
+        # After the refs, with which an import brings the ends of their histories.
+        self._follow_histories()
+        self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
+        self._refs = refs
+        self._extend_where_present(logged)
+
+    def _follow_histories(self) -> None:
+        """Look where histories end now; walk on where one did so at the last look, and an import brought the rest."""
+        ends = dict(self._store.items(SHALLOW))
+        before, self._ends = self._ends, ends
+        if ends != before:
+            self._history.reload()
+        for key, row in before.items():
+            oid = ObjectId.parse(key.removeprefix(SHALLOW))
+            if ends.get(key) != row and oid in self.reach:
+                self._extend_where_present(self._history.parents(self._repo.objects.commit(oid)))
+
+    # Sweeping
+
+    def sweep(self, grace: timedelta) -> None:
+        """Remove what was not reached: commits first, the newest of them first, then what they held."""
+        for lines in _batches(self.expired, _DELETE):
+            self._store.delete_many(lines)
+        commits = self.find_garbage()
+        self.removed = self.removed_bytes = 0
+        alone = True
+        for ids in _batches((oid for _, oid in sorted(commits, reverse=True)), _DELETE):
+            alone = alone and self._remove(ids)
+            if not alone:
+                self._set_aside(ids)
+        for ids in _batches(self._garbage(), _DELETE):
+            alone = alone and self._remove(ids)
+            if not alone:
+                self._set_aside(ids)
+        self._see_to_trash(grace)
+        self._forget_rows()
+        self._forget_lifetimes()
+
+    def _garbage(self) -> Iterator[ObjectId]:
+        for key in self._store.keys(PREFIX):
+            try:
+                oid = ObjectId.parse(key.removeprefix(PREFIX))
+            except InvalidInput:
+                continue  # not a row of vstate's
+            if oid not in self.reach and str(oid) == key.removeprefix(PREFIX):
+                yield oid
+
+    def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
+        """Count what was not reached; the commits among it, with their times."""
+        commits = []
+        for ids in _batches(self._garbage(), _READ):
+            self._progress("finding garbage", self.removed)
+            for key, value in self._store.get_many([PREFIX + oid.hex() for oid in ids]).items():
+                self.removed += 1
+                self.removed_bytes += len(value)
+                if kind_of(value) is COMMIT:
+                    commits.append(self._dated(ObjectId.parse(key.removeprefix(PREFIX))))
+        return commits
+
+    def _dated(self, oid: ObjectId) -> tuple[datetime, ObjectId]:
+        try:
+            return self._repo.objects.commit(oid).time, oid
+        except CorruptObject:  # nothing leads to it, so its damage does not matter
+            return datetime.min.replace(tzinfo=UTC), oid
+
+    def _remove(self, ids: tuple[ObjectId, ...]) -> bool:
+        """Delete those that are still garbage, with nobody else writing; False if the store cannot do that."""
+        sizes: dict[str, int] = {}
+
+        def plan() -> Mapping[str, bytes | None]:
+            self._catch_up()
+            keys = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+            sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
+            return {SWEEP: _new_mark(), **dict.fromkeys(keys)}
+
+        if not self._store.exclusively(plan):
+            return False
+        self.removed += len(sizes)
+        self.removed_bytes += sum(sizes.values())
+        self._progress("removing", self.removed)
+        return True
+
+    def _set_aside(self, ids: tuple[ObjectId, ...]) -> None:
+        """Move garbage to where reading still finds it, in a store that others may be writing to."""
+        self._catch_up()
+        self._mark_sweep()
+        wanted = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+        found = self._store.get_many(wanted)
+        self._store.set_many(
+            {TRASH + key.removeprefix(PREFIX): in_trash(value) for key, value in found.items()}
+        )
+        self._store.delete_many(list(found))
+        # Who had written one of them before the look, and moved a ref to it after, is to find it where it was.
+        self._catch_up()
+        back = {key: value for key, value in found.items() if _object_id(key) in self.reach}
+        self._store.set_many(back)
+        self._store.delete_many([TRASH + key.removeprefix(PREFIX) for key in back])
+
+    def _mark_sweep(self) -> None:
+        self._store.set(SWEEP, _new_mark())
+
+    def _see_to_trash(self, grace: timedelta) -> None:
+        """Put back what is needed after all, and delete what has waited for the grace period."""
+        limit = time.time() - grace.total_seconds()
+        for batch in _batches(self._store.items(TRASH), _READ):
+            if any(_waits_since(value) <= limit for _, value in batch):
+                # Before the look: who moves a ref after it, to what is found in the trash, has to see the mark.
+                self._mark_sweep()
+            self._catch_up()
+            back, gone = {}, []
+            for key, value in batch:
+                digits = key.removeprefix(TRASH)
+                if ObjectId.parse(digits) in self.reach:
+                    back[PREFIX + digits] = value[8:]
+                    gone.append(key)
+                elif _waits_since(value) <= limit:
+                    self.removed += 1
+                    self.removed_bytes += len(value) - 8
+                    gone.append(key)
+                else:
+                    self.waiting += 1
+            self._store.set_many(back)
+            self._store.delete_many(gone)
+
+    def _forget_rows(self) -> None:
+        """Drop the notes on commits that are gone, and on lost objects that nothing leads to any more or
+        that were written again; those that others make meanwhile stay."""
+
+        def plan() -> Mapping[str, bytes | None]:
+            cut = [
+                key
+                for key in self._store.keys(SHALLOW)
+                if PREFIX + key.removeprefix(SHALLOW) not in self._store
+            ]
+            lost = [key for key, oid in _moved_aside(self._store) if oid not in self.reach.lost]
+            return dict.fromkeys([*cut, *lost])
+
+        if not self._store.exclusively(plan):
+            self._store.delete_many(plan())
+
+
+def _known_to_be_lost(store: KVStore) -> IdSet:
+    """The objects that `fsck` has noted as lost: whatever a writer brings back counts as any other."""
+    lost = IdSet()
+    for _, oid in _moved_aside(store):
+        lost.add(oid)
+    return lost
+
+
+def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
+    for key in store.keys(DAMAGED):
+        digits = key.removeprefix(DAMAGED)
+        if len(digits) == 2 * ID_BYTES and not digits.strip("0123456789abcdef"):
+            yield key, ObjectId.parse(digits)
+
+
+def _until(begin: datetime, newest_first: Iterable[Commit]) -> Iterator[Commit]:
+    return takewhile(lambda commit: commit.time >= begin, newest_first)
+
+
+def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
+
+
+def _object_id(key: str) -> ObjectId:
+    return ObjectId.parse(key.removeprefix(PREFIX))
+
+
+def _new_mark() -> bytes:
+    return os.urandom(8).hex().encode()
+
+
+def _waits_since(trash: bytes) -> int:
+    return int.from_bytes(trash[:8], "big")
+
+
+def _line_id(key: str) -> bytes:
+    return blake3(key.encode()).digest()
+
+
+def check_cut(
+    branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
+) -> Cut | None:
+    """The Cut that these options of `gc` mean; InvalidInput if they do not go together."""
+    if keep_last is None and keep_since is None:
+        if branch is not None:
+            raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")
+        return None
+    if keep_last is not None and keep_since is not None:
+        raise InvalidInput("give keep_last or keep_since, not both")
+    branches = (branch,) if isinstance(branch, str) else tuple(branch or ())
+    if not branches:
+        raise InvalidInput("keep_last and keep_since cut the history of branches off: name them with branch")
+    if keep_last is not None and keep_last < 1:
+        raise InvalidInput(f"keep_last is a number of commits from 1 on, not {keep_last}")
+    return Cut(branches, keep_last, keep_since)

@@ -1,0 +1,344 @@
+"""Repair: making a damaged store usable again, without throwing away what it still holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
+from vstate.objects.commit import one_line
+from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.repo.core import FORMAT_KEY
+from vstate.repo.history import SHALLOW_FORMAT, shallow_row
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, TAGS
+from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
+from vstate.repo.upkeep.damage import Loss
+from vstate.repo.upkeep.reach import IdSet
+from vstate.repo.upkeep.salvage import Row
+
+if TYPE_CHECKING:
+    from vstate.objects.commit import Commit
+    from vstate.repo.repository import Repository
+    from vstate.repo.upkeep.fsck import Inspection
+
+ACTION = "fsck: repaired"
+
+
+class Repair:
+    """One repair, of what an inspection found. `done` and `left` say in words what it did and could not do.
+
+    Every write expects the row to be as it was found, so whoever writes meanwhile wins. Whenever it is
+    interrupted, the store is no worse, and the next repair goes on.
+    """
+
+    def __init__(self, repo: Repository, found: Inspection) -> None:
+        self._repo = repo
+        self._store = repo.store
+        self._found = found
+        self._rows = found.rows
+        self._loss: Loss = found.loss
+        self._refs = {name: oid for name, oid in found.rows.refs.items() if name not in found.broken}
+        self.done: list[str] = []
+        self.left: list[str] = []
+
+    def run(self) -> None:
+        """Repair what can be repaired."""
+        for step in (
+            self._set_bad_rows_aside,
+            self._mend_refs,
+            self._write_stamp,
+            self._set_objects_aside,
+            self._note_misleading,
+            self._cut_histories,
+            self._forget_healed,
+        ):
+            try:
+                step()
+            except (CorruptObject, CorruptStore) as error:  # met on the way, or where it was to be written
+                self.left.append(error.reason)
+        for reason in dict.fromkeys(self._found.salvage.unlisted.values()):
+            self.left.append(f"not all rows can be listed: {reason}")
+        self._repo.history.reload()
+
+    def still_broken(self, after: Inspection) -> list[str]:
+        """What to say of the refs that are broken all the same."""
+        told = {line.split(":")[0] for line in self.left}
+        return [
+            f"{_named(name)}: what it leads to cannot be read whole"
+            for name in after.broken
+            if _named(name) not in told
+        ]
+
+    # Rows
+
+    def _set_bad_rows_aside(self) -> None:
+        for key in self._rows.bad:
+            row = self._found.salvage.row(key)
+            if row is not None and self._set_aside(key, DAMAGED + key, row):
+                self.done.append(f"moved {key} aside, which made no sense, to {DAMAGED}{key}")
+
+    def _set_aside(self, key: str, aside: str, row: Row) -> bool:
+        """Move a row, if it is still as it was found."""
+        try:
+            if isinstance(row, bytes):
+                return self._store.transact({aside: row, key: None}, {key: row})
+            return self._delete_unreadable(key, aside)
+        except (CorruptObject, CorruptStore) as error:
+            self.left.append(f"{key} cannot be moved aside: {error.reason}")
+            return False
+
+    def _delete_unreadable(self, key: str, aside: str) -> bool:
+        """Delete a row that cannot be read, and so not be kept either, unless somebody has written it anew."""
+        done = False
+
+        def plan() -> Mapping[str, bytes | None]:
+            nonlocal done
+            done = not isinstance(self._found.salvage.row(key), bytes | None)
+            return {aside: b"", key: None} if done else {}
+
+        if not self._store.exclusively(plan):
+            self._store.compare_and_swap(aside, None, b"")
+            if plan():  # as late as can be, in a store that cannot keep others out
+                self._store.delete(key)
+            else:
+                self._store.compare_and_swap(aside, b"", None)
+        return done
+
+    def _write_stamp(self) -> None:
+        needed = self._rows.needed_format
+        if needed and self._store.compare_and_swap(FORMAT_KEY, self._rows.stamp, str(needed).encode()):
+            self.done.append(f"wrote the format of the store, {needed}")
+
+    def _forget_healed(self) -> None:
+        healed = []
+        for key in self._rows.healed:
+            if key.startswith(MISLEADING):
+                self._store.delete(key)  # what it is about has gone
+                continue
+            oid = ObjectId.parse(key.removeprefix(DAMAGED))
+            row = self._found.salvage.row(PREFIX + oid.hex())
+            if oid not in self._loss.bad and self._found.salvage.kind_of_whole(oid, row) is not None:
+                healed.append(key)
+        self._store.delete_many(healed)
+        if healed:
+            self.done.append(f"{_objects(len(healed))} that had been lost are there again")
+
+    # Refs
+
+    def _mend_refs(self) -> None:
+        for name in self._found.broken:
+            if name != HEAD:
+                self._mend_ref(name)
+        if HEAD in self._found.broken:
+            self._mend_head()
+
+    def _mend_ref(self, name: str) -> None:
+        oid = self._rows.refs.get(name, self._rows.gone.get(name))
+        is_tag = name.startswith(TAGS)
+        if is_tag:
+            target = self._tagged(name) if name not in self._rows.refs else None
+        else:
+            target = self._newest_whole(name, oid)
+        if target is None:
+            what = "it names a state that cannot" if is_tag else "nothing that it was ever at can"
+            self.left.append(f"{_named(name)}: {what} be read whole; it is left as it is")
+        else:
+            text = one_line(target.message)[:60]
+            self._put(name, target.oid, f"at {target.short} now, {text!r}; its reflog has where it was")
+
+    def _mend_head(self) -> None:
+        oid = self._rows.refs.get(HEAD)
+        target = None if oid is None else self._newest_whole(HEAD, oid)
+        if target is not None:
+            self._put(HEAD, target.oid, f"at {target.short} now")
+            return
+        # It was on a branch, as good as always; on which one cannot be told.
+        known = {**self._rows.refs, **self._refs}
+        branches = sorted(name.removeprefix(HEADS) for name in known if name.startswith(HEADS))
+        branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches else next(iter(branches), None)
+        at = None if branch is None else self._repo.refs.read(HEADS + branch)
+        if at is None:
+            self.left.append("HEAD: there is no branch to put it on; it is left as it is")
+        else:
+            self._put(HEAD, at, f"on branch {branch} now", branch=branch)
+
+    def _put(self, name: str, oid: ObjectId, what: str, *, branch: str | None = None) -> None:
+        """Put a ref elsewhere, if it is still as it was found; what made no sense in its place is kept."""
+        refs, raw, aside = self._repo.refs, self._rows.raw_refs.get(name), DAMAGED + REF + name
+        if raw is None and name not in self._rows.gone:
+            done = refs.replace_unreadable(name, new=oid, action=ACTION, aside=aside, branch=branch)
+        else:
+            kept = None if raw is None or name in self._rows.refs else aside
+            done = refs.replace(name, raw=raw, new=oid, action=ACTION, aside=kept, branch=branch)
+        if done:
+            self._refs[name] = oid
+            self.done.append(f"{_named(name)}: it is {what}")
+        else:
+            self.left.append(f"{_named(name)}: it was moved meanwhile; run fsck again")
+
+    def _newest_whole(self, name: str, oid: ObjectId | None) -> Commit | None:
+        """The newest commit that the ref was at, or could be taken for, and whose state is whole.
+
+        By its first parents from `oid` on, or where these are lost from where the ref was before it came there first;
+        else from wherever its reflog says that it was; else by any parents: those behind a merge were never the
+        ref's own.
+        """
+        lines = [ids for _, ids in self._rows.lines(name)]
+        # Not where it was before its last move: that may be what an undo or a reset left behind.
+        came_from = {ids[0]: ids[1] for ids in reversed(lines) if len(ids) == 2}
+        starts: list[ObjectId] = []
+        while oid is not None and oid not in starts:
+            starts.append(oid)
+            oid = came_from.get(oid)
+        starts += [oid for ids in reversed(lines) for oid in ids]
+        seen = IdSet()
+        for start in starts:
+            for commit in self._loss.first_parents(start, seen=seen):
+                if self._loss.is_whole(commit.oid):
+                    return commit
+        seen = IdSet()
+        for start in starts:
+            for found, ancestor in self._loss.ancestors(start, seen=seen):
+                if ancestor is not None and self._loss.is_whole(found):
+                    return ancestor
+        return None
+
+    def _tagged(self, name: str) -> Commit | None:
+        """The commit that a tag was put on last, by its reflog, if it is whole; a tag does not go elsewhere."""
+        for _, ids in reversed(list(self._rows.lines(name))):
+            return self._loss.commit(ids[0]) if ids and self._loss.is_whole(ids[0]) else None
+        return None
+
+    # Objects
+
+    def _cut_histories(self) -> None:
+        """Where a parent is lost, let the history end: so it can be walked, and says so."""
+        if self._found.verifier.cut:
+            self._repo.require_format(SHALLOW_FORMAT)
+        for oid, lost in self._found.verifier.cut.items():
+            commit = self._loss.commit(oid)
+            if commit is None:
+                continue
+            kept = [parent for parent in self._rows.parents(commit) if parent not in lost]
+            key, value = shallow_row(oid, kept)
+            before = self._store.get(key)
+            if before is not None and not self._rows.is_shallow(oid):
+                continue  # another process has just cut it
+            older = self._keep_older(commit, lost)  # first, since a cut is not looked at again
+            if self._store.compare_and_swap(key, before, value):
+                names = ", ".join(parent.short for parent in lost)
+                self.done.append(
+                    f"the history ends at {commit.short} now, whose parent {names} is lost{older}"
+                )
+
+    def _keep_older(self, commit: Commit, lost: Sequence[ObjectId]) -> str:
+        """Put a tag on the newest whole commit that was before the lost ones, unless a ref leads to it anyway:
+        the next `gc` would take it, and all before it. What to say of that.
+        """
+        logged = list(self._newest_before(commit, self._logged_before(lost)))
+        for older in logged or self._newest_before(commit, self._unnamed):
+            if older.oid not in self._kept:
+                name = f"fsck/{older.short}"
+                with suppress(AlreadyExists):
+                    self._repo.create_tag(name, older)
+                for _ in self._loss.ancestors(older.oid, seen=self._kept):
+                    pass
+                return f"; the tag {name} keeps what was before that"
+        return "" if logged or self._found.full else "; fsck without --quick looks for what was before that"
+
+    @cached_property
+    def _kept(self) -> IdSet:
+        """The commits that a ref leads to, and those that repair has put a tag on, with all before them."""
+        kept = IdSet()
+        for _ in self._loss.ancestors(*self._refs.values(), seen=kept):
+            pass
+        return kept
+
+    @cached_property
+    def _moves(self) -> Mapping[ObjectId, Sequence[ObjectId]]:
+        """By commit, where refs came to it from."""
+        moves: dict[ObjectId, list[ObjectId]] = {}
+        for old, new in self._rows.moves():
+            if old is not None and new is not None:
+                moves.setdefault(new, []).append(old)
+        return moves
+
+    @cached_property
+    def _unnamed(self) -> Sequence[ObjectId]:
+        """The commits that no ref leads to, as far as they are known, newest first."""
+        ids = {*self._found.orphaned_commits, *self._moves, *chain.from_iterable(self._moves.values())}
+        times = {
+            oid: commit.time for oid in ids - set(self._refs.values()) if (commit := self._loss.commit(oid))
+        }
+        return sorted(times, key=lambda oid: times[oid], reverse=True)
+
+    def _logged_before(self, lost: Sequence[ObjectId]) -> Iterator[ObjectId]:
+        """Where refs were before they came to lost commits, or, if that is lost too, before that."""
+        seen, queue = set(lost), deque(lost)
+        while queue:
+            for oid in self._moves.get(queue.popleft(), ()):
+                if oid not in seen:
+                    seen.add(oid)
+                    if self._loss.commit(oid) is None:
+                        queue.append(oid)
+                    else:
+                        yield oid
+
+    def _newest_before(self, commit: Commit, starts: Iterable[ObjectId]) -> Iterator[Commit]:
+        """The newest commit from each of the starts on that is whole and older than this one."""
+        seen = IdSet()
+        for start in starts:
+            for oid, older in self._loss.ancestors(start, seen=seen):
+                if older is not None and older.time < commit.time and self._loss.is_whole(oid):
+                    yield older
+                    break
+
+    def _set_objects_aside(self) -> None:
+        ids = self._found.verifier.bad_ids
+        moved = noted = 0
+        for start in range(0, len(ids), ID_BYTES):
+            oid = ObjectId(ids[start : start + ID_BYTES])
+            row = self._found.salvage.row(PREFIX + oid.hex())
+            if row is None:
+                noted += self._note_missing(oid)
+            elif oid in self._found.verifier.nonsense or self._found.salvage.kind_of_whole(oid, row) is None:
+                moved += self._set_aside(PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
+        if moved:
+            self.done.append(f"moved {_objects(moved)} aside, to {DAMAGED}: writing the same again will heal")
+        if noted:
+            self.done.append(f"noted {_objects(noted, 'missing ')} as lost")
+
+    def _note_misleading(self) -> None:
+        """What can be read stays where it is, though not all of it can be right."""
+        ids = self._found.verifier.misleading_ids
+        noted = 0
+        for start in range(0, len(ids), ID_BYTES):
+            noted += self._store.compare_and_swap(MISLEADING + ids[start : start + ID_BYTES].hex(), None, b"")
+        if noted:
+            self.done.append(f"noted {_objects(noted)} that cannot be right; what can be read of it stays")
+
+    def _note_missing(self, oid: ObjectId) -> bool:
+        trash = self._found.salvage.row(TRASH + oid.hex())
+        if trash is None and self._found.salvage.row(PREFIX + oid.hex()) is not None:
+            return False  # gc has put it back
+        row = trash[8:] if isinstance(trash, bytes) else b""
+        if not self._store.compare_and_swap(DAMAGED + oid.hex(), None, row):
+            return False
+        if trash is not None:
+            self._store.delete(TRASH + oid.hex())
+        return True
+
+
+def _named(name: str) -> str:
+    if name.startswith(HEADS):
+        return f"branch {name.removeprefix(HEADS)}"
+    return f"tag {name.removeprefix(TAGS)}" if name.startswith(TAGS) else name
+
+
+def _objects(count: int, what: str = "") -> str:
+    return f"1 {what}object" if count == 1 else f"{count:,} {what}objects"
