@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.errors import VStateError
-from vstate.values.inert import Global, InertError, Limits, Record, plain, preview, read
+from vstate.values.inert import Global, InertError, Limits, Instance, plain, preview, read
 
 PROTOCOLS = range(6)
 
@@ -283,7 +283,7 @@ def test_keys_that_are_records() -> None:
     """A record can be a key or a member, whatever it holds."""
     found = _read({Colour.RED: 1, Pair(1, 2): 2, frozenset({Colour.RED}): 3})
     assert sorted(found.values()) == [1, 2, 3]
-    assert any(isinstance(key, Record) for key in found)
+    assert any(isinstance(key, Instance) for key in found)
 
 
 def test_setters_copyreg_and_persistent_ids() -> None:
@@ -348,7 +348,7 @@ def test_a_call_is_shown_as_not_made() -> None:
     """Calls and globals stand in angle brackets."""
     found = read(_exploits("echo hi")["REDUCE, protocol 2"])
     assert repr(found) == "<os.system('echo hi')>"
-    assert isinstance(found, Record)
+    assert isinstance(found, Instance)
     assert found.called
     assert plain(found) == {"$type": "os.system", "$called": True, "$args": ["echo hi"]}
     bare = read(b"cos\nsystem\n.")
@@ -438,7 +438,7 @@ def test_limits_are_those_given() -> None:
 
 def test_preview_fits_the_width_or_breaks() -> None:
     """One line where it fits, else one line a part."""
-    value = {"goal": "x" * 30, "steps": [Record("app.Step", {"n": n, "text": "y" * 20}) for n in range(3)]}
+    value = {"goal": "x" * 30, "steps": [Instance("app.Step", {"n": n, "text": "y" * 20}) for n in range(3)]}
     assert preview(value["steps"][0]) == "app.Step(n=0, text='yyyyyyyyyyyyyyyyyyyy')"
     text = preview(value, width=60)
     assert max(map(len, text.splitlines())) <= 60
@@ -464,7 +464,7 @@ def test_preview_is_bounded() -> None:
 def test_nothing_drives_a_terminal() -> None:
     """Control characters are escaped in texts, names, fields and keys."""
     evil = "\x1b[2J\x07\u202e\x9b\n"
-    value = [evil, {evil: evil}, Record(evil, {evil: evil}), Global(evil), evil.encode()]
+    value = [evil, {evil: evil}, Instance(evil, {evil: evil}), Global(evil), evil.encode()]
     assert preview(value, width=None).isprintable()
     assert repr(value[2]).isprintable()
 
@@ -478,7 +478,7 @@ def test_plain_is_json() -> None:
         "nan": [float("nan"), float("-inf")],
         "sets": [{2, 1}, frozenset()],
         "time": datetime.datetime(2024, 1, 1),
-        "record": Record("app.P", {"x": 1, "$y": 2}, args=(3,), items=[4], entries={"k": 5}),
+        "record": Instance("app.P", {"x": 1, "$y": 2}, args=(3,), items=[4], entries={"k": 5}),
         "global": Global("a.b"),
         "int": 10**2000,
     }

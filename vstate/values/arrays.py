@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vstate.values.budget import Budget
-from vstate.values.record import Record
+from vstate.values.instance import Instance
 
 __all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "scalar"]
 
@@ -40,7 +40,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class Array(Record):
+class Array(Instance):
     """A numpy array: fields `dtype`, `shape`, `order` (only if "F"), `data` (its first elements, in the order
     of memory) and `omitted` (the number of the others)."""
 
@@ -65,7 +65,7 @@ class Layout:
     @classmethod
     def of(cls, dtype: object) -> Layout | None:
         """The layout that a pickled `numpy.dtype` describes, or None."""
-        if not isinstance(dtype, Record) or dtype.type != "numpy.dtype" or not dtype.args:
+        if not isinstance(dtype, Instance) or dtype.type != "numpy.dtype" or not dtype.args:
             return None
         code = dtype.args[0]
         if not isinstance(code, str) or not code[1:].isdecimal() or len(code) > 8:
@@ -161,7 +161,7 @@ def fill_array(array: Array, state: object, budget: Budget) -> bool:
     return False
 
 
-def scalar(args: tuple[object, ...], budget: Budget) -> Record | None:
+def scalar(args: tuple[object, ...], budget: Budget) -> Instance | None:
     """The scalar that `numpy._core.multiarray.scalar(dtype, data)` would make, or None."""
     match args:
         case (dtype, bytes() | bytearray() | memoryview() as data):
@@ -171,7 +171,7 @@ def scalar(args: tuple[object, ...], budget: Budget) -> Record | None:
                 _pay(layout, 1, budget)
                 decoded = layout.decode(raw, 1)
                 if decoded is not None:
-                    return Record(f"numpy.{layout.name.split('[')[0]}", args=(decoded[0],))
+                    return Instance(f"numpy.{layout.name.split('[')[0]}", args=(decoded[0],))
     return None
 
 

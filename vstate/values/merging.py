@@ -68,9 +68,7 @@ def _only_change(tokens: Tokens, base: Any, ours: Any, theirs: Any) -> Any:
     return theirs if tokens.same(base, ours) else _CLASH
 
 
-def _common_type(
-    policy: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any
-) -> Callable[..., Any]:
+def _common_type(policy: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any) -> Callable[..., Any]:
     """The one type of both sides and the base, which must be one of `kinds`."""
     for value in (ours, theirs):
         if not _is_one_of(value, kinds):
@@ -197,7 +195,9 @@ def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
                 target[key] = value
                 count += 1
         if len(target) < count:
-            raise Unmergeable("it has keys that are equal but not the same, such as 1 and True", _written(path))
+            raise Unmergeable(
+                "it has keys that are equal but not the same, such as 1 and True", _written(path)
+            )
     return result
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
-from vstate.values.record import Global, Record, in_order
+from vstate.values.instance import Global, Instance, in_order
 
 __all__ = ["plain"]
 
@@ -48,7 +48,7 @@ class _Plain:
     def convert(self, value: object, depth: int) -> object:
         # json writes nested data through as many nested function calls.
         self.left -= 1 + (depth >> 3)
-        if not isinstance(value, list | tuple | dict | set | frozenset | Record | Global):
+        if not isinstance(value, list | tuple | dict | set | frozenset | Instance | Global):
             return self._atom(value)
         if id(value) in self.inside:
             return {"$cycle": True}
@@ -63,8 +63,8 @@ class _Plain:
     def _container(self, value: object, depth: int) -> object:
         if isinstance(value, Global):
             return {"$global": self._name(value.name), **self._named(value.fields, depth)}
-        if isinstance(value, Record):
-            return self._record(value, depth)
+        if isinstance(value, Instance):
+            return self._instance(value, depth)
         if isinstance(value, dict):
             return self._entries(value, depth)
         if isinstance(value, list | tuple):
@@ -73,21 +73,21 @@ class _Plain:
         members: Iterable[object] = in_order(value) if len(value) <= self.left else value
         return {f"${type(value).__name__}": self._items(members, len(value), depth)}
 
-    def _record(self, record: Record, depth: int) -> dict[str, object]:
-        result: dict[str, object] = {"$type": self._name(record.type)}
-        if record.called:
+    def _instance(self, instance: Instance, depth: int) -> dict[str, object]:
+        result: dict[str, object] = {"$type": self._name(instance.type)}
+        if instance.called:
             result["$called"] = True
-        if record.args:
-            result["$args"] = self._items(record.args, len(record.args), depth)
-        if record.kwargs:
-            result["$kwargs"] = self._named(record.kwargs, depth)
-        result.update(self._named(record.fields, depth))
-        if record.items is not None:
-            result["$items"] = self._items(record.items, len(record.items), depth)
-        if record.entries is not None:
-            result["$entries"] = self._entries(record.entries, depth)
-        if record.state is not None:
-            result["$state"] = self.convert(record.state, depth)
+        if instance.args:
+            result["$args"] = self._items(instance.args, len(instance.args), depth)
+        if instance.kwargs:
+            result["$kwargs"] = self._named(instance.kwargs, depth)
+        result.update(self._named(instance.fields, depth))
+        if instance.items is not None:
+            result["$items"] = self._items(instance.items, len(instance.items), depth)
+        if instance.entries is not None:
+            result["$entries"] = self._entries(instance.entries, depth)
+        if instance.state is not None:
+            result["$state"] = self.convert(instance.state, depth)
         return result
 
     def _items(self, items: Iterable[object], total: int, depth: int) -> list[object]:
