@@ -35,9 +35,9 @@ from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
 from vstate.values.budget import Budget
-from vstate.values.inert import InertError, Limits, Instance, plain, preview, read
-from vstate.values.opcodes import OPCODES
 from vstate.values.hashtable import HashTable
+from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
+from vstate.values.opcodes import OPCODES
 
 SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]

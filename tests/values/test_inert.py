@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.errors import VStateError
-from vstate.values.inert import Global, InertError, Limits, Instance, plain, preview, read
+from vstate.values.inert import Global, InertError, Instance, Limits, plain, preview, read
 
 PROTOCOLS = range(6)
 
@@ -166,7 +166,7 @@ def test_buffers_are_taken_in_order() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_an_instance_is_a_record_of_its_fields(protocol: int) -> None:
+def test_an_instance_has_its_fields(protocol: int) -> None:
     """Class name, attributes, arguments, items and entries of instances of importable classes."""
     found = _read([Plan("x"), Slotted(1), Pair(1, 2), Items([1, 2]), Table(a=1)], protocol)
     assert [repr(one) for one in found] == [
@@ -236,7 +236,7 @@ def test_well_known_classes_read_well(value: Any, shown: str, protocol: int) -> 
 
 
 def test_an_array_shows_its_beginning() -> None:
-    """A hundred elements are decoded; the record says how many more there are, and has all the bytes."""
+    """A hundred elements are decoded; the array says how many more there are, and has all the bytes."""
     array = _read(np.arange(1000.0))
     assert array.fields["data"] == [float(n) for n in range(100)]
     assert array.fields["omitted"] == 900
@@ -269,8 +269,8 @@ def test_by_value_classes_and_functions() -> None:
     assert found[1].fields["__init__"].name == "__main__.Plan.__init__"
 
 
-def test_a_frame_of_pandas_is_nested_records() -> None:
-    """The columns of a DataFrame can be found in its record."""
+def test_a_frame_of_pandas_is_nested_instances() -> None:
+    """The columns of a DataFrame can be found in its Instance."""
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     found = _read(pandas.DataFrame({"price": [1, 2], "name": ["x", "y"]}))
     assert found.type.endswith("DataFrame")
@@ -279,8 +279,8 @@ def test_a_frame_of_pandas_is_nested_records() -> None:
         assert part in text
 
 
-def test_keys_that_are_records() -> None:
-    """A record can be a key or a member, whatever it holds."""
+def test_keys_that_are_instances() -> None:
+    """An Instance can be a key or a member, with any content."""
     found = _read({Colour.RED: 1, Pair(1, 2): 2, frozenset({Colour.RED}): 3})
     assert sorted(found.values()) == [1, 2, 3]
     assert any(isinstance(key, Instance) for key in found)
@@ -359,8 +359,8 @@ def test_a_call_is_shown_as_not_made() -> None:
 def test_the_reader_has_no_way_to_import() -> None:
     """The module loads neither pickle nor importlib nor numpy."""
     code = (
-        "import sys; from vstate.values import inert, budget, shapes, arrays, plain, record\n"
-        "for m in (inert, budget, shapes, arrays, plain, record):\n"
+        "import sys; from vstate.values import inert, budget, shapes, arrays, plain, instance, hashtable\n"
+        "for m in (inert, budget, shapes, arrays, plain, instance, hashtable):\n"
         "    assert not {'pickle', 'importlib', 'numpy', 'eval'} & set(vars(m)), m\n"
         "assert 'numpy' not in sys.modules\n"
     )

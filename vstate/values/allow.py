@@ -23,7 +23,8 @@ _PATHS: Final = ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixP
 ALWAYS: Final = frozenset(
     f"{module}.{name}"
     for module, names in {
-        "builtins": "list dict set frozenset tuple bytearray bytes str int float bool complex range slice object",
+        "builtins": "list dict set frozenset tuple bytearray bytes str int float bool complex range slice "
+        "object",
         "collections": "OrderedDict defaultdict deque Counter",
         "copyreg": "_reconstructor __newobj__",
         "datetime": "date datetime time timedelta timezone tzinfo",

@@ -1,7 +1,7 @@
 """Guarded: unpickling with an allow-list.
 
-It is not enough to limit the names that a pickle finds, because a pickle can also edit what they name: BUILD
-sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid that. So
+It is not enough to limit the names that a pickle finds, because a pickle can also edit the named things:
+BUILD sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid that. So
 it gets only pickles whose names are all of immutable things. Other pickles go to CPython's unpickler in
 Python, which runs the same opcodes and lets us check each.
 """
@@ -32,7 +32,7 @@ class _EditableError(Exception):
 
 
 def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> Any:
-    """The value of the pickle. It gets only names that `allow` covers, and cannot edit what they name.
+    """The value of the pickle. It gets only names that `allow` covers, and cannot edit the named things.
 
     Raises CannotLoad, as `pickling.loads` does.
     """
@@ -89,7 +89,7 @@ class _Fast(Loader):
 
 
 class _Careful(pickle._Unpickler):
-    """The unpickler in Python; it never edits what a name refers to."""
+    """The unpickler in Python; it never edits a named thing."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     last_global = ""

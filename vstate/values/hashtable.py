@@ -1,9 +1,9 @@
 """HashTable: bounds the time of building dicts and sets from untrusted keys.
 
-The hashes of numbers, and of tuples of them, are no secret, and a key's hash decides where CPython puts the key.
-A forger can choose n keys with n different hashes so that each key probes n places: a pickle of 3.8 MB took
-33 s. So each key is first placed in a model of the table, which has only taken and free places, and every
-probe is paid for.
+The hashes of numbers, and of tuples of them, are no secret, and a key's hash decides where CPython puts the
+key. A forger can choose n keys with n different hashes so that each key probes n places: a pickle of 3.8 MB
+took 33 s. So each key is first placed in a model of the table, which has only taken and free places, and
+every probe is paid for.
 
 Why not simpler? CPython inserts and grows in C, where nothing can interrupt it. A list of pairs would avoid
 hashing, but then an honest dict with thousands of numbers as keys would be no dict any more.

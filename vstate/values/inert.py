@@ -17,12 +17,12 @@ from typing import Final
 from vstate.values import shapes
 from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
+from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozenset
+from vstate.values.instance import Global, Instance, preview, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
-from vstate.values.instance import Global, Instance, preview, printable
-from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozenset
 
-__all__ = ["Array", "Global", "InertError", "Limits", "Instance", "plain", "preview", "printable", "read"]
+__all__ = ["Array", "Global", "InertError", "Instance", "Limits", "plain", "preview", "printable", "read"]
 
 _OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together

@@ -1,4 +1,4 @@
-"""Instance and Global, which stand for objects that were not built; and `preview`, which shows values to people."""
+"""Instance and Global, which stand for objects that were not built; `preview` shows values to people."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WIDEST_INT: Final = 1000  # bits: the decimal digits of an int take quadratic t
 class Global:
     """Something that a pickle refers to by name: a class, a function. It was not imported.
 
-    Shown as `<os.system>`. For a class or function of `__main__`, `fields` holds the definition that cloudpickle
-    wrote. Compares and hashes by identity.
+    Shown as `<os.system>`. For a class or function of `__main__`, `fields` holds the definition that
+    cloudpickle wrote. Compares and hashes by identity.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Instance:
         return preview(self, width=None, max_depth=4, max_items=10)
 
     def children(self) -> Iterator[object]:
-        """Everything directly inside; `args`, `items` and `entries` as wholes, since others may share them."""
+        """Everything directly inside; `args`, `items` and `entries` whole, since others may share them."""
         yield self.args
         yield from self.kwargs.values()
         yield from self.fields.values()
@@ -104,11 +104,12 @@ def preview(
     max_items: int = 20,
     max_nodes: int = _MOST_NODES,
 ) -> str:
-    """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else indented lines.
+    """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else several.
 
-    The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest of
-    long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
-    characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any length.
+    The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest
+    of long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
+    characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
+    length.
     """
     node = _Outline(max_depth=max_depth, max_items=max_items, max_nodes=max_nodes).node(value, 0)
     if width is None:

@@ -141,7 +141,7 @@ def _union(base: Any, ours: Any, theirs: Any) -> Any:
     if kind not in _ITEMS and (len(result) < len(merged) or any(map(_repeats, (old, mine, other)))):
         raise Unmergeable(
             "some of its members are equal but not the same, such as 1 and True, or the reverse"
-        )  # the reverse: two NaN
+        )
     return result
 
 
@@ -156,7 +156,7 @@ def _repeats(tokens: Sequence[Hashable]) -> bool:
 def _deep(base: Any, ours: Any, theirs: Any) -> Any:
     """Dicts inside dicts, merged by path. Anything else, a list too, is a leaf that only one side may change.
 
-    Keys keep ours' order, followed by theirs' additions; they keep theirs' order if ours did not change the keys.
+    Keys keep ours' order, then theirs' additions; or theirs' order, if ours did not change the keys.
     """
     _common_type("deep", _DICTS, base, ours, theirs)
     return _merged_dicts(base, ours, theirs, inner=True)
@@ -349,7 +349,7 @@ _NOT_APPENDED: Final = "a side did not only append: it changed or removed what w
 
 
 def _without(tokens: Tokens, start: Sequence[Any], value: Sequence[Any]) -> list[Any]:
-    """The items of `value` without those of `start`, which may be in any order; Unmergeable if one is missing."""
+    """The items of `value` without those of `start`, in any order; Unmergeable if one is missing."""
     left, added = Counter(map(tokens.of, start)), []
     for item in value:
         token = tokens.of(item)
@@ -384,7 +384,7 @@ def _text(base: Any, ours: Any, theirs: Any) -> Any:
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {"counter": _counter, "union": _union, "append": _append, "deep": _deep, "text": _text}
 )
-"""The policies by name. Each raises Unmergeable when it cannot decide, for example if one side removed the value.
+"""The policies by name. Each raises Unmergeable when it cannot decide, as if one side removed the value.
 
 Call a policy even if both sides have the same value: both may have counted one more.
 """

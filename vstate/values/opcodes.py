@@ -1,8 +1,8 @@
 """The opcodes of pickle, protocols 0 to 5, and the frames around them.
 
-A FRAME opcode only says how many bytes a reader may fetch at once. Its place depends on sizes, not on content:
-one edit moves all frames behind it, and every chunk there becomes a new one. So `frameless` removes the frames
-before a pickle is stored, and `framed` adds a single one before it is loaded.
+A FRAME opcode only says how many bytes a reader may fetch at once. Its place depends on sizes, not on
+content: one edit moves all frames behind it, and every chunk there becomes a new one. So `frameless`
+removes the frames before a pickle is stored, and `framed` adds a single one before it is loaded.
 """
 
 from __future__ import annotations

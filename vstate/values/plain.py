@@ -26,15 +26,16 @@ def plain(value: object, *, max_nodes: int = 100_000) -> object:
     """`value`, as `inert.read` returns it, as None, bool, int, float, str, list and dict with str keys only.
 
     Anything else is a dict with a key that starts with "$"; a "$" at the start of the value's own keys is
-    doubled. A tuple is a list. An `Instance` is {"$type": name, field: ...}, with "$args", "$kwargs", "$items",
+    doubled. A tuple is a list. An `Instance` is {"$type": name, field: ...}, with "$args", "$kwargs",
+    "$items",
     "$entries", "$state" and "$called" if it has them; a `Global` is {"$global": name}. The others are
     "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, if not every key is a str), "$float"
     (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
     "$timedelta" (seconds).
 
-    The result is bounded. It has at most `max_nodes` parts, where deep ones count more; and 1 KiB of JSON text
-    for each, 64 MiB in all. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts that are left
-    out; "$size", in characters or bytes, stands beside the beginning of a string that is cut.
+    The result is bounded. It has at most `max_nodes` parts, where deep ones count more; and 1 KiB of JSON
+    text for each, 64 MiB in all. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts
+    that are left out; "$size", in characters or bytes, stands beside the beginning of a string that is cut.
     """
     return _Plain(max_nodes).convert(value, 0)
 

@@ -1,7 +1,7 @@
 """Shapes: how well-known classes are pickled, recognised by name alone.
 
-A shape gets the arguments of a call that loading would make. It returns plain data, an Instance or a Global; or
-None for arguments that the class itself never writes, and then the call is shown as a call.
+A shape gets the arguments of a call that loading would make. It returns plain data, an Instance or a
+Global; or None for arguments that the class itself never writes, and then the call is shown as a call.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
-from vstate.values.instance import Global, Instance
 from vstate.values.hashtable import make_frozenset, make_set
+from vstate.values.instance import Global, Instance
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
