@@ -28,8 +28,9 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.kv import Disk
-from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES
-from vstate.kv.locking import POLITE_PAUSE
+from vstate.kv.disk.database import LOG_BYTES
+from vstate.kv.disk.queues import POLITE_PAUSE
+from vstate.kv.disk.store import MAX_VALUE_BYTES
 from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
@@ -349,8 +350,9 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
     opened, pauses = os.open, list[float]()
     with Disk(directory) as store:
         with monkeypatch.context() as patched:
-            patched.setattr("vstate.kv.locking.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
-            patched.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+            patched.setattr("vstate.kv.disk.queues.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
+            for module in ("vstate.kv.disk.queues", "vstate.backoff"):
+                patched.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
             for _ in range(3):
                 with store.turn("alone"):
                     pass
@@ -367,7 +369,8 @@ def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.Mon
             if len(pauses) == 3:
                 held.close()
 
-        monkeypatch.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+        for module in ("vstate.kv.disk.queues", "vstate.backoff"):
+            monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
         held.enter_context(other.turn("busy"))
         with store.turn("busy"):
             assert len(pauses) == 3

@@ -248,7 +248,7 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same turn in one part is waited for, that in another is not."""
-    monkeypatch.setattr("vstate.kv.locking.PATIENCE", 20.0)
+    monkeypatch.setattr("vstate.kv.disk.queues.PATIENCE", 20.0)
     with Disk(tmp_path / "store") as whole:
         waited = {}
 

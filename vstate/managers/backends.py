@@ -66,7 +66,7 @@ class FileBackend(Disk):
         check_flag("compression", compression)
         super().__init__(os.path.expanduser(base_path))
         self._how: tuple[Format, bool] = (format, compression)
-        self._files = ReadableFiles(Path(self._directory, FILES), format, compression=compression)
+        self._files = ReadableFiles(Path(self.location, FILES), format, compression=compression)
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -86,10 +86,10 @@ class FileBackend(Disk):
         return Repository(proxy(self))
 
     def __repr__(self) -> str:
-        return f"FileBackend({self._directory!r})"
+        return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileBackend, (self._directory, *self._how)
+        return FileBackend, (self.location, *self._how)
 
 
 class RedisBackend(Redis):
