@@ -182,6 +182,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: RunPython) -> None:
     """Eight processes that start, complete, fail and look results up at once lose no count."""
     count = 12 if shared_store.kind == "disk" else 4

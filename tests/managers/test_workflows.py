@@ -527,6 +527,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_workflow(run_python: Callable[..., str], shared_store: AgentStore) -> None:
     """Each step that any of them did is there, and the last of them, whichever it is, completes the workflow."""
     processes, steps = 4, 40
@@ -621,6 +622,7 @@ async def test_the_history_says_which_checkpoint_the_last_one_was() -> None:
         assert manager.state.head.message == "workflow w: resumed from checkpoint step-2"
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_a_step_that_cannot_be_is_refused() -> None:
     """Behind the last one, that is: a workflow would never be complete, or be at 450 percent. Unless none is known."""

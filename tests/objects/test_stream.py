@@ -84,6 +84,7 @@ def edited(data: bytes, kind: str, where: float, size: int, seed: int) -> bytes:
             return data[:at] + bytes(size) + data[at:]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.one_of(st.integers(0, 120_000), st.integers(200_000, 300_000)), edits)
 def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list) -> None:
@@ -195,6 +196,7 @@ def test_sizes_around_one_blob(length: int, fill: str) -> None:
     assert stored.read(link) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [bound for bound, _ in CHUNK_SIZES if bound is not None])
 def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
     """A stream that grows or shrinks across a bound is cut with the chunk size of its new length."""

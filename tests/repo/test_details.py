@@ -167,6 +167,7 @@ def test_a_long_path_is_cut_at_its_beginning() -> None:
     assert found.path.startswith('["kkk')
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_compare_is_one_change() -> None:
     """With the work used up, the rest is said to be too large, and not to be equal."""
     part = [b"x" * 1_000_000]

@@ -346,6 +346,7 @@ def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
     assert {damage.id for damage in report.damage} == {str(first), str(second)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:

@@ -78,6 +78,7 @@ def test_every_flipped_byte_is_refused(small: tuple[Mapping[str, bytes], bytes])
         assert dict(target.items()) == before
 
 
+@pytest.mark.slow
 def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
     small: tuple[Mapping[str, bytes], bytes],
 ) -> None:

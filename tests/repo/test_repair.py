@@ -25,6 +25,7 @@ def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(damaged_stores, "shuffling", request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["commit", "tree", "blob"])
 @pytest.mark.parametrize("how", ["missing", "flipped"])
 def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], what: str, how: str) -> None:
@@ -252,6 +253,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     assert memory.get(note[0]) == note[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 def test_a_repair_interrupted_anywhere_can_be_done_again(

@@ -87,6 +87,7 @@ def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_
     assert frameless(framed(bare)) == bare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("in_python", [False, True])
 def test_many_frames_and_large_objects_between_them(protocol: int, in_python: bool) -> None:

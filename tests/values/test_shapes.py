@@ -145,6 +145,7 @@ def processes(run_python: Any, tmp_path_factory: pytest.TempPathFactory) -> dict
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_another_process_reads_it_and_commits_nothing(processes: dict[str, Any], name: str) -> None:
     """A process with another hash seed reads the value whole and makes no commit by it."""
