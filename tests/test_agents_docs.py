@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parent.parent
 PAGE = TOP / "docs" / "agents.md"
 

@@ -26,6 +26,8 @@ from vstate.repo.repository import Repository
 from vstate.testing import KVStoreTests
 from vstate.testing.kvstore import OBJECT
 
+pytestmark = pytest.mark.slow
+
 TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -559,6 +559,7 @@ def test_eight_processes_run_a_thousand_tasks_once(run_python: Callable[..., str
     pull(run_python, f"{tmp_path / 'store'}", tasks=920, own=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_store", ["redis", "postgres"], indirect=True)
 def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_store: AgentStore) -> None:
     """As on Disk, with fewer tasks."""

@@ -214,6 +214,7 @@ def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: Run
     asyncio.run(look())
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_statistics_of_tasks(local_store: AgentStore) -> None:
     """Fifty tasks on one manager, and as many on another, count as exactly."""

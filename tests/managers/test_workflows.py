@@ -459,6 +459,7 @@ async def test_a_checkpoint_is_a_copy() -> None:
 # Cost, faults, processes
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_what_a_step_costs_does_not_follow_how_many_there_are() -> None:
     """The same calls of the store, and a few nodes of the tree, not the 10,000 steps before it."""
@@ -622,7 +623,6 @@ async def test_the_history_says_which_checkpoint_the_last_one_was() -> None:
         assert manager.state.head.message == "workflow w: resumed from checkpoint step-2"
 
 
-@pytest.mark.slow
 @in_a_loop
 async def test_a_step_that_cannot_be_is_refused() -> None:
     """Behind the last one, that is: a workflow would never be complete, or be at 450 percent. Unless none is known."""

@@ -137,6 +137,7 @@ def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
     test_only_value_errors_come_out.hypothesis.inner_test(data)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @settings(max_examples=200 * SOAK)
 @given(data=_structures.map(_packed))
 def test_what_was_decoded_can_be_used(data: bytes) -> None:

@@ -389,7 +389,6 @@ def test_a_replaced_item_leaves_nothing_when_it_goes() -> None:
     assert list(state) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Sequence, EventStream])
 def test_extend_puts_all_items_or_none(kind: type[Sequence[int] | EventStream[int]]) -> None:
     """A generator that raises midway leaves nothing staged, nor does an item that cannot be copied."""

@@ -244,6 +244,7 @@ def _ring(size: int) -> Any:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "count"),
     [

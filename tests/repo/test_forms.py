@@ -264,6 +264,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NONSENSE)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
 def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:

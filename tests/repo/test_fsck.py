@@ -328,6 +328,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
 # Rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "kind", "reason"),
     [

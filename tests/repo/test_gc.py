@@ -601,6 +601,7 @@ def store(request: pytest.FixtureRequest, tmp_path) -> Iterator[KVStore]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("batch", [1, 1000])
 def test_a_writer_that_makes_garbage_again_keeps_it(

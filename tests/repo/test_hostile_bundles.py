@@ -304,6 +304,7 @@ def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes
     assert refs_of(store) == before
 
 
+@pytest.mark.slow
 def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
     """Whichever object is left out, nothing leads to the others; with that one in the store all arrives."""
     rows, data = small

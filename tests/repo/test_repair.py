@@ -69,6 +69,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
     assert messages(store)[0] == "fourth"
 
 
+@pytest.mark.slow
 def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
     """A program that commits the lost value once more brings back what older commits need."""
     store = copy(filled)
@@ -375,6 +376,7 @@ def test_what_was_merged_is_better_than_nothing() -> None:
 # Refs whose rows are lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["heads/main", "heads/side", "tags/v1"])
 @pytest.mark.parametrize("on_main", [True, False], ids=["HEAD has a reflog", "HEAD has none"])
 def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str, on_main: bool) -> None:

@@ -135,6 +135,7 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bo
     assert fail_at > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("rest", [0, 1])
 def test_a_commit_that_is_there_is_whole(rest: int, atomic: bool) -> None:

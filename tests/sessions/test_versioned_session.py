@@ -220,7 +220,6 @@ def test_a_long_conversation_is_stored_once(tmp_path: Path) -> None:
     assert stored < 20 * last  # 50 times without sharing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -293,6 +293,7 @@ def test_the_path_to_the_culprit(value: Any, path: str) -> None:
     assert f'state["v"]{path}' in str(caught.value)
 
 
+@pytest.mark.slow
 def test_nested_deeper_than_pickle_follows() -> None:
     """A value nested too deep is Unpicklable, says so, and leaves the others staged."""
     deep: list[Any] = []

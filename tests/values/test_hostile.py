@@ -502,6 +502,7 @@ def test_opcodes_in_any_order(data: bytes) -> None:
     use(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=100 * SOAK)
 @given(
     start=_soups.map(lambda soup: soup[:-1]),
@@ -658,6 +659,7 @@ def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: b
         assert same(read(data), pickle.loads(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(6))
 def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
     """Many keys that could have been chosen to be slow, and were not, are read."""
@@ -676,7 +678,6 @@ def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
     assert [*found["mixed"]] == [*value["mixed"]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["int", "text"])
 @pytest.mark.parametrize("kind", [dict, set])
 def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:

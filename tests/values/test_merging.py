@@ -814,6 +814,7 @@ def test_text_refuses_with_the_lines() -> None:
     refused("text", "a", b"b", b"c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "edit"),
     [

@@ -73,6 +73,7 @@ def test_table_agrees_with_the_standard_library() -> None:
             assert ours.prefix == int(op.arg.name[-1])
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(_values, st.sampled_from([4, 5]), st.booleans())
 def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_python: bool) -> None:
