@@ -54,7 +54,7 @@ def difference(output: str) -> list[str]:
 
     How long a pickle is depends on which process made it; the values are compared elsewhere.
     """
-    lines = output.partition("What is different on the branch what-if:\n")[2].splitlines()
+    lines = output.partition("The branch what-if differs in:\n")[2].splitlines()
     return [line.partition("  ")[0] for line in lines if line]
 
 

@@ -35,9 +35,9 @@ from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
 from vstate.values.budget import Budget
-from vstate.values.inert import InertError, Limits, Record, plain, preview, read
+from vstate.values.hashtable import HashTable
+from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
-from vstate.values.table import Table
 
 SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
@@ -207,7 +207,7 @@ def use(data: bytes) -> None:
         assert preview(value, width=None).isprintable()
         assert preview(value).replace("\n", "").isprintable()
         clock.took("preview")
-        if isinstance(value, Record):
+        if isinstance(value, Instance):
             assert value == value
             assert hash(value) == hash(value)
             assert repr(value).isprintable()
@@ -689,7 +689,7 @@ def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:
     table, budget = None, Budget(Limits(nodes=10**9, bytes=10**9))
     for key in keys:
         if table is None and len(container) >= 1024 and type(key) is int:
-            table = Table(container, budget)
+            table = HashTable(container, budget)
         if table is not None:
             table.expect(key)
         container.update({key: None} if kind is dict else [key])
