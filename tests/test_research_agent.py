@@ -13,6 +13,8 @@ import pytest
 
 from vstate import Disk, Versioned
 
+pytestmark = pytest.mark.slow
+
 AGENT = Path(__file__).parent.parent / "docs" / "examples" / "research_agent.py"
 CALLS = 39
 

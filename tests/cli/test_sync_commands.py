@@ -402,6 +402,7 @@ def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
     assert terminal.getvalue().count("%") == terminal.getvalue().count("50 %")
 
 
+@pytest.mark.slow
 def test_a_real_process(environment, store, tmp_path):
     """Clone, change, push, as one would type it."""
     subprocess.run(
