@@ -200,6 +200,7 @@ def test_a_server_that_cannot_be_reached(url, free_port):
         assert SECRET not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", UNREACHABLE[::3])
 def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environment):
     """The same of a process of its own, whose standard error is nobody's but its own."""

@@ -143,7 +143,7 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
     assert "hunter2" not in text
     change(store, plan="theirs")
     change(tmp_path / "copy", plan="ours")
-    monkeypatch.setattr("vstate.repo.names.remotes.open_store", open_store)
+    monkeypatch.setattr("vstate.repo.exchange.connection.open_store", open_store)
     message = type(vstate)(tmp_path / "copy").fails("pull", "other://:hunter2@host/1")
     assert ".pull(URL)" in message
     assert "hunter2" not in message
@@ -404,6 +404,7 @@ def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
     assert terminal.getvalue().count("%") == terminal.getvalue().count("50 %")
 
 
+@pytest.mark.slow
 def test_a_real_process(environment, store, tmp_path):
     """Clone, change, push, as one would type it."""
     subprocess.run(

@@ -316,6 +316,7 @@ def test_export_under_another_name(vstate, tmp_path):
     assert document["file_bytes"] == bundle.stat().st_size
 
 
+@pytest.mark.slow
 def test_through_a_pipe(vstate, store, tmp_path, environment):
     """`vstate export -o - | vstate import -`: the bundle alone is on standard output."""
     exporting = subprocess.Popen(

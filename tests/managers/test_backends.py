@@ -29,9 +29,11 @@ from vstate.managers import (
     MemoryBackend,
     RedisBackend,
     StateManager,
-    readable,
 )
-from vstate.managers.file_names import Names
+from vstate.managers import (
+    files as readable_files,
+)
+from vstate.managers.files import Names
 
 
 def shown(base: Path) -> dict[str, Any]:
@@ -239,7 +241,7 @@ def test_files_of_before_a_power_cut_are_written_anew(
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state.update({"a": 1, "b": {"c": [1, 2]}, "d/e": 3, "f": 4})
         state.commit()
-        assert (files / ".shown").read_text().split()[2:] == readable.this_boot().split()
+        assert (files / ".shown").read_text().split()[2:] == readable_files.this_boot().split()
     (files / "a.json").write_bytes(b"")
     (files / "b.json").write_bytes(b'{\n  "c": [\0\0')
     (files / "d" / "e.json").unlink()
@@ -250,7 +252,7 @@ def test_files_of_before_a_power_cut_are_written_anew(
         (files / ".shown").write_bytes(b"\0" * 100)
     else:
         (files / "gone.json").write_text("0")
-    monkeypatch.setattr(readable, "this_boot", lambda: "next")
+    monkeypatch.setattr(readable_files, "this_boot", lambda: "next")
     FileBackend(tmp_path).close()
     assert shown(tmp_path) == {"a.json": 1, "b.json": {"c": [1, 2]}, "d/e.json": 3, "f.json": 4}
     (files / "a.json").write_text("5")
@@ -263,7 +265,7 @@ def test_opening_a_store_writes_no_files(tmp_path: Path, monkeypatch: pytest.Mon
     with Disk(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
         state.commit()
-    monkeypatch.setattr(readable, "this_boot", lambda: "next")
+    monkeypatch.setattr(readable_files, "this_boot", lambda: "next")
     FileBackend(tmp_path).close()
     assert not (tmp_path / "files").exists()
 
@@ -272,7 +274,7 @@ def test_who_sits_on_the_files_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that was stopped while it wrote files; the next commit after that makes up for it."""
-    monkeypatch.setattr(readable, "PATIENCE", 0.1)
+    monkeypatch.setattr(readable_files, "PATIENCE", 0.1)
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
         state.commit()
@@ -328,6 +330,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -338,6 +341,7 @@ def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
         assert state["state/k"] == {"old": "x" * 1000}
 
 
+@pytest.mark.slow
 def test_files_of_writers_beside_each_other_show_the_newest(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:

@@ -153,6 +153,7 @@ async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentSto
         await manager.close()
 
 
+@pytest.mark.slow
 def test_updates_of_processes_lose_nothing(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     """The same with real processes."""
     script = """
@@ -338,7 +339,7 @@ async def test_save_interval_is_the_time_between_two_commits(
     async with StateManager(local_store(), config=StateConfig(save_interval=1)) as manager:
         other = StateManager(local_store())
         clock = time.monotonic()
-        monkeypatch.setattr("vstate.managers.gathered.time", SimpleNamespace(monotonic=lambda: clock))
+        monkeypatch.setattr("vstate.managers.edits.time", SimpleNamespace(monotonic=lambda: clock))
         await manager.save("k", 0)
         assert await other.get("k") == 0
         clock += 0.5  # the rest of the interval is the loop's, whose clock this is not
@@ -429,6 +430,7 @@ async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentSt
     await other.close()
 
 
+@pytest.mark.slow
 def test_subscribers_hear_other_processes(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     script = """
 import asyncio, sys

@@ -34,7 +34,7 @@ from vstate.objects.stream import split
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
 from vstate.values.entry import BYTES, PICKLE, TEXT
-from vstate.values.inert import InertError, Record, plain, preview, read
+from vstate.values.inert import InertError, Instance, plain, preview, read
 
 MILLION = 10**6
 MOST_MEMORY = 2 << 30  # bytes of address space of a measuring process: a safety net
@@ -735,7 +735,7 @@ def cost_of_showing(directory: Path) -> Cost:
         outcome = error.reason
     clock.took("read")
     preview(value)
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         assert value == value
         assert hash(value) == hash(value)
         repr(value)

@@ -11,149 +11,69 @@ Records are pydantic models: `pip install 'vstate[agents]'`. `StateManager` need
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vstate.managers.agent_records import AgentCheckpoint, AgentSnapshot
-    from vstate.managers.agents import AgentStateStore
-    from vstate.managers.backends import FileBackend, MemoryBackend, RedisBackend
-    from vstate.managers.knowledge import KnowledgeStateManager
-    from vstate.managers.knowledge_records import (
-        IndexingProgress,
-        IndexingStatus,
-        KnowledgeBaseState,
-        SourceState,
-        SyncStatus,
-    )
-    from vstate.managers.manager import Manager
-    from vstate.managers.record import Record
-    from vstate.managers.recovery import AgentRecoveryManager
-    from vstate.managers.speech import SpeechStateManager
-    from vstate.managers.speech_records import (
-        AudioSession,
-        AudioSessionStatus,
-        StreamingMode,
-        STTState,
-        TranscriptionStatus,
-        TTSState,
-        VoiceConversationState,
-    )
-    from vstate.managers.state_config import StateConfig
-    from vstate.managers.states import StateManager
-    from vstate.managers.team_records import (
-        AgentCoordinationState,
-        AgentCoordinationStatus,
-        TaskQueueState,
-        TaskStatus,
-        TeamState,
-    )
-    from vstate.managers.teams import OrchestrationStateManager
-    from vstate.managers.tool_records import (
-        RetryState,
-        ToolCacheEntry,
-        ToolExecution,
-        ToolExecutionStatus,
-        ToolStats,
-        parameters_hash,
-    )
-    from vstate.managers.tools import ToolStateManager
-    from vstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
-    from vstate.managers.workflows import WorkflowStateManager
-
 _MODULES = {
-    "agent_records": ["AgentCheckpoint", "AgentSnapshot"],
-    "agents": ["AgentStateStore"],
+    "agents": ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"],
     "backends": ["FileBackend", "MemoryBackend", "RedisBackend"],
-    "knowledge": ["KnowledgeStateManager"],
-    "knowledge_records": [
+    "knowledge": [
         "IndexingProgress",
         "IndexingStatus",
         "KnowledgeBaseState",
+        "KnowledgeStateManager",
         "SourceState",
         "SyncStatus",
     ],
     "manager": ["Manager"],
     "record": ["Record"],
     "recovery": ["AgentRecoveryManager"],
-    "speech": ["SpeechStateManager"],
-    "speech_records": [
+    "speech": [
         "AudioSession",
         "AudioSessionStatus",
         "STTState",
+        "SpeechStateManager",
         "StreamingMode",
         "TTSState",
         "TranscriptionStatus",
         "VoiceConversationState",
     ],
-    "state_config": ["StateConfig"],
-    "states": ["StateManager"],
-    "team_records": [
-        "AgentCoordinationState",
-        "AgentCoordinationStatus",
-        "TaskQueueState",
-        "TaskStatus",
-        "TeamState",
-    ],
-    "teams": ["OrchestrationStateManager"],
-    "tool_records": [
+    "states": ["StateConfig", "StateManager"],
+    "task_queue": ["TaskQueueState", "TaskStatus"],
+    "teams": ["AgentCoordinationState", "AgentCoordinationStatus", "OrchestrationStateManager", "TeamState"],
+    "tools": [
         "RetryState",
         "ToolCacheEntry",
         "ToolExecution",
         "ToolExecutionStatus",
+        "ToolStateManager",
         "ToolStats",
         "parameters_hash",
     ],
-    "tools": ["ToolStateManager"],
-    "workflow_records": ["StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"],
-    "workflows": ["WorkflowStateManager"],
+    "workflows": [
+        "StepState",
+        "WorkflowCheckpoint",
+        "WorkflowState",
+        "WorkflowStateManager",
+        "WorkflowStatus",
+    ],
 }
-"""What is exported, by the module that it is in. It comes when it is asked for: some need pydantic."""
+"""The public names of each module. A name loads its module at the first use: most modules need pydantic."""
 
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "AgentCheckpoint",
-    "AgentCoordinationState",
-    "AgentCoordinationStatus",
-    "AgentRecoveryManager",
-    "AgentSnapshot",
-    "AgentStateStore",
-    "AudioSession",
-    "AudioSessionStatus",
-    "FileBackend",
-    "IndexingProgress",
-    "IndexingStatus",
-    "KnowledgeBaseState",
-    "KnowledgeStateManager",
-    "Manager",
-    "MemoryBackend",
-    "OrchestrationStateManager",
-    "Record",
-    "RedisBackend",
-    "RetryState",
-    "STTState",
-    "SourceState",
-    "SpeechStateManager",
-    "StateConfig",
-    "StateManager",
-    "StepState",
-    "StreamingMode",
-    "SyncStatus",
-    "TTSState",
-    "TaskQueueState",
-    "TaskStatus",
-    "TeamState",
-    "ToolCacheEntry",
-    "ToolExecution",
-    "ToolExecutionStatus",
-    "ToolStateManager",
-    "ToolStats",
-    "TranscriptionStatus",
-    "VoiceConversationState",
-    "WorkflowCheckpoint",
-    "WorkflowState",
-    "WorkflowStateManager",
-    "WorkflowStatus",
-    "parameters_hash",
-]
+if TYPE_CHECKING:  # each module's own __all__ says which names come
+    from vstate.managers.agents import *  # noqa: F403
+    from vstate.managers.backends import *  # noqa: F403
+    from vstate.managers.knowledge import *  # noqa: F403
+    from vstate.managers.manager import *  # noqa: F403
+    from vstate.managers.record import *  # noqa: F403
+    from vstate.managers.recovery import *  # noqa: F403
+    from vstate.managers.speech import *  # noqa: F403
+    from vstate.managers.states import *  # noqa: F403
+    from vstate.managers.task_queue import *  # noqa: F403
+    from vstate.managers.teams import *  # noqa: F403
+    from vstate.managers.tools import *  # noqa: F403
+    from vstate.managers.workflows import *  # noqa: F403
+else:
+    __all__ = sorted(_NAMES)
 
 
 def __getattr__(name: str) -> object:

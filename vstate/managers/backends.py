@@ -6,19 +6,25 @@ import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Final
 from weakref import proxy
 
 from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput
+from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
-from vstate.managers.readable import Format, ReadableFiles
+from vstate.kv.url import check_store, location_of
+from vstate.managers.files import Format, ReadableFiles
 from vstate.repo.names.refs import HEADS
 from vstate.repo.names.refs import PREFIX as REF
 from vstate.repo.repository import Repository
+
+__all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]
+
 
 KEY_PREFIX: Final = "vstate"
 CONNECTIONS: Final = 10
@@ -60,7 +66,7 @@ class FileBackend(Disk):
         check_flag("compression", compression)
         super().__init__(os.path.expanduser(base_path))
         self._how: tuple[Format, bool] = (format, compression)
-        self._files = ReadableFiles(Path(self._directory, FILES), format, compression=compression)
+        self._files = ReadableFiles(Path(self.location, FILES), format, compression=compression)
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -80,10 +86,10 @@ class FileBackend(Disk):
         return Repository(proxy(self))
 
     def __repr__(self) -> str:
-        return f"FileBackend({self._directory!r})"
+        return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileBackend, (self._directory, *self._how)
+        return FileBackend, (self.location, *self._how)
 
 
 class RedisBackend(Redis):
@@ -121,3 +127,40 @@ def _address(url: str, db: int | None, connections: int) -> str:
     if not re.search(r"(^|&)max_connections=", query):
         options.append(f"max_connections={connections}")
     return f"{begin}?{'&'.join(options)}"
+
+
+Persistence = str | PathLike[str] | KVStore
+"""`"memory"`, `"file"`, `"redis"`, a path, a URL, or a store."""
+
+DIRECTORY = "./state"
+REDIS = "redis://localhost:6379/0"
+
+
+def open_persistence(
+    persistence: Persistence, *, path: str | PathLike[str] = DIRECTORY, redis_url: str | None = None
+) -> Persistence:
+    """A store of its own in memory, the one with files at `path`, or what else `aio.Versioned` takes.
+
+    A path or URL stays one: what it means is opened by the first call, which need not hold up an event loop. A plain
+    word that is none of the three raises InvalidInput, since it would be the name of a directory: write `./word`
+    for that one; so does what is none of these.
+    """
+    if redis_url is not None and not isinstance(redis_url, str):
+        raise TypeError(f"a Redis server is given as a URL, not as {type(redis_url).__name__}")
+    check_store(persistence)
+    if redis_url is not None and persistence != "redis":
+        raise InvalidInput(
+            f"redis_url is for persistence='redis', not for {location_of(persistence)!r}: leave one of them out"
+        )
+    if persistence == "memory":
+        return MemoryBackend()
+    if persistence == "file":
+        return FileBackend(path)
+    if persistence == "redis":
+        return redis_url or REDIS
+    if isinstance(persistence, str) and persistence.isidentifier():
+        raise InvalidInput(
+            f"persistence is 'memory', 'file', 'redis', a path, a URL or a store, not {persistence!r}; write "
+            f"'./{persistence}' for the directory"
+        )
+    return persistence

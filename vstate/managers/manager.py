@@ -11,9 +11,11 @@ from vstate import aio
 from vstate.arguments import called
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.managers.persistence import DIRECTORY, Persistence, open_persistence
+from vstate.managers.backends import DIRECTORY, Persistence, open_persistence
 from vstate.objects.commit import Commit
 from vstate.state.namespace import Namespace
+
+__all__ = ["Manager"]
 
 X = TypeVar("X")
 _T = TypeVar("_T")

@@ -15,6 +15,8 @@ from vstate.patterns.forms import reasons
 from vstate.state.tracking import IMMUTABLE
 from vstate.values.pickling import culprit
 
+__all__ = ["Record"]
+
 E = TypeVar("E", bound=StrEnum)
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from vstate.arguments import check_count, check_flag
 from vstate.errors import InvalidInput, NotFound
-from vstate.managers.agent_records import AgentCheckpoint, Recovery
-from vstate.managers.agents import AgentStateStore, recoveries_of
-from vstate.managers.recoverable import Recoverable
+from vstate.managers.agents import AgentCheckpoint, AgentStateStore, Recovery, recoveries_of
 from vstate.managers.waiting import LoopLock, Wait
 from vstate.state.namespace import Namespace
+
+__all__ = ["AgentRecoveryManager"]
+
 
 LATEST: Final = "latest"
 
@@ -171,3 +173,39 @@ class AgentRecoveryManager:
         return await self.agent_store.change(
             count, f"recover agent {agent_id} from {checkpoint.checkpoint_id}"
         )
+
+
+class Recoverable:
+    """An agent, by its id, that can be taken back to a checkpoint; InvalidInput for one without an id, or without a
+    method `restore_from_checkpoint` or `load_state_dict`.
+    """
+
+    def __init__(self, agent: Any, agent_id: str | None = None) -> None:
+        id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
+        if not isinstance(id, str):
+            raise InvalidInput("an agent is known by a text, its `id`: give it one, or agent_id=")
+        self.id = id
+        self._agent = agent
+        self._restorer()
+
+    async def restore(self, checkpoint: AgentCheckpoint) -> None:
+        """Give it a copy of the checkpoint's state, and let it resume, if it can."""
+        await _settled(self._restorer()(checkpoint.model_copy(deep=True).state))
+        resume = getattr(self._agent, "resume", None)
+        if callable(resume):
+            await _settled(resume())
+
+    def _restorer(self) -> Callable[[Any], Any]:
+        for name in ("restore_from_checkpoint", "load_state_dict"):
+            method = getattr(self._agent, name, None)
+            if callable(method):
+                return method  # type: ignore[no-any-return]
+        raise InvalidInput(
+            f"a {type(self._agent).__name__} cannot be recovered: it needs a method restore_from_checkpoint(state), "
+            "or load_state_dict(state)"
+        )
+
+
+async def _settled(returned: Any) -> None:
+    if inspect.isawaitable(returned):
+        await returned

@@ -4,20 +4,106 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from enum import StrEnum, auto
+from typing import Any, TypeVar
 from uuid import uuid4
 
+from pydantic import Field
+
+from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import member, taken_dict
-from vstate.managers.speech_records import (
-    AudioSession,
-    AudioSessionStatus,
-    StreamingMode,
-    STTState,
-    TTSState,
-    VoiceConversationState,
-)
-from vstate.managers.speech_sessions import R, Sessions, SessionState
+from vstate.managers.record import Record, member, moment, taken_dict
+from vstate.patterns.records import Records
+from vstate.state.namespace import Namespace
+
+__all__ = [
+    "AudioSession",
+    "AudioSessionStatus",
+    "STTState",
+    "SpeechStateManager",
+    "StreamingMode",
+    "TTSState",
+    "TranscriptionStatus",
+    "VoiceConversationState",
+]
+
+
+class AudioSessionStatus(StrEnum):
+    """What a session is at. COMPLETED is final."""
+
+    IDLE = auto()
+    ACTIVE = auto()
+    LISTENING = auto()
+    PROCESSING = auto()
+    SPEAKING = auto()
+    PAUSED = auto()
+    COMPLETED = auto()
+    ERROR = auto()
+
+
+class StreamingMode(StrEnum):
+    """How audio comes and goes."""
+
+    NONE = auto()
+    REALTIME = auto()
+    CHUNKED = auto()
+    CONTINUOUS = auto()
+    BIDIRECTIONAL = auto()
+
+
+class TranscriptionStatus(StrEnum):
+    """How far a transcription is."""
+
+    PENDING = auto()
+    TRANSCRIBING = auto()
+    IN_PROGRESS = auto()
+    PARTIAL = auto()
+    COMPLETED = auto()
+    FAILED = auto()
+
+
+class AudioSession(Record):
+    """A session of speech, from `create_session` to `end_session`."""
+
+    session_id: str
+    session_type: str = "voice_conversation"
+    streaming_mode: StreamingMode = StreamingMode.NONE
+    status: AudioSessionStatus = AudioSessionStatus.IDLE
+    config: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime = Field(default_factory=datetime.now)
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+
+
+class STTState(Record):
+    """Speech to text: what has been heard in a session."""
+
+    session_id: str
+    status: TranscriptionStatus = TranscriptionStatus.PENDING
+    audio_received_bytes: int = 0
+    transcription_progress: float = 0.0
+    interim_transcript: str = ""
+
+
+class TTSState(Record):
+    """Text to speech: what is being said in a session."""
+
+    session_id: str
+    text_queue: list[str] = Field(default_factory=list)
+    audio_generated_bytes: int = 0
+    audio_played_bytes: int = 0
+    is_speaking: bool = False
+
+
+class VoiceConversationState(Record):
+    """The turns of a session, with the state of both directions at the last one."""
+
+    session_id: str
+    turn_count: int = 0
+    current_speaker: str | None = None
+    stt_state: STTState | None = None
+    tts_state: TTSState | None = None
+    transcript: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class SpeechStateManager(Manager):
@@ -110,3 +196,64 @@ class SpeechStateManager(Manager):
 
     async def _get(self, kind: type[R], session_id: str) -> R | None:
         return await self.read(lambda part: Sessions(part).states(kind).get(session_id))
+
+
+R = TypeVar("R", bound=Record)
+
+SessionState = STTState | TTSState | VoiceConversationState
+
+_KINDS: Mapping[type[Record], str] = {
+    STTState: "stt",
+    TTSState: "tts",
+    VoiceConversationState: "conversations",
+}
+_INACTIVE = (AudioSessionStatus.COMPLETED, AudioSessionStatus.ERROR)
+
+
+class Sessions:
+    """All sessions, whose records are in this part of a state. Whatever changes one that is no more raises KeyNotFound,
+    and IllegalTransition if it has ended.
+    """
+
+    def __init__(self, part: Namespace) -> None:
+        self._part = part
+        self._sessions = Records(
+            part.namespace("sessions"),
+            AudioSession,
+            key="session_id",
+            index={"active": lambda of: None if of.status in _INACTIVE else moment(of.created_at)},
+        )
+
+    def get(self, session_id: str) -> AudioSession | None:
+        """A session, ended or not; None if there is none of that id."""
+        return self._sessions.get(session_id)
+
+    def active(self) -> list[AudioSession]:
+        """Those that have not ended and are not in ERROR, oldest first."""
+        return list(self._sessions.indexed("active"))
+
+    def begin(self, session: AudioSession) -> AudioSession:
+        """Keep a new session."""
+        return self._sessions.put(session)
+
+    def move(self, session_id: str, event: str, **fields: Any) -> AudioSession:
+        """Set these fields of a session that goes on."""
+        return self._sessions.put(self._going_on(session_id, event).model_copy(update=fields))
+
+    def states(self, kind: type[R]) -> Records[R]:
+        """What is heard, or said, or talked about, by session."""
+        return Records(self._part.namespace(_KINDS[kind]), kind, key="session_id")
+
+    def update(self, state: SessionState) -> None:
+        """Write what is heard, or said, or talked about in a session, which begins now if there is none."""
+        if state.session_id in self._sessions:
+            self._going_on(state.session_id, "update")
+        else:
+            self.begin(AudioSession(session_id=state.session_id))
+        self.states(type(state)).put(state)
+
+    def _going_on(self, session_id: str, event: str) -> AudioSession:
+        session = self._sessions[session_id]
+        if session.status is AudioSessionStatus.COMPLETED:
+            raise IllegalTransition(session.status, event)
+        return session

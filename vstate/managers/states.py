@@ -3,28 +3,99 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 from weakref import finalize
 
-from vstate.arguments import check_count
+from vstate.arguments import check_count, check_flag, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
-from vstate.kv.url import location_of
-from vstate.managers.edits import Edit, Frozen, require_dict
-from vstate.managers.gathered import Gathered
+from vstate.kv.url import check_store, location_of
+from vstate.managers.backends import (
+    DIRECTORY,
+    KEY_PREFIX,
+    FileBackend,
+    MemoryBackend,
+    Persistence,
+    RedisBackend,
+)
+from vstate.managers.edits import Edit, Frozen, Gathered, copied, require_dict
+from vstate.managers.files import Format
 from vstate.managers.manager import Manager
-from vstate.managers.persistence import Persistence
-from vstate.managers.rolling_back import roll_back
-from vstate.managers.state_config import StateConfig
-from vstate.managers.state_values import Values
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
+from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.repository import Revision
+from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
+from vstate.state.namespace import Namespace
+from vstate.state.versioned import Versioned
+
+__all__ = ["StateConfig", "StateManager"]
+
+
+@dataclass(frozen=True)
+class StateConfig:
+    """What a `StateManager` is to do, and where.
+
+    - `backend`: "memory", "file", "redis", or a path, a URL or a store; by default what the other fields ask for.
+    - `file_path`: for "file". The store is the directory of that name, without an ending of `.json` or
+      `.msgpack`, which say how the files in it are written: "./state/app.json" means `./state/app/vstate.db`, and
+      files in `./state/app/files/`. None: `./state`.
+    - `redis_url`, `key_prefix`: for "redis". None: redis://localhost:6379, "vstate".
+    - `ttl`: seconds after which a key is absent unless it is saved or updated again. None: never.
+    - `auto_save`: False gathers changes until `flush`.
+    - `save_interval`: seconds between two commits at the least; None or 0: each change is committed at once.
+
+    A field that the backend would ignore raises InvalidInput.
+    """
+
+    backend: Persistence | None = field(default=None, repr=False)
+    file_path: str | None = None
+    redis_url: str | None = field(default=None, repr=False)  # which may hold a password, as may a backend
+    key_prefix: str | None = None
+    ttl: float | None = None
+    auto_save: bool = True
+    save_interval: float | None = None
+
+    def __post_init__(self) -> None:
+        check_store(self.backend)
+        asked = {
+            "file": self.file_path,
+            "redis": self.redis_url if self.key_prefix is None else self.key_prefix,
+        }
+        wanted = [name for name, value in asked.items() if value is not None]
+        if self.backend is None:
+            if len(wanted) > 1:
+                raise InvalidInput(
+                    "file_path and redis_url ask for two backends: say backend='file' or 'redis'"
+                )
+            object.__setattr__(self, "backend", wanted[0] if wanted else "memory")
+        for name in wanted:
+            if name != self.backend:
+                fields = "file_path is" if name == "file" else "redis_url and key_prefix are"
+                raise InvalidInput(f"{fields} for backend={name!r}, not for {location_of(self.backend)!r}")
+        check_flag("auto_save", self.auto_save)
+        check_seconds("ttl", self.ttl, none="None for ever")
+        check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
+
+    def open(self) -> Persistence:
+        """A new store as this says, or what `aio.Versioned` opens later."""
+        if self.backend == "file":
+            path = Path(self.file_path or DIRECTORY)
+            if path.suffix not in (".json", ".msgpack"):
+                return FileBackend(path)
+            return FileBackend(path.with_suffix(""), format=cast(Format, path.suffix[1:]))
+        if self.backend == "redis":
+            url = self.redis_url or "redis://localhost:6379"
+            return RedisBackend(url, key_prefix=KEY_PREFIX if self.key_prefix is None else self.key_prefix)
+        assert self.backend is not None
+        return MemoryBackend() if self.backend == "memory" else self.backend
+
 
 _ABSENT: Final = object()
 _NAMED: Final = 3  # keys in the message of a commit
@@ -200,3 +271,97 @@ def _require_subscription(pattern: object, function: object) -> None:
     if not isinstance(pattern, str) or not callable(function):
         kinds = " and ".join(type(given).__name__ for given in (pattern, function))
         raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")
+
+
+class Values:
+    """The values in this part of a state. What comes out is a copy."""
+
+    def __init__(self, part: Namespace) -> None:
+        self._part = part
+
+    def get(self, key: str, default: Any, edit: Edit | None) -> Any:
+        """The value of a key as it would be after the edit, `default` if there is none."""
+        here: dict[str, Any] = {}
+        if (edit is None or not edit.replaces) and key in self._part:
+            here[key] = copied(self._part[key], key)
+        if edit is not None:
+            edit.carry_out(here, key)
+        return here.get(key, default)
+
+    def get_at(self, rev: Revision, key: str, default: Any) -> Any:
+        """What the value was at a commit."""
+        state = self._part.root
+        assert isinstance(state, Versioned)
+        return state.checkout(rev).get(self._part.prefix + key, default)
+
+    def delete(self, key: str) -> bool:
+        """Delete a key; False if there is none."""
+        if key not in self._part:
+            return False
+        del self._part[key]
+        return True
+
+    def carry_out(self, edits: Mapping[str, Edit], ttl: float | None) -> None:
+        """Make these edits; what they set expires in `ttl` seconds."""
+        for key, edit in edits.items():
+            edit.carry_out(self._part, key)
+            if ttl is not None and not edit.deletes:
+                self._part.expire(key, ttl)
+
+
+def roll_back(
+    part: Namespace, key: str | None, steps: int, rev: Revision | None, ttl: float | None = None
+) -> None:
+    """Set a key, or all of the part, to what was before the last `steps` commits that changed it, or at `rev`.
+
+    It is staged; what is set expires in `ttl` seconds. Raises InvalidInput if there were fewer.
+    """
+    state = part.root
+    assert isinstance(state, Versioned)
+    if rev is not None and steps != 1:
+        raise InvalidInput("a rollback takes a revision, or a number of steps, not both")
+    prefix = part.prefix if key is None else part.prefix + key
+    if rev is None:
+        changes = list(islice(_changes(state, prefix, whole=key is not None), steps))
+        if len(changes) < steps:
+            what = "the state" if key is None else repr(key)
+            raise InvalidInput(f"{what} has changed {len(changes)} times, which is fewer than {steps}")
+        before = next(iter(state.repo.history.before(changes[-1])), None)
+    else:
+        before = state.checkout(rev).commit
+    then = {} if before is None else state.checkout(before)
+    if key is not None:
+        names = {key}
+    else:
+        differ = tree.diff(state.repo.objects.nodes, before.tree if before else None, _head(state).tree)
+        names = {change.key[len(prefix) :] for change in differ if change.key.startswith(prefix)}
+    for name in names:
+        if part.prefix + name in then:
+            part[name] = then[part.prefix + name]
+            if ttl is not None:
+                part.expire(name, ttl)
+        else:
+            part.pop(name, None)
+
+
+def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit]:
+    """The commits along the branch that changed a key with this prefix, or the key itself; newest first."""
+    if state.head is None:
+        return
+    for commit in state.repo.history.first_parents(state.head.oid):
+        before = next(iter(state.repo.history.before(commit)), None)
+        if _differ(state.repo, before, commit, prefix, whole=whole):
+            yield commit
+
+
+def _differ(repo: Repository, before: Commit | None, after: Commit, prefix: str, *, whole: bool) -> bool:
+    old = before.tree if before is not None else None
+    if whole:
+        node = repo.objects.node
+        return tree.lookup(node, old, prefix) != tree.lookup(node, after.tree, prefix)
+    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.tree))
+
+
+def _head(state: Versioned) -> Commit:
+    assert state.head is not None
+    return state.head

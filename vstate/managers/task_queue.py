@@ -2,17 +2,84 @@
 
 from __future__ import annotations
 
+import struct
+import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
+from pydantic import Field
+
 from vstate.errors import IllegalTransition, InvalidInput, quoted
-from vstate.managers.priority import place
-from vstate.managers.team_records import Task, TaskQueueState, TaskStatus
+from vstate.managers.record import Record
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
+
+__all__ = ["TaskQueueState", "TaskStatus"]
+
+
+class TaskStatus(StrEnum):
+    """Where a task is."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Task(Record):
+    """What is kept of a task: as it was enqueued, and what became of it."""
+
+    task_id: str
+    status: TaskStatus = TaskStatus.PENDING
+    place: str
+    """Where it is among the pending ones, as a text that sorts."""
+    task: dict[Any, Any]
+    created_at: datetime
+    assigned_to: str | None = None
+    assigned_at: datetime | None = None
+    ended_at: datetime | None = None
+    result: Any = None
+    error: str | None = None
+
+    def as_dict(self) -> dict[Any, Any]:
+        """The task as it was enqueued, with `id`, `status`, and what else is known of it."""
+        known: dict[str, Any] = {"created_at": self.created_at}
+        if self.assigned_to is not None:
+            known |= {"assigned_to": self.assigned_to, "assigned_at": self.assigned_at}
+        if self.status is TaskStatus.COMPLETED:
+            known |= {"completed_at": self.ended_at, "result": self.result}
+        if self.error is not None:
+            known |= {"error": self.error}
+        if self.status is TaskStatus.FAILED:
+            known |= {"failed_at": self.ended_at}
+        return {**self.task, "id": self.task_id, "status": self.status.value, **known}
+
+
+class TaskQueueState(Record):
+    """The tasks of a team by status, each as a dict: what was enqueued, and what became of it.
+
+    Pending ones are in the order in which they are to be done, the others in the order in which they came to be so.
+    """
+
+    pending: list[Any] = Field(default_factory=list)
+    in_progress: list[Any] = Field(default_factory=list)
+    completed: list[Any] = Field(default_factory=list)
+    failed: list[Any] = Field(default_factory=list)
+
+    @property
+    def total_tasks(self) -> int:
+        """How many there are."""
+        return len(self.pending) + len(self.in_progress) + len(self.completed) + len(self.failed)
+
+    @property
+    def completion_rate(self) -> float:
+        """How many of them are completed, between 0 and 1; 0.0 if there are none."""
+        return len(self.completed) / self.total_tasks if self.total_tasks else 0.0
+
 
 _PENDING, _IN_PROGRESS = TaskStatus.PENDING, TaskStatus.IN_PROGRESS
 
@@ -132,3 +199,36 @@ def task_id_of(task: Mapping[Any, Any]) -> str:
     if not isinstance(given, str):
         raise InvalidInput(f"a task's id is a text, not {quoted(given)}")
     return given
+
+
+WORDS = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
+
+_SIGN = 1 << 63
+_ALL = (1 << 64) - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def place(priority: object, at: datetime) -> str:
+    """A text of 32 digits that sorts the higher priority first, and the earlier moment within one.
+
+    A priority is a number, or one of `WORDS`, which stand between the numbers as it says; None is normal. Anything
+    else raises InvalidInput.
+    """
+    # The bits of a float sort as it does once those of a negative one are turned round; and here the highest goes first.
+    (bits,) = struct.unpack(">Q", struct.pack(">d", _number(priority) + 0.0))
+    rising = bits ^ (_ALL if bits & _SIGN else _SIGN)
+    return f"{_ALL - rising:016x}{(at - _EPOCH) // timedelta(microseconds=1):016x}"
+
+
+def _number(priority: object) -> float:
+    if priority is None:
+        return 0.0
+    if isinstance(priority, str) and priority.lower() in WORDS:
+        return WORDS[priority.lower()]
+    if (
+        isinstance(priority, int | float)
+        and not isinstance(priority, bool)
+        and abs(priority) <= sys.float_info.max
+    ):
+        return float(priority)
+    raise InvalidInput(f"a task's priority is a number, or one of {', '.join(WORDS)}, not {quoted(priority)}")
