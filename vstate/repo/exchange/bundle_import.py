@@ -9,11 +9,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
 from vstate.objects.ids import BLOB, ObjectId
-from vstate.repo.core import FORMAT
+from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome, Progress
 from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Sweep, check_ref_name
@@ -24,11 +24,8 @@ from vstate.repo.upkeep.reach import IdSet
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
 
-
-def load(repo: Repository, file: File, *, prefix: str = "", progress: Progress | None = None) -> BundleReport:
+def load(repo: Core, file: File, *, prefix: str = "", progress: Progress | None = None) -> BundleReport:
     """As `Repository.import_bundle` promises."""
     began = time.monotonic()
     progress = progress or (lambda what, count, total: None)
@@ -75,7 +72,7 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 class _Import:
     """One import. Objects first, then, once all is there and whole, the refs."""
 
-    def __init__(self, repo: Repository, bundle: Bundle, name: str, prefix: str, progress: Progress) -> None:
+    def __init__(self, repo: Core, bundle: Bundle, name: str, prefix: str, progress: Progress) -> None:
         self._repo = repo
         self._bundle = bundle
         self._header = bundle.header

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
-from vstate.errors import InvalidInput, MergeConflict, RefMoved
+from vstate.errors import InvalidInput, MergeConflict
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
+from vstate.repo.core import Core
 from vstate.repo.merge.three_way import (
     Base,
     Merged,
@@ -22,15 +23,15 @@ from vstate.repo.merge.three_way import (
 from vstate.repo.names.refs import HEADS
 from vstate.repo.rules.policies import Policy, check_policy
 
-if TYPE_CHECKING:
-    from vstate.repo.repository import Landing, Repository
+Landing = Callable[[Collection[str]], None] | None
+"""Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
 Given = Policy | Mapping[str, Policy] | None
 """What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
 
 
 def merge(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit | None,
     theirs: Commit,
@@ -50,7 +51,7 @@ def merge(
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
         if landing is not None:
             landing(keys)
-        repo.fast_forward(branch, head, theirs, action=f"merge {name}: fast-forward")
+        repo.swap_branch(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         raise InvalidInput(
@@ -86,7 +87,7 @@ def merge(
 
 
 def cherry_pick(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     picked: Commit,
@@ -113,7 +114,7 @@ def cherry_pick(
 
 
 def revert(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     reverted: Commit,
@@ -140,7 +141,7 @@ def revert(
     )
 
 
-def _before(repo: Repository, commit: Commit) -> Commit | None:
+def _before(repo: Core, commit: Commit) -> Commit | None:
     """The first parent; InvalidInput if it was cut off, so that nobody knows what the commit changed."""
     before = next(iter(repo.history.before(commit)), None)
     if before is None and repo.history.is_shallow(commit):
@@ -151,7 +152,7 @@ def _before(repo: Repository, commit: Commit) -> Commit | None:
 
 
 def _apply(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     *,
@@ -203,7 +204,7 @@ def _apply(
     )
 
 
-def _changes_of_keys(repo: Repository, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
+def _changes_of_keys(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
     """Which of the keys stand otherwise in `head` than they did before their changes, and how."""
     ours = {}
     for key, before, _ in theirs:
@@ -214,7 +215,7 @@ def _changes_of_keys(repo: Repository, head: Commit, theirs: Iterable[KeyChange]
 
 
 def _merged(
-    repo: Repository,
+    repo: Core,
     branch: str,
     ours: Mapping[str, bytes | None],
     theirs: Iterable[KeyChange],
@@ -227,7 +228,7 @@ def _merged(
     return merged
 
 
-def effective(repo: Repository, branch: str, policy: Given) -> dict[str, Policy]:
+def effective(repo: Core, branch: str, policy: Given) -> dict[str, Policy]:
     """The branch's policies with those that the caller gave before them, or the one given for every key."""
     if policy is None or isinstance(policy, Mapping):
         return {**repo.policies.read(branch), **check_given(policy)}
@@ -241,7 +242,7 @@ def check_given(policy: Given) -> dict[str, Policy]:
 
 
 def _land(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     merged: Merged,
@@ -261,6 +262,5 @@ def _land(
     if not repo.publish(
         branch, [commit], merged.objects | objects, nodes, expected=head.oid, action=action, needs=needs
     ):
-        actual = repo.refs.read(HEADS + branch)
-        raise RefMoved(HEADS + branch, expected=head.id, actual=None if actual is None else str(actual))
+        raise repo.ref_moved(HEADS + branch, head.oid)
     return commit

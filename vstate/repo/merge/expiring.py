@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry, with_expiry
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
+from vstate.repo.core import Core
 
 
 def any_expires(*entries: bytes | None) -> bool:
@@ -41,7 +37,7 @@ def merged_entry(base: bytes | None, ours: bytes, theirs: bytes, *, adds_up: boo
     return None if value is None else with_expiry(value, merged_expiry(base, ours, theirs))
 
 
-def purge(repo: Repository, branch: str) -> tuple[Commit, Commit] | None:
+def purge(repo: Core, branch: str) -> tuple[Commit, Commit] | None:
     """Commit the removal of what has expired on the branch: the commit before, and that one. None if nothing has."""
     while True:
         head = repo.newest(branch)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vstate.arguments import called
 from vstate.errors import StorageError, VStateError
@@ -15,14 +15,12 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.repo.core import Core
 from vstate.repo.merge.expiring import any_expires, merged_entry, merged_expiry
-from vstate.repo.overlay import Overlay
+from vstate.repo.objects import Overlay
 from vstate.repo.rules.policies import APPEND, NEWEST, OURS, THEIRS, Policy
 from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.entry import Reader, encode_value
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
 
 Strategy = Literal["up-to-date", "fast-forward", "merge"]
 
@@ -113,7 +111,7 @@ class Resolver:
 
     def __init__(
         self,
-        repo: Repository,
+        repo: Core,
         policies: Callable[[], Mapping[str, Policy]],
         *,
         ours: Versions,
@@ -289,7 +287,7 @@ def _settled_by_expiry(
 _BY_EXPIRY = "expiry"
 
 
-def versions_since(repo: Repository, tip: Commit, bases: Collection[ObjectId]) -> Versions:
+def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Versions:
     """How keys changed from the bases to a commit, along first parents; only the last entry of a key if
     that way does not begin at a base, or is longer than 1,000 commits."""
 
@@ -327,7 +325,7 @@ class Base:
     """
 
     def __init__(
-        self, repo: Repository, one: Commit, other: Commit, policies: Callable[[], Mapping[str, Policy]]
+        self, repo: Core, one: Commit, other: Commit, policies: Callable[[], Mapping[str, Policy]]
     ) -> None:
         self._repo = repo
         self._policies = policies

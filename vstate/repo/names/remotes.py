@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound
 from vstate.kv.base import KVStore
-from vstate.kv.url import is_connection_string, open_store
-from vstate.repo.names.refs import HEADS, REMOTES, Refs, check_ref_name
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
+from vstate.kv.url import is_connection_string
+from vstate.repo.names.refs import REMOTES, Refs, check_ref_name
 
 REMOTE = "remote/"
 """The keys that begin so hold the URL of another store, by the name that it has here."""
@@ -51,7 +45,7 @@ class Remotes:
 
     def url(self, name: str) -> str | None:
         """The URL of a remote, None if there is none of that name."""
-        if not _is_name(name):
+        if not is_remote_name(name):
             return None
         value = self._store.get(REMOTE + name)
         return None if value is None else self._parse(REMOTE + name, value)
@@ -62,7 +56,7 @@ class Remotes:
         `${NAME}` in the URL stands for what that variable of the environment says when the store is opened:
         so no password has to be kept here, and InvalidInput refuses one. A path is kept as an absolute one.
         """
-        if not _is_name(name):
+        if not is_remote_name(name):
             raise InvalidInput(f"{name!r} is no name for a remote: as a branch is named, without '/'")
         url = absolute(check_url(url))
         if not self._store.compare_and_swap(REMOTE + name, None, url.encode()):
@@ -101,49 +95,6 @@ class Remotes:
             return parse_row(value)
         except ValueError as error:
             raise CorruptStore(self._store.location, f"{key}: {error}") from error
-
-
-@contextmanager
-def connected(
-    repo: Repository,
-    place: Repository | KVStore | str | PathLike[str] | None,
-    *,
-    create: bool | None = None,
-) -> Iterator[tuple[Repository, str | None]]:
-    """The repository of another store, and its name here if it has one.
-
-    `place` is that repository, its store, the name of a remote, a path or URL, or None for the default
-    remote. What is opened here is closed again; NotFound if there is no store and none is to be made, which
-    `create` says, unless there is no choice.
-    """
-    from vstate.repo.repository import Repository  # it imports this module
-
-    if isinstance(place, Repository):
-        yield place, None
-        return
-    if isinstance(place, KVStore):
-        yield Repository(place), None
-        return
-    remotes = repo.remotes
-    name = remotes.default() if place is None else os.fspath(place)
-    url = remotes.url(name)
-    if url is None:
-        check_stays(name)
-    try:
-        store = open_store(expanded(name if url is None else url), create=bool(create))
-    except NotFound as error:
-        if url is None and _is_name(name):
-            message = f"{name!r} is no remote and no store"
-            if repo.refs.read(HEADS + name) is not None:
-                message += f"; a branch is named behind the remote, as in `vstate push {ORIGIN} {name}`"
-            raise NotFound(message, name=name, candidates=list(remotes.list())[:10]) from error
-        if create is False:
-            raise NotFound(
-                f"{error}; push with create=True (--create) to make it", name=error.name
-            ) from error
-        raise
-    with store:
-        yield Repository(store), None if url is None else name
 
 
 def parse_row(value: bytes) -> str:
@@ -233,7 +184,7 @@ def expanded(url: str) -> str:
     return _VARIABLE.sub(value, url)
 
 
-def _is_name(name: str) -> bool:
+def is_remote_name(name: str) -> bool:
     try:
         return "/" not in check_ref_name(name, "remote")
     except InvalidInput:

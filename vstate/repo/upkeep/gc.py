@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from blake3 import blake3
 
@@ -16,6 +16,7 @@ from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.dates import parse_age
 from vstate.repo.names.lifetimes import FOREVER, Lifetime, lifetime_key, read_lifetime
@@ -23,9 +24,6 @@ from vstate.repo.names.refs import HEAD, HEADS, REFLOG, REMOTES, SWEEP, TAGS, Re
 from vstate.repo.names.refs import PREFIX as REF
 from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
 from vstate.repo.upkeep.reach import IdSet, Reach
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
 
 _T = TypeVar("_T")
 
@@ -86,7 +84,7 @@ class Cut:
 
 
 def collect(
-    repo: Repository,
+    repo: Core,
     *,
     keep_reflog: str | timedelta = KEEP_REFLOG,
     cut: Cut | None = None,
@@ -125,7 +123,7 @@ def collect(
 class _Collector:
     """One run of gc: first `mark`, then `sweep` what was not reached."""
 
-    def __init__(self, repo: Repository, oldest: datetime, progress: Progress) -> None:
+    def __init__(self, repo: Core, oldest: datetime, progress: Progress) -> None:
         self._repo = repo
         self._store = repo.store
         self._oldest = oldest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.objects.commit import one_line
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.core import FORMAT_KEY
+from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, TAGS
 from vstate.repo.names.refs import PREFIX as REF
@@ -23,7 +23,6 @@ from vstate.repo.upkeep.salvage import Row
 
 if TYPE_CHECKING:
     from vstate.objects.commit import Commit
-    from vstate.repo.repository import Repository
     from vstate.repo.upkeep.fsck import Inspection
 
 ACTION = "fsck: repaired"
@@ -36,7 +35,7 @@ class Repair:
     interrupted, the store is no worse, and the next repair goes on.
     """
 
-    def __init__(self, repo: Repository, found: Inspection) -> None:
+    def __init__(self, repo: Core, found: Inspection) -> None:
         self._repo = repo
         self._store = repo.store
         self._found = found
