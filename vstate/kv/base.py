@@ -18,11 +18,6 @@ POLL_SECONDS = 0.1
 """How long to wait before looking at a key again, where no store reports its changes."""
 
 
-def is_object(key: str) -> bool:
-    """Whether the key is that of an object."""
-    return key.startswith(OBJECT_PREFIX)
-
-
 def check_key(key: object) -> str:
     """Return `key`; InvalidInput unless it is a str without NUL that UTF-8 can encode."""
     if not isinstance(key, str):
@@ -35,6 +30,11 @@ def check_key(key: object) -> str:
     if "\0" in key:
         raise InvalidInput(f"key {key!r} holds a NUL character")
     return key
+
+
+def is_object(key: object) -> bool:
+    """Whether the key is that of an object; InvalidInput if it is no key."""
+    return check_key(key).startswith(OBJECT_PREFIX)
 
 
 def check_value(value: object) -> bytes:
