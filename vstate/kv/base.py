@@ -6,10 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
+
+T = TypeVar("T")
 
 OBJECT_PREFIX = "o/"
 """Keys with this prefix hold objects: content-addressed, so never changed once written."""
@@ -44,6 +47,13 @@ def check_value(value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"a store's values are bytes, not {type(value).__name__}")
+
+
+def batches(things: Iterable[T], count: int) -> Iterator[list[T]]:
+    """Lists of so many things; the last one may be shorter."""
+    left = iter(things)
+    while batch := list(islice(left, count)):
+        yield batch
 
 
 class KVStore(AbstractContextManager["KVStore"], ABC):

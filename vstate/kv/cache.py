@@ -23,9 +23,9 @@ class Cache(CopyingFront, ForkAware):
     Refs are never copied: a copy would be a stale head as soon as a second process commits.
 
     - `max_bytes` bounds the copies in memory. The least recently used goes first.
-    - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most. Several
-      processes may share it. If the tier fails or is damaged, its objects count as not cached. Deleting the
-      directory while nobody uses it is fine. It needs the package diskcache.
+    - `directory` adds a second tier on disk, for a store that is far away, of `directory_bytes` at most.
+      Several processes may share it. If the tier fails or is damaged, its objects count as not cached.
+      Deleting the directory while nobody uses it is fine. It needs the package diskcache.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Cache(CopyingFront, ForkAware):
 class _Tier(ForkAware):
     """The second tier, a diskcache. It raises nothing: a failure is a miss.
 
-    One thread at a time uses it, and none during a fork. diskcache has a connection for each thread, and a child
-    that is forked while another thread is inside SQLite finds SQLite's own mutexes locked for good.
+    One thread at a time uses it, and none during a fork. diskcache has a connection for each thread, and a
+    child that is forked while another thread is inside SQLite finds SQLite's own mutexes locked for good.
     """
 
     def __init__(self, directory: str, size: int) -> None:

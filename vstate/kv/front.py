@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Front(KVStore):
     """`store`, unchanged. A subclass overrides the calls that it changes.
 
-    Every method of KVStore is passed on: its defaults would do more slowly, or otherwise, what the store does.
-    A subclass with other keys than the store overrides every method that takes a key or a name.
+    Every method of KVStore is passed on: its defaults would do more slowly, or otherwise, what the store
+    does. A subclass with other keys than the store overrides every method that takes a key or a name.
     """
 
     def __init__(self, store: KVStore) -> None:
@@ -105,11 +105,12 @@ class Front(KVStore):
 
 
 class CopyingFront(Front):
-    """`store`, with copies of its objects (keys under "o/", which never change) at hand. A subclass holds them.
+    """`store`, with copies of its objects (keys under "o/", which never change) at hand. A subclass holds
+    them.
 
     A write goes to the store first, a transaction as one transaction; then its objects are copied. A deleted
-    object is dropped even if the deletion failed, because it may have happened. The store itself says whether a
-    key is present, and lists keys: a writer leaves out an object that is present, and a copy may outlive an
+    object is dropped even if the deletion failed, because it may have happened. The store itself says whether
+    a key is present, and lists keys: a writer leaves out an object that is present, and a copy may outlive an
     object that was collected as garbage.
     """
 

@@ -12,8 +12,8 @@ from vstate.kv.base import KVStore, is_object
 from vstate.kv.front import CopyingFront, check_store
 
 REST = 10.0
-"""A hot store that failed is not used for so many times the seconds that the failure took: it costs a tenth of the
-time at most."""
+"""A hot store that failed is not used for so many times the seconds that the failure took: it costs a tenth
+of the time at most."""
 
 LONGEST_REST = 60.0
 """Seconds after which a hot store is tried again, however long the failure took."""
@@ -27,14 +27,14 @@ T = TypeVar("T")
 class Tiered(CopyingFront):
     """Two stores or more, from the hottest to the coldest, `Tiered(Memory(), Disk("near"), S3("s3://far"))`.
 
-    The coldest is the store, and every promise of the whole is the coldest's own. The hotter ones hold copies of
-    objects. An object is read from the first store that has it, and copied into those before. Everything else,
-    refs above all, is in the coldest only.
+    The coldest is the store, and every promise of the whole is the coldest's own. The hotter ones hold copies
+    of objects. An object is read from the first store that has it, and copied into those before. Everything
+    else, refs above all, is in the coldest only.
 
-    If a hot store fails, reads use the next one, and the failed store is left alone for ten times as long as the
-    failure took. This handle does not read an object from a hot store that could not delete it. A hot store keeps
-    all copies, up to its own limit, and Memory has none. To keep only the last used objects, put a Cache in front
-    instead.
+    If a hot store fails, reads use the next one, and the failed store is left alone for ten times as long as
+    the failure took. This handle does not read an object from a hot store that could not delete it. A hot
+    store keeps all copies, up to its own limit, and Memory has none. To keep only the last used objects, put
+    a Cache in front instead.
 
     Closing closes all of them.
     """

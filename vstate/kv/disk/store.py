@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import TransactionalStore, check_value
+from vstate.kv.base import TransactionalStore, batches, check_value
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 
@@ -168,9 +168,7 @@ class Disk(TransactionalStore, ForkAware):
                 first = self._value(rows[-1][0]) + b"\0"
 
     def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        wanted = [pack(key) for key in keys]
-        for start in range(0, len(wanted), KEYS_PER_QUERY):
-            some = wanted[start : start + KEYS_PER_QUERY]
+        for some in batches(map(pack, keys), KEYS_PER_QUERY):
             marks = ",".join("?" * len(some))
             yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks})", some)
 
