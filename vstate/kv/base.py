@@ -229,9 +229,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return f"{type(self).__name__}()"
 
     def close(self) -> None:
-        """Release the connections and files of the store. Closing twice is fine; using a closed store is
-        not.
-        """
+        """Release connections and files. Closing twice is fine; using a closed store is not."""
 
     def __enter__(self) -> Self:
         return self
@@ -243,9 +241,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
 
 class TransactionalStore(KVStore):
-    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a
-    transaction.
-    """
+    """A store whose every write is a transaction. A subclass writes `get`, `keys` and `transact`."""
 
     @property
     def transactional(self) -> bool:

@@ -16,12 +16,12 @@ T = TypeVar("T")
 class Front(KVStore):
     """`store`, unchanged. A subclass overrides the calls that it changes.
 
-    Every method of KVStore is passed on: its defaults would do more slowly, or otherwise, what the store
-    does. A subclass with other keys than the store overrides every method that takes a key or a name.
+    Every method of KVStore is passed on: its defaults are slower than the store, or promise less. A subclass
+    with other keys than the store overrides every method that takes a key or a name.
     """
 
     def __init__(self, store: KVStore) -> None:
-        self._store = check_store(store, type(self))
+        self._store = check_kvstore(store, type(self))
 
     def get(self, key: str) -> bytes | None:
         return self._store.get(key)
@@ -181,7 +181,7 @@ class CopyingFront(Front):
         return done
 
 
-def check_store(store: object, front: type[KVStore]) -> KVStore:
+def check_kvstore(store: object, front: type[KVStore]) -> KVStore:
     """Return `store`; InvalidInput unless it is a store."""
     if not isinstance(store, KVStore):
         raise InvalidInput(

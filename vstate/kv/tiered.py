@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from vstate.errors import InvalidInput, StoreFull, VStateError
 from vstate.kv.base import KVStore, is_object
-from vstate.kv.front import CopyingFront, check_store
+from vstate.kv.front import CopyingFront, check_kvstore
 
 REST = 10.0
-"""A hot store that failed is not used for so many times the seconds that the failure took: it costs a tenth
-of the time at most."""
+"""A failed hot store rests for so many times the time of the failure. So it costs a tenth of the time at
+most."""
 
 LONGEST_REST = 60.0
 """Seconds after which a hot store is tried again, however long the failure took."""
@@ -42,7 +42,7 @@ class Tiered(CopyingFront):
     def __init__(self, *stores: KVStore) -> None:
         if len(stores) < 2:
             raise InvalidInput("a Tiered store takes two stores or more, the hottest first")
-        self._stores = tuple(check_store(store, Tiered) for store in stores)
+        self._stores = tuple(check_kvstore(store, Tiered) for store in stores)
         super().__init__(stores[-1])
         self._hot = [_Hot(store) for store in stores[:-1]]
 

@@ -18,8 +18,7 @@ CONNECT_SECONDS = 5.0
 MOST_CONNECTIONS = 2**31
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the first probe, between probes, and how many unanswered ones end a
-connection."""
+"""Seconds before the first probe and between probes, and the unanswered probes that end a connection."""
 
 _SECRETS = ("username", "password", "ssl_password")
 
@@ -36,8 +35,8 @@ class Address:
 
     @classmethod
     def of_url(cls, url: str, timeout: float) -> Self:
-        """The server at the URL. InvalidInput if the URL cannot be read, or has options that the driver
-        refuses.
+        """The server at the URL. InvalidInput if the URL cannot be read, or the driver refuses its
+        options.
         """
         if not isinstance(url, str):
             raise InvalidInput(f"the URL of a Redis store is a str, not {type(url).__name__}")
@@ -69,8 +68,7 @@ class Address:
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": min(timeout, CONNECT_SECONDS),
-            # The older protocol has no greeting, which takes a round trip; neither has a driver without a
-            # name.
+            # Round trips are saved: the older protocol has no greeting, and a nameless driver sends none.
             "protocol": 2,
             **_nameless(),
         }

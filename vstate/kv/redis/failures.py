@@ -1,4 +1,4 @@
-"""Failures: what an error of the driver means to a caller."""
+"""Failures: the errors of the driver, translated for a caller."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ end
 
 # Deletes come before sets. A server that is out of memory refuses a script whose first write needs some, and
 # then nothing has happened. It lets a script go on that has begun by freeing some, and so gc can make room.
-# Rows go many to a command: each command of a script is one more in the server's log and on the way to a
-# replica.
+# Rows go many to a command: each command of a script goes to the server's log and to its replicas.
 WRITE = Script(
     _PLACE
     + """

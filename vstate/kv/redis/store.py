@@ -142,9 +142,7 @@ class Redis(TransactionalStore):
         return found
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised by KVStore. Objects come hash by hash, a sixteenth of their names in memory at a
-        time.
-        """
+        """As promised by KVStore. A sixteenth of the names of objects is in memory at a time."""
         text = check_key(prefix).encode()
         return (unpack(packed) for packed in self._listed(prefix, text))
 
@@ -171,8 +169,7 @@ class Redis(TransactionalStore):
     def _listed_objects(self, hash_name: str, digits: str) -> Iterator[bytes]:
         """The packed keys of the objects in one hash whose ids begin with these digits."""
         whole = bytes.fromhex(digits[: len(digits) // 2 * 2])
-        # A hash that shrinks meanwhile lists some fields twice, and a server that was restarted lists all of
-        # them.
+        # A hash that shrinks meanwhile lists some fields twice, and a restarted server lists all again.
         seen: set[bytes] = set()
         cursor, run = b"0", None
         while True:
@@ -200,9 +197,7 @@ class Redis(TransactionalStore):
         self.delete_many([key])
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items`, some megabytes at a time. If it raises, some may be set and others
-        not.
-        """
+        """Set every key, some megabytes at a time. If it raises, some may be set and others not."""
         self._transactions.set_many(items)
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -230,9 +225,7 @@ class Redis(TransactionalStore):
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-        """As promised by KVStore, on a connection of its own. A wait that loses it, or gets another,
-        returns.
-        """
+        """As promised by KVStore. It takes a connection; a wait that loses it, or gets another, returns."""
         packed = pack(key)
         if packed[:1] == OBJECT_MARK:
             # An object does not change, so no message tells of it.
