@@ -38,7 +38,7 @@ def fsck(session: Session, repair: bool, quick: bool) -> None:
     Checks every object against its id and the format, every link, every ref and every reflog line. Names
     the lost keys by commit. Exits with 1 if the store is damaged and not repaired.
 
-    --repair moves a damaged branch to its newest intact commit; the reflog keeps its old position. It
+    With --repair, a damaged branch moves to its newest intact commit; the reflog keeps its old position. It
       restores lost branches and tags. If a commit is lost, the history ends there, and a tag fsck/... keeps
       the older part. Damaged objects are set aside; storing the same values again heals them.
     """

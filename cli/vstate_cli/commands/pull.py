@@ -85,8 +85,8 @@ def _refuse(branch: str, remote: str | None, error: MergeConflict) -> NoReturn:
     # A URL may hold a password.
     argument = "" if remote is None else "URL" if "://" in remote else repr(remote)
     raise Conflict(
-        f"both sides of branch {branch} changed {shown}{more}, and this command cannot merge values "
-        f"because it never loads them; the branch is unchanged and the fetched commits are kept; pull in Python, with "
+        f"both sides of branch {branch} changed {shown}{more}, and this command cannot merge values because "
+        "it never loads them; the branch is unchanged and the fetched commits are kept; pull in Python, with "
         f"Versioned(STORE, branch={branch!r}).pull({argument})"
     ) from None
 
