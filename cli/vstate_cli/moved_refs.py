@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from vstate.repo.exchange.sync import SyncReport
 from vstate.values.inspection import size_text
 from vstate_cli.output import Document, Line, count, safe
 from vstate_cli.session import Session
-
-if TYPE_CHECKING:
-    from vstate.repo.exchange.sync import SyncReport
 
 JSON = (
     "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}. name is the full name "

@@ -6,14 +6,12 @@ import dataclasses
 
 import click
 
+from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG
 from vstate.values.inspection import size_text
 from vstate_cli.output import count, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch
-
-KEEP_REFLOG = "30d"
-GRACE = "1h"
 
 
 @command(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from vstate.errors import CannotLoad, Conflict, DetachedHead, InvalidInput, MergeConflict
+from vstate.objects.ids import ObjectId
+from vstate.repo.exchange import sync
+from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.values.absent import Unmergeable
@@ -15,10 +18,6 @@ from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch, complete_remote
-
-if TYPE_CHECKING:
-    from vstate.objects.ids import ObjectId
-    from vstate.repo.merge.three_way import MergeResult
 
 
 @command(
@@ -38,8 +37,6 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     `theirs` and `newest` work here: the command never loads values. Otherwise the branch stays as it is and
     the fetched commits are kept; pull in Python to merge them.
     """
-    from vstate.repo.exchange import sync  # late: it loads every kind of store
-
     repo = _InertRepository(session.repo.store, _ImportsNothing())
     fetched: list[Document] = []
     merged: list[Document] = []
