@@ -21,7 +21,7 @@ from vstate.repo.exchange.sync import (
     policy_rows,
     tracking_ref,
 )
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS, Refs
 from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, expanded
 from vstate.repo.repository import Repository
 
@@ -95,11 +95,7 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
     else:
         begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
     # A remote of that URL may have been added to a store that has commits of its own: whoever made its refs tells.
-    if (
-        copy.store.get(PREFIX + HEAD) is not None
-        or not begun
-        or not all(_is_cloned(refs, ref) for ref in names)
-    ):
+    if copy.store.get(REF + HEAD) is not None or not begun or not all(_is_cloned(refs, ref) for ref in names):
         raise AlreadyExists(
             f"{copy.store.location} is in use already: clone into an empty place, or fetch into this one",
             name=copy.store.location,

@@ -11,7 +11,7 @@ import zstandard
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
 from vstate.objects.stream import INDEX_LIMIT
@@ -20,12 +20,11 @@ from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
 
-PREFIX = "o/"
 DAMAGED = "damaged/"
 """Where `fsck` puts the stored form of objects that it moves aside, empty for those that are missing. An object
 that has such a row, and is not there itself, is known to be lost."""
 
-MISLEADING = DAMAGED + PREFIX
+MISLEADING = DAMAGED + OBJECT_PREFIX
 """Where `fsck` notes, by their ids, objects that it leaves though not all that they say can be."""
 
 TRASH = "trash/"
@@ -92,7 +91,7 @@ class Objects:
 
     def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
-        return self._checked(kind, oid, self.store.get(PREFIX + oid.hex()))
+        return self._checked(kind, oid, self.store.get(OBJECT_PREFIX + oid.hex()))
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
@@ -101,7 +100,7 @@ class Objects:
 
         `longest` says how many bytes each may have: no memory is spent on longer ones, which are corrupt.
         """
-        wanted = {PREFIX + oid.hex(): oid for oid in ids}
+        wanted = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
         if len(wanted) == 1:
             return {oid: self.read(kind, oid) for oid in wanted.values()}
         found = self.store.get_many(list(wanted))
@@ -118,9 +117,9 @@ class Objects:
 
         Of what is made up, a few bytes may be compressed from many.
         """
-        found = self.store.get_many([PREFIX + oid.hex() for oid in ids])
+        found = self.store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids])
         for oid in ids:
-            yield oid, self._checked(kind, oid, found.pop(PREFIX + oid.hex(), None))
+            yield oid, self._checked(kind, oid, found.pop(OBJECT_PREFIX + oid.hex(), None))
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
@@ -163,12 +162,12 @@ class Objects:
         """A commit, from memory if it was read or written lately."""
         commit = self._commits.get(oid)
         if commit is None:
-            commit = self._decoded_commit(oid, self.store.get(PREFIX + oid.hex()))
+            commit = self._decoded_commit(oid, self.store.get(OBJECT_PREFIX + oid.hex()))
         return commit
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of their ids; those that are not in memory are read in one batch."""
-        keys = {oid: PREFIX + oid.hex() for oid in ids if oid not in self._commits}
+        keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
         stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
         read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
@@ -192,8 +191,8 @@ class Objects:
 
     def commit_ids(self, prefix: str) -> Iterator[ObjectId]:
         """The ids of commits that begin with these hex digits."""
-        for key in self.store.keys(PREFIX + prefix):
-            oid = ObjectId.parse(key.removeprefix(PREFIX))
+        for key in self.store.keys(OBJECT_PREFIX + prefix):
+            oid = ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
             stored = self.store.get(key)
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
@@ -204,7 +203,7 @@ class Objects:
 
     def is_stored(self, oid: ObjectId) -> bool:
         """Whether the store itself, and not only a cache in front of it, has an object of this id."""
-        key = PREFIX + oid.hex()
+        key = OBJECT_PREFIX + oid.hex()
         self.store.forget(key)
         return self.store.get(key) is not None
 
@@ -212,7 +211,7 @@ class Objects:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
         if oid in self._commits:
             return self._commits[oid]
-        key = PREFIX + oid.hex()
+        key = OBJECT_PREFIX + oid.hex()
         stored = self.store.get(key)
         if stored and _KIND_OF.get(stored[0]) is not COMMIT:
             self.store.forget(key)  # perhaps only a cache in front is damaged
@@ -226,7 +225,7 @@ class Objects:
         try:
             return self._verified(kind, oid, stored)
         except CorruptObject:
-            key = PREFIX + oid.hex()
+            key = OBJECT_PREFIX + oid.hex()
             self.store.forget(key)
             again = self.store.get(key)
             if again is None:
@@ -278,10 +277,10 @@ class Objects:
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)
                 if len(shrunk) <= size * 0.9:
                     misses[kind] = 0
-                    rows[PREFIX + oid.hex()] = packed + shrunk
+                    rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[PREFIX + oid.hex()] = raw + body
+            rows[OBJECT_PREFIX + oid.hex()] = raw + body
         return rows
 
 

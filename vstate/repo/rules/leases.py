@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blake3 import blake3
-
 from vstate.errors import CorruptStore, LeaseHeld
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.repo.checked_row import decode_checked, encode_checked
 from vstate.repo.names.refs import check_ref_name
 from vstate.repo.objects import DAMAGED
 
-PREFIX = "lease/"
+LEASE = "lease/"
 
 MARGIN = 0.1
 """By which part of its time a lease is waited for longer than that: two clocks may run so differently."""
@@ -30,8 +28,6 @@ milliseconds on a machine that is busy. With less a lease is lost by whoever has
 
 LONGEST_WAIT = 1.0
 """Seconds after which whoever waits for a lease looks at its row, and whether he still is to wait."""
-
-_CHECK_BYTES = 4
 
 
 def clock() -> float:
@@ -54,9 +50,8 @@ class LeaseRow(NamedTuple):
     renewals: int = 0
 
     def encode(self) -> bytes:
-        """The row, with a checksum: nothing else would tell that a number is damaged."""
-        encoded = encode([self.owner, self.holder, self.ttl, self.fence, self.renewals])
-        return encoded + blake3(encoded).digest(length=_CHECK_BYTES)
+        """The row."""
+        return encode_checked([self.owner, self.holder, self.ttl, self.fence, self.renewals])
 
     def renewed(self) -> LeaseRow:
         """The same lease, begun anew."""
@@ -68,11 +63,8 @@ class LeaseRow(NamedTuple):
 
 
 def parse_lease(row: bytes) -> LeaseRow:
-    """What a row of a lease says; ValueError if it is damaged."""
-    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
-    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
-        raise ValueError("it is not what was written")
-    fields = decode(encoded)
+    """The lease in a row; ValueError if the row is damaged."""
+    fields = decode_checked(row)
     if not isinstance(fields, list) or [type(field) for field in fields] != [str, str, float, int, int]:
         raise ValueError("it is no lease")
     return LeaseRow(*fields)
@@ -80,7 +72,7 @@ def parse_lease(row: bytes) -> LeaseRow:
 
 def lease_key(name: str) -> str:
     """The key of a lease's row; InvalidInput unless the name is one that a branch could have."""
-    return PREFIX + check_ref_name(name, "lease")
+    return LEASE + check_ref_name(name, "lease")
 
 
 class Leases:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blake3 import blake3
-
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.repo.checked_row import decode_checked, encode_checked
 from vstate.repo.names.refs import HEADS
 
-PREFIX = "policy/"
-_CHECK_BYTES = 4
+POLICY = "policy/"
 
 OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
 NAMES = (OURS, THEIRS, NEWEST, APPEND, "counter", "union", "deep", "text")
@@ -143,20 +140,15 @@ class Policies:
 
 def parse_row(row: bytes) -> dict[str, str]:
     """The policies that a row of a store holds, sorted; ValueError if it is damaged."""
-    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
-    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
-        raise ValueError("they are not what was written")
-    policies = decode(encoded)
+    policies = decode_checked(row)
     if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
         raise ValueError("they are no names")
     return dict(sorted(policies.items()))
 
 
 def _as_row(policies: Mapping[str, str]) -> bytes | None:
-    """With a checksum, since nothing else would tell that a prefix is damaged; None for no row at all."""
-    encoded = encode(dict(policies))
-    return encoded + blake3(encoded).digest(length=_CHECK_BYTES) if policies else None
+    return encode_checked(dict(policies)) if policies else None
 
 
 def _row(branch: str) -> str:
-    return PREFIX + HEADS + branch
+    return POLICY + HEADS + branch
