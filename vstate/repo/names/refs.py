@@ -1,7 +1,8 @@
 """Refs: names of commits that move, the log of their moves, and when branches expire.
 
-The row of a branch's lifetime changes only in a transaction that moves the branch, or by `gc`, once nothing depends
-on it. So a program that knows where the branch is, and read the row after that, knows the row: moves do not read it.
+The row of a branch's lifetime changes only in a transaction that moves the branch, or by `gc`, once nothing
+depends on it. So a program that knows where the branch is, and read the row after that, knows the row:
+moves do not read it.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _is_utf8(name: str) -> bool:
 
 
 def line_check(key: str, value: bytes) -> str:
-    """The checksum that ends the key of a reflog line, since the ids in a line may be of commits that are gone.
+    """The checksum that ends the key of a reflog line: ids in a line may be of commits that are gone.
+
 
     It also tells two moves of one ref in the same nanosecond apart.
     """
@@ -104,8 +106,8 @@ class Sweep(NamedTuple):
 class Lifetime(NamedTuple):
     """When a branch expires, None for never.
 
-    Reflog lines from before `since`, in microseconds since 1970-01-01 UTC, belong to an expired branch of that name:
-    they keep nothing alive.
+    Reflog lines from before `since`, in microseconds since 1970-01-01 UTC, belong to an expired branch of
+    that name: they keep nothing alive.
     """
 
     expiry: Expiry | None
@@ -139,7 +141,10 @@ def parse_lifetime(row: bytes) -> Lifetime:
 
 
 def read_lifetime(row: bytes | None) -> Lifetime:
-    """The lifetime in a row. A branch whose row is damaged does not expire: `fsck` reports it, and nothing is lost."""
+    """The lifetime in a row.
+
+    A branch whose row is damaged does not expire: `fsck` reports it, and nothing is lost.
+    """
     try:
         return FOREVER if row is None else parse_lifetime(row)
     except ValueError:
@@ -188,7 +193,7 @@ class Lifetimes:
         return before if before.expiry is None else before._replace(expiry=before.expiry.begun_anew(at))
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
-        """The row that gives a new branch the lifetime of another, as if that moved; none if that never expires."""
+        """The row that gives a new branch the lifetime of the branch `like`, as if that moved now."""
         life = self.after_move(like, read_lifetime(self._store.get(LIFETIME + like)))
         return {} if life.expiry is None else {LIFETIME + new: life.encode()}
 
@@ -203,7 +208,7 @@ class Lifetimes:
 
 
 class Refs:
-    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`. Nothing is cached."""
+    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
@@ -264,7 +269,7 @@ class Refs:
         new: ObjectId | None,
         action: str,
     ) -> bool:
-        """Move the ref from `expected` to `new` (None: absent); False, changing nothing, if it was elsewhere."""
+        """Move the ref from `expected` to `new` (None: absent); False, and no change, if it was elsewhere."""
         return self.publish(ref, {}, expected=expected, new=new, action=action)
 
     def publish(
@@ -279,12 +284,13 @@ class Refs:
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
-        """Write the rows and move the ref, in one `transact`; False, and the ref has not moved, if it was elsewhere.
+        """Write the rows and move the ref, in one `transact`; False, with no move, if it was elsewhere.
 
-        False also if `sweep` is given and another sweep came since, or a row differs from its value in `expecting`.
-        An expired branch counts as absent; a sliding lifetime begins again. The reflog line is dated `not_before`
-        that time, whatever the clock says. The line of a deletion is dated after all others of the ref: `fsck`
-        takes an absent ref for lost unless its last line is a deletion.
+
+        False also if `sweep` is given and another sweep came since, or a row differs from its value in
+        `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The reflog line is
+        dated `not_before` that time, whatever the clock says. The line of a deletion is dated after all
+        others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion.
         """
         earliest = 0 if not_before is None else microseconds(not_before) * 1000
         if new is None:
@@ -296,7 +302,8 @@ class Refs:
         if row is not None or self.lifetimes.is_wanted(ref):  # most branches never expire
             life = read_lifetime(row)
             if expected is None and row is not None:
-                # An expired branch ends before the new one begins, so that none of its lines count for the new one.
+                # An expired branch ends before the new one begins, so that none of its lines count for the
+                # new one.
                 self.drop_expired(ref, {})
                 row = self._store.get(LIFETIME + ref) or row
                 # 1 keeps the row: deleted behind a crash-prone swap, the old end could hit the new branch.
@@ -328,7 +335,8 @@ class Refs:
         return done
 
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
-        """Delete a branch that has expired, and write the rows; False if it has not expired, or moved meanwhile.
+        """Delete an expired branch, and write the rows; False if it has not expired, or has moved.
+
 
         From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
@@ -344,11 +352,12 @@ class Refs:
             writes[line] = text
         if self._store.transactional:
             return self._transact({**writes, **life}, {REF + ref: value})
-        # The lifetime changes after the deletion: the other way round, an interruption would revive the branch.
+        # The lifetime changes after the deletion: the other way round, an interruption would revive the
+        # branch.
         return self._transact(writes, {REF + ref: value}) and self._store.transact(life, {})
 
     def _last_move(self, ref: str) -> int:
-        """The time of the ref's last move by its reflog, in nanoseconds; a clock that is ahead may have dated it."""
+        """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""
         prefix = f"{REFLOG}{ref}:"
         times = [key.removeprefix(prefix)[:16] for key in self._store.keys(prefix)]
         return max((int(time, 16) for time in times if _TIME.fullmatch(time)), default=0)
@@ -405,9 +414,11 @@ class Refs:
         aside: str | None = None,
         branch: str | None = None,
     ) -> bool:
-        """Put a ref, or HEAD, on a commit, even if its value `raw` cannot be parsed; False if the value has changed.
+        """Put a ref, or HEAD, on a commit, even if its value `raw` is malformed; False if the value changed.
 
-        `raw` is None if there is no row. The old value is kept under the key `aside`. HEAD follows `branch`.
+
+        `raw` is None if there is no row. The old value is kept under the key `aside`. HEAD follows
+        `branch`.
         """
         try:
             old = self._parse(ref, raw)

@@ -29,11 +29,10 @@ from vstate.repo.names.refs import (
     line_check,
     parse_lifetime,
 )
-from vstate.repo.names.remotes import REMOTE
-from vstate.repo.names.remotes import parse_row as parse_remote
+from vstate.repo.names.remotes import REMOTE, parse_remote
 from vstate.repo.objects import DAMAGED, MISLEADING, TRASH
 from vstate.repo.rules.leases import LEASE, parse_lease
-from vstate.repo.rules.policies import POLICY, parse_row
+from vstate.repo.rules.policies import POLICY, parse_policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
@@ -134,7 +133,7 @@ class Rows:
         self.read_ends()
         for key, row in self._salvage.items(POLICY):
             try:
-                parse_row(_readable(row))
+                parse_policies(_readable(row))
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "policy", f"{key}: {error}")
 
