@@ -69,5 +69,5 @@ def test_a_branch_whose_time_is_over(command, time: Time) -> None:
     assert "guest" not in command("branch")
     assert "no revision 'guest'" in command.fails("log", "guest")
     assert command.json("gc", "--dry-run")["expired"] == ["guest"]
-    assert "removed guest, whose time is over" in command("gc")
+    assert "removed the expired branch guest" in command("gc")
     assert "nothing is damaged" in command("fsck")

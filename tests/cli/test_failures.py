@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 from click.testing import CliRunner
+from vstate_cli import commits
 from vstate_cli.app import cli
-from vstate_cli.commands import log
 
 from vstate import Disk
 from vstate.repo.repository import Repository
@@ -47,7 +47,7 @@ def test_no_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for error in (fails("log"), fails("log", "-s", "nowhere"), fails("status", VSTATE_STORE="nowhere")):
         assert error.startswith("vstate: no ")
-        assert "point at one with --store PATH, or set VSTATE_STORE" in error
+        assert "name a store with --store PATH, or set VSTATE_STORE" in error
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".vstate").mkdir()
     assert fails("log").startswith("vstate: no store at ")
@@ -62,7 +62,7 @@ def test_the_directory_above_the_store(store):
 def test_stores_that_cannot_be(tmp_path):
     """A memory store, an unknown scheme, a file."""
     (tmp_path / "file").write_text("x")
-    assert "memory: is gone with the process that made it" in fails("log", "-s", "memory:")
+    assert "a memory: store ends with the process that made it" in fails("log", "-s", "memory:")
     assert "no store has the scheme 'nosuch'" in fails("log", "-s", "nosuch://host/secret")
     assert "a file is in its way" in fails("log", "-s", str(tmp_path / "file"))
 
@@ -148,7 +148,7 @@ def test_an_internal_error_is_one_line(vstate, monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("a fault\nof two lines")
 
-    monkeypatch.setattr(log.render, "moment", broken)
+    monkeypatch.setattr(commits, "moment", broken)
     message = vstate.fails("log")
     assert message == (
         "internal error: RuntimeError: a fault\\nof two lines; run with VSTATE_DEBUG=1 for a traceback"

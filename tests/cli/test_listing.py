@@ -18,7 +18,7 @@ def test_ls_of_a_prefix_or_a_revision_or_both(vstate):
     assert vstate("ls", "HEAD", "nothing") == ""
     message = vstate.fails("ls", "nothing")
     assert message.startswith("no revision 'nothing'")
-    assert message.endswith("no key of HEAD begins so")
+    assert message.endswith("no key of HEAD begins with it")
 
 
 def test_ls_long(vstate):
@@ -61,7 +61,7 @@ def test_status_json(vstate, store):
 
 def test_status_stops_counting(vstate, monkeypatch):
     """When the time is up, the numbers are lower bounds, and are said to be."""
-    monkeypatch.setattr(status, "_CHECKED_EVERY", 1)
+    monkeypatch.setattr(status, "_CLOCK_READ_EVERY", 1)
     assert vstate.json("status", "--timeout", "0.0000001")["at_least"] == ["commits", "objects"]
     assert "commits   1 or more (--timeout 0 counts them all)" in vstate("status", "--timeout", "0.0000001")
     assert vstate.json("status", "--timeout", "0")["at_least"] == []

@@ -74,9 +74,9 @@ def test_errors(vstate, arguments, message):
 def test_branches_are_listed_made_renamed_and_deleted(vstate):
     """`branch` does all four, and marks HEAD's."""
     lines = vstate("branch").splitlines()
-    assert re.fullmatch(r"\* main     [0-9a-f]{10}  more", lines[0])
-    assert re.fullmatch(r"  what-if  [0-9a-f]{10}  another goal", lines[1])
-    assert re.fullmatch(r"Made branch new at [0-9a-f]{10} start\n", vstate("branch", "new", "v1"))
+    assert re.fullmatch(r"\* main     [0-9a-f]{10} more", lines[0])
+    assert re.fullmatch(r"  what-if  [0-9a-f]{10} another goal", lines[1])
+    assert re.fullmatch(r"Created branch new at [0-9a-f]{10} start\n", vstate("branch", "new", "v1"))
     assert vstate("branch", "-m", "new", "newer").startswith("Renamed branch new to newer, at ")
     assert vstate("branch", "-m", "trunk").startswith("Renamed branch main to trunk, at ")
     assert vstate("branch", "-d", "newer").startswith("Deleted branch newer, which was at ")
@@ -93,8 +93,8 @@ def test_branch_json(vstate):
 
 def test_tags_are_listed_made_renamed_and_deleted(vstate):
     """`tag` does all four."""
-    assert re.fullmatch(r"v1  [0-9a-f]{10}  start\n", vstate("tag"))
-    assert vstate("tag", "v2").startswith("Made tag v2 at ")
+    assert re.fullmatch(r"v1  [0-9a-f]{10} start\n", vstate("tag"))
+    assert vstate("tag", "v2").startswith("Created tag v2 at ")
     assert vstate("tag", "-m", "v2", "v3").startswith("Renamed tag v2 to v3, at ")
     assert [tag["name"] for tag in vstate.json("tag")] == ["v1", "v3"]
     assert vstate("tag", "-d", "v3").startswith("Deleted tag v3, which was at ")

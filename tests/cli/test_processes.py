@@ -56,6 +56,7 @@ def test_as_a_module(store, environment):
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early(long_store, environment):
     """`vstate log | head -1` ends without a word."""
     process = subprocess.Popen(
@@ -72,6 +73,7 @@ def test_a_reader_that_stops_early(long_store, environment):
     assert process.wait(timeout=200) == 141
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["log"], ["--help"]])
 def test_an_output_that_is_full(store, environment, arguments):
@@ -88,6 +90,7 @@ def test_an_output_that_is_full(store, environment, arguments):
     assert done.stderr == "vstate: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_interrupted(long_store, environment):
     """Ctrl-C ends it with 130 and without a traceback."""
@@ -110,6 +113,7 @@ def test_interrupted(long_store, environment):
     assert error.strip() == ""
 
 
+@pytest.mark.slow
 def test_while_another_process_writes(store, environment):
     """A store can be read, and moved about in, while a program commits to it."""
     writer = subprocess.Popen(
@@ -159,6 +163,7 @@ def on_terminal(arguments, environment):
     return written.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal_only(store, environment):
     """A terminal gets colours, unless NO_COLOR is set, and the text is the same."""
     terminal = {"TERM": "xterm-256color", "COLUMNS": "60"}
@@ -171,6 +176,7 @@ def test_colours_on_a_terminal_only(store, environment):
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain == piped
 
 
+@pytest.mark.slow
 def test_long_values_are_cut_on_a_terminal_only(store, environment):
     """A pipe gets the whole line, a terminal what fits."""
     with Versioned(Disk(store)) as state:
@@ -231,7 +237,7 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
     process.stdin.close()
     process.stderr.close()
     assert process.returncode == 130
-    assert error.strip() == "vstate: interrupted; run it again, and it goes on where it was"
+    assert error.strip() == "vstate: interrupted; run the command again to continue"
 
 
 def test_an_interrupt_while_it_begins(environment):

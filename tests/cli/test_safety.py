@@ -149,7 +149,7 @@ def test_an_entry_that_makes_no_sense(vstate, store):
     plant(store, "bad", b"\x93\x01\x02\x03")
     assert vstate("ls").split()[0] == "bad"
     assert vstate.json("ls")[0] == {"key": "bad", "type": None, "size": None}
-    assert "+ bad  an entry that makes no sense" in vstate.run("diff").stdout
+    assert "+ bad  an unreadable entry" in vstate.run("diff").stdout
     assert vstate.json("diff", "--stat")["changes"][0]["error"]
     assert "is corrupt: the entry of 'bad'" in vstate.fails("show", "bad")
 

@@ -164,7 +164,7 @@ def test_a_store_in_memory_is_refused(url):
     """It is gone with the process, whatever stands before it."""
     result = run("-s", url, "log")
     assert result.exit_code == 1
-    assert result.stderr.startswith("vstate: memory: is gone with the process that made it; ")
+    assert result.stderr.startswith("vstate: a memory: store ends with the process that made it; ")
 
 
 UNREACHABLE = [
@@ -200,6 +200,7 @@ def test_a_server_that_cannot_be_reached(url, free_port):
         assert SECRET not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", UNREACHABLE[::3])
 def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environment):
     """The same of a process of its own, whose standard error is nobody's but its own."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from vstate_cli import output
+from vstate_cli import progress
 from vstate_cli.app import cli
 
 from vstate import Disk, Versioned
@@ -82,7 +82,7 @@ def test_a_push_out_of_a_store_opened_to_be_read(vstate, store, copy):
     result = reading.run("push")
     assert result.exit_code == 0
     assert "moved     heads/main" in result.stdout
-    assert "could not be noted here: the store at" in result.stderr
+    assert "could not note here which commits the branches there are at: the store at" in result.stderr
     change(copy.store, n=2)
     assert "read only" in reading.json("push")["not_noted"]
     assert refs(store)["heads/main"] == refs(copy.store)["heads/main"]
@@ -369,7 +369,9 @@ def test_completion_offers_remotes_and_their_branches(copy, monkeypatch):
 def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
     """It is told what they are at."""
     told = []
-    monkeypatch.setattr(output.Bar, "__call__", lambda bar, what, count, total=None: told.append(what))
+    monkeypatch.setattr(
+        progress.ProgressBar, "__call__", lambda bar, what, count, total=None: told.append(what)
+    )
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
     ):
@@ -388,10 +390,10 @@ def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
         def isatty(self):
             return True
 
-    for name in ("_SPINNER_AFTER", "_SPINNER_EVERY"):
-        monkeypatch.setattr(output, name, 0.0)
+    for name in ("_FIRST_SHOWN_AFTER", "_SHOWN_EVERY"):
+        monkeypatch.setattr(progress, name, 0.0)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    with output.Bar() as bar:
+    with progress.ProgressBar() as bar:
         bar("writing", 1, 2)
         bar._bar.refresh()
         bar("copying", 3101)
@@ -402,6 +404,7 @@ def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
     assert terminal.getvalue().count("%") == terminal.getvalue().count("50 %")
 
 
+@pytest.mark.slow
 def test_a_real_process(environment, store, tmp_path):
     """Clone, change, push, as one would type it."""
     subprocess.run(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from vstate_cli import output
+from vstate_cli import output, progress
 from vstate_cli.app import cli
 from vstate_cli.commands import gc as commands_gc
 
@@ -51,8 +51,8 @@ def test_gc_removes_what_nothing_leads_to(vstate, store):
     done = vstate("gc", "--keep-reflog", "0").splitlines()
     assert re.fullmatch(r"removed \d objects, [\d.]+ k?B", done[0])
     assert [line.replace("would remove", "removed") for line in dry] == done
-    assert re.fullmatch(r"removed \d+ lines of the reflog", done[1])
-    assert re.fullmatch(r"\d+ objects are in use", done[-1])
+    assert re.fullmatch(r"removed \d+ reflog lines", done[1])
+    assert re.fullmatch(r"\d+ objects in use", done[-1])
     assert vstate("gc", "--keep-reflog", "0").startswith("removed 0 objects, 0 B\n")
     assert vstate("log", "--oneline").count("\n") == 4
 
@@ -103,7 +103,7 @@ def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
 def test_gc_says_what_it_could_not_cut_off(vstate):
     """A branch that shares the history is named."""
     text = vstate("gc", "--keep-last", "3", "main")
-    assert "not cut off is what what-if leads to as well; name that too" in text
+    assert "kept the history that what-if shares; to cut it, name that branch too" in text
     assert len(vstate("log", "--oneline").splitlines()) == 4
     text = vstate("gc", "--keep-last", "1", "main", "what-if")
     assert "the history ends at 2 commits" in text
@@ -193,7 +193,7 @@ def test_fsck_repairs(damaged, store):
     assert resolve(store, "main") == was
     again = damaged("fsck")
     assert "all of which an earlier repair has seen to" in again
-    assert "(known since an earlier repair)" in again
+    assert "(handled by an earlier repair)" in again
     assert damaged("log", "-n", "1").splitlines()[0].endswith("tidy up")
     assert "fsck: repaired" in damaged("reflog")
 
@@ -228,7 +228,7 @@ def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
     result = runner.invoke(cli, ["-s", str(tmp_path / "s"), "fsck", "--repair"])
     assert result.exit_code == 1
     assert "not repaired:\n  branch main: nothing that it was ever at can be read whole" in result.stdout
-    assert "heads/main could not be repaired" in result.stderr
+    assert "the repair could not restore heads/main" in result.stderr
     assert "vstate import" in result.stderr
     assert result.stdout.count("the value of 'always\\x1b[31m'") == 2
     assert "\x1b" not in result.stdout
@@ -274,7 +274,7 @@ def test_an_incremental_bundle(vstate, store, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     vstate("export", "v1", "-o", str(first))
     text = vstate("export", "HEAD", "--since", "v1", "-o", str(second))
-    assert f"It continues from {resolve(store, 'v1').short}, which the other store has to have." in text
+    assert f"It continues from {resolve(store, 'v1').short}; the other store must have these commits." in text
     other = type(vstate)(tmp_path / "other")
     message = other.run("import", str(second)).stderr
     assert f"continues from commit {resolve(store, 'v1').id}, which is not here" in message
@@ -294,7 +294,7 @@ def test_what_has_diverged_stays(vstate, store, tmp_path):
     result = other.run("import", str(bundle))
     assert result.exit_code == 1
     assert f"  diverged  heads/main  {resolve(store, 'main').short} (here {mine.short})" in result.stdout
-    assert result.stderr.startswith("vstate: heads/main went another way here and stayed")
+    assert result.stderr.startswith("vstate: heads/main diverged from the bundle and did not move")
     assert "--prefix theirs" in result.stderr
     assert resolve(other.store, "main") == mine
     assert "created   heads/theirs/main" in other("import", str(bundle), "--prefix", "theirs")
@@ -316,6 +316,7 @@ def test_export_under_another_name(vstate, tmp_path):
     assert document["file_bytes"] == bundle.stat().st_size
 
 
+@pytest.mark.slow
 def test_through_a_pipe(vstate, store, tmp_path, environment):
     """`vstate export -o - | vstate import -`: the bundle alone is on standard output."""
     exporting = subprocess.Popen(
@@ -364,7 +365,7 @@ def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
     monkeypatch.setattr(output.Output, "__init__", _on_a_terminal)
     result = vstate.run("export", "main", "-o", "-")
     assert result.exit_code == 2
-    assert "not for a terminal" in result.stderr
+    assert "A terminal cannot show a bundle" in result.stderr
 
 
 def _on_a_terminal(out):
@@ -414,13 +415,13 @@ class Terminal(io.StringIO):
 
 def test_a_bar_on_a_terminal(monkeypatch):
     """What is going on and how far, once it takes long, on standard error; nothing of it stays."""
-    monkeypatch.setattr(output, "_SPINNER_AFTER", 0)
-    monkeypatch.setattr(output, "_SPINNER_EVERY", 0)
+    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", 0)
+    monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with output.Bar() as bar:
+    with progress.ProgressBar() as bar:
         bar("checking", 5)
         bar("im[red]porting", 1234, 2468)
         bar._bar.refresh()
@@ -434,15 +435,15 @@ def test_no_bar_elsewhere(monkeypatch):
     """Nothing where standard error is no terminal, or when it does not take long."""
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    with output.Bar() as bar:
+    with progress.ProgressBar() as bar:
         bar("checking", 5)
-    monkeypatch.setattr(output, "_SPINNER_AFTER", 0)
-    monkeypatch.setattr(output, "_SPINNER_EVERY", 0)
-    with output.Bar() as bar:
+    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", 0)
+    monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
+    with progress.ProgressBar() as bar:
         bar("checking", 5, 10)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(output, "_SPINNER_AFTER", 60)
-    with output.Bar() as bar:
+    monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", 60)
+    with progress.ProgressBar() as bar:
         bar("checking", 5, 10)
     assert file.getvalue() == terminal.getvalue() == ""

@@ -26,6 +26,8 @@ from vstate.kv.postgres import Postgres
 from vstate.kv.postgres.transactions import MAX_VALUE_BYTES, MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
 from vstate.testing import KVStoreTests
 
+pytestmark = pytest.mark.slow
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 Start = Callable[..., PostgresServer]

@@ -22,6 +22,8 @@ from vstate.kv.redis import Redis
 from vstate.kv.redis.store import MOST_ARGUMENTS, STAGED_FROM
 from vstate.testing import KVStoreTests
 
+pytestmark = pytest.mark.slow
+
 OBJECT = "o/" + "0123456789abcdef" * 4
 SECRET = "open-sesame"
 

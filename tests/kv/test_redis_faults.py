@@ -19,6 +19,8 @@ from vstate.errors import StorageError, StoreUnavailable
 from vstate.kv.redis import Redis
 from vstate.kv.redis.store import STAGED_FROM
 
+pytestmark = pytest.mark.slow
+
 OBJECT = "o/" + "0123456789abcdef" * 4
 POINTS = ["before", "half", "reply", "torn"]
 KILLS = 20 if os.environ.get("VSTATE_SOAK") else 3

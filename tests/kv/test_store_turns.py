@@ -23,6 +23,8 @@ from vstate import KVStore, Versioned, open_store
 from vstate.kv.postgres import Postgres
 from vstate.kv.turns import KEPT_SECONDS, KEPT_TIMES
 
+pytestmark = pytest.mark.slow
+
 SOON = 15  # seconds: whoever takes that long has waited in vain
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -241,6 +241,7 @@ def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
         assert state["kept"] == "k" * 1000
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
     """Whatever fails in the hot stores, before or after it was done, every answer is the coldest store's."""

@@ -153,6 +153,7 @@ async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentSto
         await manager.close()
 
 
+@pytest.mark.slow
 def test_updates_of_processes_lose_nothing(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     """The same with real processes."""
     script = """
@@ -429,6 +430,7 @@ async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentSt
     await other.close()
 
 
+@pytest.mark.slow
 def test_subscribers_hear_other_processes(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     script = """
 import asyncio, sys

@@ -118,6 +118,7 @@ def _edited(data: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
 _edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(max_size=5)), max_size=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=400 * SOAK)
 @given(data=st.builds(_edited, _structures.map(_packed), _edits))
 def test_only_value_errors_come_out(data: bytes) -> None:
@@ -136,6 +137,7 @@ def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
     test_only_value_errors_come_out.hypothesis.inner_test(data)  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @settings(max_examples=200 * SOAK)
 @given(data=_structures.map(_packed))
 def test_what_was_decoded_can_be_used(data: bytes) -> None:
@@ -269,6 +271,7 @@ def costs() -> dict[str, tuple[int, list[tuple[float, int]]]]:
     return {name: (length, decoders) for name, length, decoders in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _BOMBS)
 def test_memory_and_time_follow_from_the_length(
     name: str, costs: dict[str, tuple[int, list[tuple[float, int]]]]

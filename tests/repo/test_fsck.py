@@ -173,6 +173,7 @@ def every_object(rows: Mapping[str, bytes]) -> list[str]:
     return [key for same in by_letter.values() for key in (same if SOAK else same[:25])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "flipped", "cut", "empty", "swapped", "kind"])
 def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how: str) -> None:
     """The object is named, and what is said to be lost is what cannot be read, of every commit; no more, no less."""
@@ -327,6 +328,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
 # Rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "kind", "reason"),
     [
@@ -530,6 +532,7 @@ def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mappi
         assert right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8 if SOAK else 2))
 def test_a_flipped_bit_in_the_file_never_passes_for_a_value(
     disk_file: Path, seed: int, tmp_path: Path

@@ -198,6 +198,7 @@ def carry_out(store: KVStore, steps: list[tuple[object, ...]]) -> None:
     state.discard()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(actions, min_size=3, max_size=25), st.booleans())
 def test_exactly_what_is_needed_stays(steps: list[tuple[object, ...]], atomic: bool) -> None:
@@ -435,6 +436,7 @@ def test_cut_options_go_together() -> None:
 # Interrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("cut", [None, 2], ids=["all", "cut"])
@@ -599,6 +601,7 @@ def store(request: pytest.FixtureRequest, tmp_path) -> Iterator[KVStore]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("batch", [1, 1000])
 def test_a_writer_that_makes_garbage_again_keeps_it(
@@ -643,6 +646,7 @@ MOVES: dict[str, Callable[[Repository, str], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("move", MOVES)
 def test_a_ref_onto_what_gc_removes_never_dangles(
@@ -719,6 +723,7 @@ def test_a_stale_handle_on_a_deleted_branch() -> None:
     whole(store)
 
 
+@pytest.mark.slow
 def test_writers_and_gc_in_processes(tmp_path, run_python) -> None:
     """Four processes that commit, branch and delete while gc runs all the time lose nothing."""
     script = tmp_path / "writer.py"
@@ -831,6 +836,7 @@ def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: i
     assert not reach._stands_in(b"", bytes(14))
 
 
+@pytest.mark.slow
 def test_id_set_is_small() -> None:
     """A million ids, in soak ten million, take less than 20 bytes each."""
     count = 10_000_000 if SOAK else 1_000_000

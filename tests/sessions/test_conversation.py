@@ -140,6 +140,7 @@ def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
     assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")
 
 
+@pytest.mark.slow
 def test_a_turn_costs_the_same_however_long_the_talk() -> None:
     """The bytes that a commit writes, and the reads of a window, grow as a tree does, not as the talk."""
     costs = []

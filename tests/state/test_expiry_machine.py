@@ -249,7 +249,7 @@ class ExpiryMachine(RuleBasedStateMachine):
             assert {key: snapshot[key] for key in committed} == committed
 
 
-TestExpiry = ExpiryMachine.TestCase
+TestExpiry = pytest.mark.slow(ExpiryMachine.TestCase)
 TestExpiry.settings = settings(
     max_examples=600 if os.environ.get("VSTATE_SOAK") else 100, stateful_step_count=50
 )

@@ -331,6 +331,7 @@ def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> No
     assert contents(store)["most"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_interruption_at_each_moment(
@@ -460,6 +461,7 @@ PROGRAM = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 def test_signals_at_random_moments(kind: str, tmp_path: Path, record_property: Record) -> None:

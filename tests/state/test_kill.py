@@ -50,6 +50,7 @@ def verify(directory: Path) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_many_kills(tmp_path: Path) -> None:
     """A process killed at a random moment of its commits, 200 times, loses no acknowledged commit."""
     directory = tmp_path / "store"

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from value_shapes import SHAPES
-from vstate_cli import documents, render
+from vstate_cli import changes, values
 from vstate_cli.output import Output
 
 from vstate import Memory
@@ -35,9 +35,9 @@ from vstate.repo.compare.details import details
 from vstate.repo.objects import Objects
 from vstate.values import shapes
 from vstate.values.budget import Budget
-from vstate.values.inert import InertError, Limits, Record, plain, preview, read
+from vstate.values.hashtable import HashTable
+from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
-from vstate.values.table import Table
 
 SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
@@ -72,6 +72,7 @@ def measure() -> Iterator[Callable[[str], list[list[Any]]]]:
         questions.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BOMBS if SOAK > 1 or name not in SLOW])
 def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]]) -> None:
     """The worst inputs are read, shown and compared, or refused, in 256 MB and a few seconds for each step."""
@@ -206,14 +207,14 @@ def use(data: bytes) -> None:
         assert preview(value, width=None).isprintable()
         assert preview(value).replace("\n", "").isprintable()
         clock.took("preview")
-        if isinstance(value, Record):
+        if isinstance(value, Instance):
             assert value == value
             assert hash(value) == hash(value)
             assert repr(value).isprintable()
             clock.took("repr")
-        render.write_value(value, out)
+        values.write_value(value, out)
         clock.took("show")
-        documents.write(out, plain(value))
+        out.json(plain(value))
         clock.took("json")
         for step, old, new in (
             ("same", value, again),
@@ -225,9 +226,9 @@ def use(data: bytes) -> None:
             for detail in found:
                 assert str(detail).isprintable()
             diff: Any = Found(found)
-            out.lines(render.change_details(diff, diff, out, 1000))
+            out.lines(changes.detail_lines(diff, "", out, 1000))
             clock.took(f"{step}, diff")
-            documents.write(out, documents.details(diff, "", out))
+            out.json(changes.detail_documents(diff, "", out))
             clock.took(f"{step}, diff --json")
     assert all(char.isprintable() or char in "\n\t" for char in written.getvalue())
     json.loads(json.dumps(plain(value), allow_nan=False))
@@ -485,6 +486,7 @@ _soups = st.tuples(
 ).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=500 * SOAK)
 @given(data=_values)
 def test_what_opcodes_in_order_make(data: bytes) -> None:
@@ -492,6 +494,7 @@ def test_what_opcodes_in_order_make(data: bytes) -> None:
     use(data + b".")
 
 
+@pytest.mark.slow
 @settings(max_examples=400 * SOAK)
 @given(data=_soups)
 def test_opcodes_in_any_order(data: bytes) -> None:
@@ -499,6 +502,7 @@ def test_opcodes_in_any_order(data: bytes) -> None:
     use(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=100 * SOAK)
 @given(
     start=_soups.map(lambda soup: soup[:-1]),
@@ -570,6 +574,7 @@ def _edited(data: bytes, edits: list[tuple[int, int, bytes | int]]) -> bytes:
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=600 * SOAK)
 @given(data=st.builds(_edited, st.sampled_from(PICKLES), _edits))
 def test_pickles_with_other_bytes(data: bytes) -> None:
@@ -643,6 +648,7 @@ def same(a: Any, b: Any) -> bool:
     return a == b and (not isinstance(a, float | complex) or repr(a) == repr(b))
 
 
+@pytest.mark.slow
 @settings(max_examples=200 * SOAK)
 @given(value=_data, protocol=st.integers(0, 5), optimised=st.booleans())
 def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: bool) -> None:
@@ -653,6 +659,7 @@ def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: b
         assert same(read(data), pickle.loads(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(6))
 def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
     """Many keys that could have been chosen to be slow, and were not, are read."""
@@ -682,7 +689,7 @@ def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:
     table, budget = None, Budget(Limits(nodes=10**9, bytes=10**9))
     for key in keys:
         if table is None and len(container) >= 1024 and type(key) is int:
-            table = Table(container, budget)
+            table = HashTable(container, budget)
         if table is not None:
             table.expect(key)
         container.update({key: None} if kind is dict else [key])
