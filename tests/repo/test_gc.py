@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -12,6 +11,7 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import (
@@ -31,8 +31,6 @@ from vstate.repo.upkeep import gc, reach
 from vstate.repo.upkeep.reach import IdSet
 from vstate.testing import Faulty
 from vstate.values.entry import Entry
-
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
 
 
 class Plain(KVStore):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from bundle_files import chain, equal, large, refs_of, values_at, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 from sync_stores import Hooked, Torn, cloned, push, statuses
 
 from vstate import Disk, KVStore, Memory, Versioned
@@ -415,7 +415,7 @@ _steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=500 if os.environ.get("VSTATE_SOAK") else 25)
+@settings(max_examples=500 if SOAK else 25)
 @given(_steps, st.booleans())
 def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic: bool) -> None:
     """Three stores that commit, go back, merge what they pull, push and collect garbage agree in the end."""
