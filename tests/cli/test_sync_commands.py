@@ -206,7 +206,7 @@ def test_push_to_a_path(vstate, store, tmp_path):
     assert "created   heads/main" in vstate("push", str(place), "--create")
     assert refs(place) == {"heads/main": refs(store)["heads/main"]}
     assert "is no remote and no store; a branch is named behind the remote" in vstate.fails("push", "what-if")
-    assert "no remote; `vstate remote add origin URL`" in vstate.fails("push")
+    assert "has no remote; add one with `vstate remote add origin URL`" in vstate.fails("push")
 
 
 # pull
