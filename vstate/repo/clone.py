@@ -26,7 +26,7 @@ from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, 
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
 
 
 ACTION = "clone"
@@ -37,7 +37,7 @@ def clone(
     target: KVStore | str | PathLike[str],
     *,
     remote: str = ORIGIN,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
 ) -> SyncReport:
     """Copy a store: all branches with their merge policies, all tags, and HEAD, with the history and all that
     they need.
@@ -94,7 +94,8 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
         begun = heads.items() <= original.refs.list(HEADS).items()
     else:
         begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
-    # A remote of that URL may have been added to a store that has commits of its own: whoever made its refs tells.
+    # A remote of that URL may have been added to a store that has commits of its own: whoever made its refs
+    # tells.
     if (
         copy.store.get(PREFIX + HEAD) is not None
         or not begun

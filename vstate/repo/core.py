@@ -285,7 +285,8 @@ class Commits:
             self.require_format(EXPIRY_FORMAT)
 
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
-        """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is done.
+        """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is
+        done.
 
         No ref may lead to them yet, so they could be swept at any time. What a commit holds is swept after
         the commit itself: while it is there, and no sweep has come between, all of it is there.
@@ -303,7 +304,9 @@ class Commits:
                 return False
 
     def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit, or gets it back: `gc` may have put it aside just as a ref came to it."""
+        """Whether the store has the commit, or gets it back: `gc` may have put it aside just as a ref came to
+        it.
+        """
         for _ in range(_LOOKS):
             if self.objects.is_stored(oid):
                 return True

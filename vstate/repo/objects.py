@@ -14,17 +14,20 @@ from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
-from vstate.objects.stream import INDEX_LIMIT
+from vstate.objects.stream import INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 
 _Id = TypeVar("_Id", bound=bytes)
 
+IndexItems = Sequence[tuple[ObjectId, int]]
+"""The items of an index node: ids, and the lengths in bytes of the streams below."""
+
 PREFIX = "o/"
 DAMAGED = "damaged/"
-"""Where `fsck` puts the stored form of objects that it moves aside, empty for those that are missing. An object
-that has such a row, and is not there itself, is known to be lost."""
+"""Where `fsck` puts the stored form of objects that it moves aside, empty for those that are missing. An
+object that has such a row, and is not there itself, is known to be lost."""
 
-MISLEADING = DAMAGED + PREFIX
+INCONSISTENT = DAMAGED + PREFIX
 """Where `fsck` notes, by their ids, objects that it leaves though not all that they say can be."""
 
 TRASH = "trash/"
@@ -40,7 +43,8 @@ average, of 4,096 bytes at the most, and one of 1,000 is not met by chance."""
 
 BLOB_LEVEL = 1
 NODE_LEVEL = -1
-"""zstd's levels: text shrinks by a third more at 1 than at -1, nodes, which are hashes and keys, by no more."""
+"""zstd's levels: text shrinks by a third more at 1 than at -1, nodes, which are hashes and keys, by no more.
+"""
 
 COMPRESS_FROM_BYTES = 64
 
@@ -112,11 +116,24 @@ class Objects:
             bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
-    def read_each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
-        """Objects of one kind, read in one batch and decompressed one at a time; CorruptObject as for `read`.
+    def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
+        """Tree nodes with their bodies, read in one batch; CorruptObject as for `read`. Keeps none in memory."""
+        for oid, body in self._each(TREE, ids):
+            try:
+                yield oid, Node.decode(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
 
-        Of what is made up, a few bytes may be compressed from many.
-        """
+    def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
+        """Index nodes with their heights, items and bodies, read in one batch; CorruptObject as for `read`."""
+        for oid, body in self._each(INDEX, ids):
+            try:
+                yield oid, *read_index(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
+
+    def _each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
+        # One at a time: a made-up store may compress many bytes into few.
         found = self.store.get_many([PREFIX + oid.hex() for oid in ids])
         for oid in ids:
             yield oid, self._checked(kind, oid, found.pop(PREFIX + oid.hex(), None))

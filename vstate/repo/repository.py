@@ -21,7 +21,7 @@ from vstate.repo.names.refs import DEFAULT_BRANCH, HEADS, TAGS, Head, check_ref_
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.repo.exchange.bundle import BundleReport, File
-    from vstate.repo.exchange.bundle import Progress as BundleProgress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import Given
     from vstate.repo.merge.three_way import MergeResult
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.upkeep.fsck import FsckReport
-    from vstate.repo.upkeep.gc import GcReport, Progress
+    from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
 
 Landing = Callable[[Collection[str]], None] | None
-"""Called with the keys whose values are about to change, before the branch moves; what it raises stops that."""
+"""Called with the keys whose values are about to change, before the branch moves; what it raises stops that.
+"""
 
 
 class Repository(Commits):
@@ -63,12 +64,12 @@ class Repository(Commits):
     ) -> Commit:
         """The commit that last changed the key, or what is at `path` inside its value, as seen from `rev`.
 
-        The path is written as `details` prints it, `messages[3].content`; "" is the whole value. What stands in
-        a list keeps its commit when something is put in or taken out before it: lists are aligned from one
+        The path is written as `details` prints it, `messages[3].content`; "" is the whole value. What stands
+        in a list keeps its commit when something is put in or taken out before it: lists are aligned from one
         version to the next. A merge that took the key, or the part, over from a parent did not change it.
         Reads the versions of that one key that differ; runs nothing that is stored. What of an older version
-        cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the
-        key, NotFound for a path that leads nowhere, InvalidInput for what is no path.
+        cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the key,
+        NotFound for a path that leads nowhere, InvalidInput for what is no path.
         """
         from vstate.repo.search.blame import blame  # late, for a quick `import vstate`
 
@@ -84,8 +85,8 @@ class Repository(Commits):
     ) -> list[Blamed]:
         """For each element of the key's value at `rev`, the commit that last changed it, in one walk.
 
-        The elements are the lines of a text, the entries of a dict, the items of a list, the members of a set,
-        the fields of an object; a value without any is one element itself. Items of lists and lines are
+        The elements are the lines of a text, the entries of a dict, the items of a list, the members of a
+        set, the fields of an object; a value without any is one element itself. Items of lists and lines are
         aligned from one version to the next, see `vstate.repo.search.blame.align`. Otherwise as `blame`.
         """
         from vstate.repo.search.blame import blame_items  # late, for a quick `import vstate`
@@ -287,10 +288,10 @@ class Repository(Commits):
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
 
-        A move is whatever changed where the branch is: a commit, a merge, a reset, a rollback. One that was undone
-        is passed over, so that undoing twice goes two moves back; `redo` takes the last undo back. Raises
-        InvalidInput if there is nothing to undo, NotFound if gc has removed what was there, and RefMoved if
-        another writer got in between, or since the branch was at `seen`.
+        A move is whatever changed where the branch is: a commit, a merge, a reset, a rollback. One that was
+        undone is passed over, so that undoing twice goes two moves back; `redo` takes the last undo back.
+        Raises InvalidInput if there is nothing to undo, NotFound if gc has removed what was there, and
+        RefMoved if another writer got in between, or since the branch was at `seen`.
         """
         return self.carry_out(self.find_undo(branch, steps=steps, seen=seen))
 
@@ -368,7 +369,7 @@ class Repository(Commits):
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: UpkeepProgress | None = None,
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` leads to.
 
@@ -388,17 +389,17 @@ class Repository(Commits):
         )
 
     def fsck(
-        self, *, full: bool = True, repair: bool = False, progress: Progress | None = None
+        self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None
     ) -> FsckReport:
         """Check all that the store holds, each object once: its content against its id, its form against the
         format, and whatever it links to; say what is lost, by branch, commit and key.
 
-        `full=False` reads no blobs, looks for no orphans, and not at the store's own files. `repair` puts each branch
-        whose newest state is not whole on the newest commit whose state is, and refs back whose rows are lost
-        or cannot be read; it lets histories end where a commit is lost, where a tag `fsck/...` keeps what was
-        before that; and it moves what is damaged to rows under `damaged/`, so that writing the same again
-        heals it. Without it nothing is written. Other processes may work meanwhile. Never raises CorruptObject
-        or CorruptStore: what cannot be listed or read is damage.
+        `full=False` reads no blobs, looks for no orphans, and not at the store's own files. `repair` puts
+        each branch whose newest state is not whole on the newest commit whose state is, and refs back whose
+        rows are lost or cannot be read; it lets histories end where a commit is lost, where a tag `fsck/...`
+        keeps what was before that; and it moves what is damaged to rows under `damaged/`, so that writing the
+        same again heals it. Without it nothing is written. Other processes may work meanwhile. Never raises
+        CorruptObject or CorruptStore: what cannot be listed or read is damage.
         """
         from vstate.repo.upkeep import fsck  # late, for a quick `import vstate`
 
@@ -411,10 +412,10 @@ class Repository(Commits):
         *,
         since: Sequence[Revision] = (),
         as_branch: str | None = None,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> BundleReport:
-        """Write branches and tags, with their history and all that it needs, to a bundle: one file, at a path or
-        open for writing. A path gets it whole or keeps what it has.
+        """Write branches and tags, with their history and all that it needs, to a bundle: one file, at a path
+        or open for writing. A path gets it whole or keeps what it has.
 
         What the commits `since` hold, and all before them, is left out: whoever imports has to have those
         commits. HEAD stands for its branch; a revision that is no branch and no tag needs `as_branch`, the
@@ -434,7 +435,7 @@ class Repository(Commits):
         delete: str | Iterable[str] = (),
         remote: str | None = None,
         create: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Bring branches, HEAD's by default, to another store: the objects that it lacks, and then each
         branch by itself.
@@ -447,8 +448,8 @@ class Repository(Commits):
         Raises Diverged, before anything is sent, if a branch there has commits that the one here does not
         follow; `force` puts it here all the same, and its reflog there keeps what it was at. Also if another
         writer got there meanwhile: the branches before that one are pushed then. `remote` is the name under
-        which the branches there are noted here, as `origin/main`, by default that of the remote. Where that cannot
-        be done, since this store is read only, say, the report has why: `not_noted`.
+        which the branches there are noted here, as `origin/main`, by default that of the remote. Where that
+        cannot be done, since this store is read only, say, the report has why: `not_noted`.
         """
         from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
@@ -471,7 +472,7 @@ class Repository(Commits):
         *,
         remote: str | None = None,
         tags: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Bring branches, all by default, from another store, which is given as for `push`; no branch moves
         here.
@@ -486,15 +487,16 @@ class Repository(Commits):
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
 
     def import_bundle(
-        self, file: File, *, prefix: str = "", progress: BundleProgress | None = None
+        self, file: File, *, prefix: str = "", progress: TransferProgress | None = None
     ) -> BundleReport:
-        """Put the contents of a bundle into the store, each object checked against its id; nothing is unpickled.
+        """Put the contents of a bundle into the store, each object checked against its id; nothing is
+        unpickled.
 
         A branch that is not here is created, one that the bundle's is ahead of is moved; one that has
         diverged, and a tag that is elsewhere, is left, and the report says so: with the prefix `imported/`
-        they arrive as `imported/main`. Killed or interrupted and called again, it goes on where it was. Raises
-        InvalidInput for a bundle that is damaged or whose commits need what neither it nor the store holds whole,
-        NotFound if commits that it continues from are not here; no ref has moved then.
+        they arrive as `imported/main`. Killed or interrupted and called again, it goes on where it was.
+        Raises InvalidInput for a bundle that is damaged or whose commits need what neither it nor the store
+        holds whole, NotFound if commits that it continues from are not here; no ref has moved then.
         """
         from vstate.repo.exchange import bundle_import  # late, for a quick `import vstate`
 

@@ -7,7 +7,7 @@ file says what all before it hashes to, and every object is hashed again when it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn
 
@@ -17,6 +17,7 @@ from blake3 import blake3
 from vstate.errors import InvalidInput
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.objects import longest
 
 MAGIC = b"vstate bundle\n"
@@ -39,9 +40,6 @@ Outcome = Literal["exported", "created", "moved", "unchanged", "ahead", "diverge
 
 Path = str | os.PathLike[str]
 File = Path | BinaryIO
-
-Progress = Callable[[str, int, int | None], None]
-"""Called now and then with what is going on, how far it is, and how far it goes if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +223,7 @@ class Bundle:
     Opening it reads it to its end: InvalidInput if it is damaged or cut short, or no bundle at all.
     """
 
-    def __init__(self, file: BinaryIO, name: str, progress: Progress) -> None:
+    def __init__(self, file: BinaryIO, name: str, progress: TransferProgress) -> None:
         self._file = file
         self._name = name
         self.bytes = file.seek(0, os.SEEK_END)
@@ -296,7 +294,7 @@ class Bundle:
             self.refuse("a frame makes no sense")
         return Frame(self, items, begin, size)
 
-    def _check_whole(self, progress: Progress) -> None:
+    def _check_whole(self, progress: TransferProgress) -> None:
         self._file.seek(0)
         begin = self._file.read(len(MAGIC) + 2)
         if not begin.startswith(MAGIC):

@@ -23,10 +23,10 @@ from vstate.repo.exchange.bundle import (
     File,
     Header,
     Item,
-    Progress,
     Writer,
 )
-from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
+from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
+from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
@@ -46,7 +46,7 @@ def export(
     *,
     since: Sequence[Revision] = (),
     as_branch: str | None = None,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
 ) -> BundleReport:
     """As `Repository.export` promises."""
     began = time.monotonic()
@@ -71,7 +71,7 @@ def export(
                 writer = Writer(output, header)
                 done = 0
                 for items in plan.frames():
-                    writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
+                    writer.frame(items, read_bodies(repo.objects, [Needed(*item) for item in items]))
                     done += len(items)
                     progress("writing", done, header.objects)
                 writer.finish()
@@ -127,7 +127,7 @@ def _ref_of(repo: Repository, rev: Revision) -> str:
 class _Plan:
     """What goes into a bundle, in the order in which it is written: 37 bytes an object."""
 
-    def __init__(self, repo: Repository, progress: Progress) -> None:
+    def __init__(self, repo: Repository, progress: TransferProgress) -> None:
         self._repo = repo
         self._progress = progress
         self._records = bytearray()
@@ -156,7 +156,7 @@ class _Plan:
                 self.format = max(self.format, EXPIRY_FORMAT)
             self._progress("collecting", sum(self.counts.values()), None)
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: Needed) -> None:
         if found.length > longest(found.kind):
             raise CorruptObject(
                 str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
@@ -183,8 +183,8 @@ class _Plan:
 
 @contextmanager
 def _output(file: File) -> Iterator[BinaryIO]:
-    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream, a pipe
-    or a device gets all of it at the end.
+    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream,
+    a pipe or a device gets all of it at the end.
     """
     mode = stat.S_IFREG | (0o666 & ~_umask())
     if isinstance(file, str | os.PathLike):

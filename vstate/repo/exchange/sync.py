@@ -26,7 +26,7 @@ from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
 from vstate.repo.names.remotes import ORIGIN, connected
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.repository import Repository
 
 Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
@@ -59,7 +59,8 @@ class SyncRef:
 class SyncReport:
     """What a push, fetch or clone did: each ref, and what was written in all, bytes of the stored form.
 
-    `not_noted` is empty, or why it could not be noted here where a push has put the refs there, as `origin/main`.
+    `not_noted` is empty, or why it could not be noted here where a push has put the refs there, as
+    `origin/main`.
     """
 
     refs: Sequence[SyncRef]
@@ -102,7 +103,7 @@ def push(
     delete: str | Iterable[str],
     remote: str | None,
     create: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> SyncReport:
     """As `Repository.push` promises."""
     began, not_noted = time.monotonic(), ""
@@ -148,7 +149,7 @@ def fetch(
     *,
     remote: str | None,
     tags: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> SyncReport:
     """As `Repository.fetch` promises."""
     began = time.monotonic()
@@ -162,7 +163,7 @@ def _fetched(
     branches: str | Iterable[str] | None,
     remote: str | None,
     tags: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
     began: float,
 ) -> SyncReport:
     names = None if branches is None else _names(branches)
@@ -193,7 +194,7 @@ def pull(
     merge: Callable[[ObjectId, str], MergeResult],
     *,
     remote: str | None,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> tuple[SyncReport, MergeResult]:
     """Fetch a branch, and merge it into the one of the same name, by `merge(commit, name)`; make that if
     there is none.
@@ -228,7 +229,7 @@ class Sync:
         *,
         near: Repository,
         action: str,
-        progress: Progress | None,
+        progress: TransferProgress | None,
     ) -> None:
         self._source = source
         self._target = target
@@ -338,7 +339,8 @@ class Sync:
 def _note(repo: Repository, remote: str, refs: Iterable[SyncRef]) -> str:
     """Note where the branches of a remote are after a push; why that cannot be done, if it cannot.
 
-    No error of this store: the refs there have moved, and whoever pushes is to know that, or why others have not.
+    No error of this store: the refs there have moved, and whoever pushes is to know that, or why others have
+    not.
     """
     try:
         for ref in refs:
@@ -389,7 +391,9 @@ def _heads(repo: Repository, names: Sequence[str] | None) -> dict[str, ObjectId]
 
 
 def checked_refs(repo: Repository, prefix: str) -> dict[str, ObjectId]:
-    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may have."""
+    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may
+    have.
+    """
     found = repo.refs.list(prefix)
     for name in found:
         if not is_ref_name(name):

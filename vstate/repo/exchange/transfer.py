@@ -12,13 +12,13 @@ from vstate.kv.base import KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS
-from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
+from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import PREFIX, Objects
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.repository import Repository
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -64,7 +64,9 @@ class Transfer:
     there of a commit is nothing, or all of it. `near` is the one of the two whose store is at hand.
     """
 
-    def __init__(self, source: Repository, target: Repository, near: Repository, progress: Progress) -> None:
+    def __init__(
+        self, source: Repository, target: Repository, near: Repository, progress: TransferProgress
+    ) -> None:
         self._source = source
         self._target = target
         self._progress = progress
@@ -110,8 +112,8 @@ class Transfer:
         return copied
 
     def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
-        """See to it that these commits' histories end in the target as they do in the source, or go on, and that
-        older programs refuse the target if they would misread the commits.
+        """See to it that these commits' histories end in the target as they do in the source, or go on, and
+        that older programs refuse the target if they would misread the commits.
         """
         for commit in commits:
             self._note_end(commit, copied)
@@ -124,7 +126,8 @@ class Transfer:
     def _note_end(self, commit: Commit, copied: Copied) -> None:
         left = self._source.history.parents(commit)
         cut = [oid for oid in commit.parents if oid not in left]
-        # The target may have more of the history, to which nothing but a reflog leads: that is not to be cut off.
+        # The target may have more of the history, to which nothing but a reflog leads: that is not to be cut
+        # off.
         there = _present(self._target.store, cut)
         key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in there])
         if len(there) < len(cut):
@@ -171,8 +174,8 @@ class Transfer:
         return [found.get(oid) for oid in ids]
 
     def _beside(self, commits: Sequence[Commit]) -> list[ObjectId]:
-        """The trees of the commits before these. CorruptObject if a commit is not dated after one before it: it
-        would not have been met, and would not be written, in its order.
+        """The trees of the commits before these. CorruptObject if a commit is not dated after one before it:
+        it would not have been met, and would not be written, in its order.
         """
         parents = {commit.oid: self._source.history.parents(commit) for commit in commits}
         others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
@@ -243,11 +246,11 @@ class _Sender:
         self._pack = pack
         self._threads = threads
         self._copied = copied
-        self._batch: list[Found] = []
+        self._batch: list[Needed] = []
         self._size = 0
         self._writing: Future[None] | None = None
 
-    def add(self, found: Found) -> None:
+    def add(self, found: Needed) -> None:
         """Send an object; what it refers to has been given before."""
         batch = self._batch
         full = self._size + found.length > BATCH_BYTES or len(batch) == BATCH_OBJECTS
