@@ -92,8 +92,7 @@ class History:
             if start not in seen:
                 seen.add(start)
                 queue.push(self._objects.commit(start))
-        while queue:
-            commit = queue.pop()
+        for commit in queue:
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
@@ -142,8 +141,7 @@ class History:
         found = []
         # The walk meets a commit after all its children, so the commit's marks are complete then.
         open_sides = 2  # how many in the queue are not known to be below a common ancestor
-        while queue and open_sides:
-            commit = queue.pop()
+        for commit in queue:
             marks = sides[commit.oid]
             open_sides -= not marks & _BELOW
             if marks == _ONE | _OTHER:
@@ -157,6 +155,8 @@ class History:
                     open_sides += not marks & _BELOW
                 elif not before & _BELOW and marks & _BELOW:
                     open_sides -= 1
+            if not open_sides:
+                break
         return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from vstate.errors import CorruptObject
@@ -44,28 +45,25 @@ def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
             stack += below[kind](items)
 
 
-class NewestFirst:
+class NewestFirst(Iterator[Commit]):
     """A queue of commits. The newest comes out first; of two with one time, the one that went in first.
 
-    A commit is dated after its parents. So a walk that puts in the parents of each commit that comes out
-    meets every commit after all its children.
+    A commit is dated after its parents. So a walk that puts in the parents of each commit that comes out meets
+    every commit after all its children.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Commit]] = []
-        self._pushed = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
+        self._order = count()
 
     def push(self, commit: Commit) -> None:
         """Put a commit in."""
-        self._pushed += 1
-        heapq.heappush(self._heap, (-commit.time.timestamp(), self._pushed, commit))
+        heappush(self._heap, (-commit.time.timestamp(), next(self._order), commit))
 
-    def pop(self) -> Commit:
-        """Take the newest commit out."""
-        return heapq.heappop(self._heap)[2]
+    def __next__(self) -> Commit:
+        if not self._heap:
+            raise StopIteration
+        return heappop(self._heap)[2]
 
 
 class Entries:
@@ -74,23 +72,19 @@ class Entries:
     def __init__(self) -> None:
         self._met: set[bytes] = set()
 
-    def new(self, leaf: Node) -> Iterator[tuple[str, bytes]]:
+    def new(self, leaf: Node) -> list[tuple[str, bytes]]:
         """The keys and the entries of a leaf, without the entries that were met lately."""
-        return self._meet(leaf, again=False)
-
-    def all(self, leaf: Node) -> Iterator[tuple[str, bytes]]:
-        """The keys and all entries of a leaf; `new` leaves them out from now on."""
-        return self._meet(leaf, again=True)
-
-    def _meet(self, leaf: Node, *, again: bool) -> Iterator[tuple[str, bytes]]:
         met = self._met
         if len(met) > _REMEMBERED_ENTRIES:
             met.clear()
-        for key, entry in zip(leaf.keys, leaf.items, strict=True):
-            if again or entry not in met:
-                assert isinstance(entry, bytes)  # a node that was read holds no other
-                met.add(entry)
-                yield key, entry
+        found = [(key, entry) for key, entry in zip(leaf.keys, leaf.items, strict=True) if entry not in met]
+        met.update(entry for _, entry in found)  # type: ignore[misc]  # a node that was read holds bytes only
+        return found  # type: ignore[return-value]
+
+    def all(self, leaf: Node) -> Iterator[tuple[str, bytes]]:
+        """The keys and all entries of a leaf; `new` leaves them out from now on."""
+        self.new(leaf)
+        return zip(leaf.keys, leaf.items, strict=True)  # type: ignore[arg-type]
 
 
 def links_of(leaf: bytes, entry: bytes) -> Iterator[Link]:

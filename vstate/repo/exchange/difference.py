@@ -68,7 +68,7 @@ def new_commits(
     lead_to(tips, known=False)
     found: list[tuple[datetime, ObjectId]] = []
     while open_ends:
-        commit = queue.pop()
+        commit = next(queue)
         if commit.oid in shared:
             lead_to(theirs.parents(commit), known=True)
         else:

@@ -99,9 +99,8 @@ def blame_items(
     }
     queue = NewestFirst()
     queue.push(start)
-    while queue:
+    for commit in queue:
         walk.count()
-        commit = queue.pop()
         data, left = pending.pop(commit.oid)
         parents = [(parent, walk.entry(parent)) for parent in repo.history.before(commit)]
         # Where the key is the same, nothing has to be read.

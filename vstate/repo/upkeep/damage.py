@@ -152,8 +152,7 @@ class Loss:
 
         for start in starts:
             yield from push(start)
-        while queue:
-            commit = queue.pop()
+        for commit in queue:
             yield commit.oid, commit
             for parent in self._parents(commit):
                 yield from push(parent)
