@@ -377,7 +377,7 @@ def _on_a_terminal(out):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no bundle of vstate; `vstate export` makes one"),
+        (b"", "is no bundle of vstate; make one with `vstate export`"),
         (b"vstate bundle\n\0\1" + bytes(100), "is not a whole bundle: it is damaged or cut short; copy it"),
         (None, "no file "),
     ],

@@ -36,7 +36,7 @@ def load(
 ) -> BundleReport:
     """As `Repository.import_bundle` promises."""
     began = time.monotonic()
-    progress = progress or (lambda what, count, total: None)
+    progress = progress or (lambda step, count, total: None)
     with _input(file) as (source, name):
         bundle = Bundle(source, name, progress)
         work = _Import(repo, bundle, name, prefix, progress)
@@ -156,8 +156,8 @@ class _Import:
             if len(missing) > 5:
                 names += f" and {len(missing) - 5} more"
             raise NotFound(
-                f"{self._name} continues from commit {names}, which is not here: import the bundle that holds "
-                "it first, or export again with --since a commit that is here, or without --since",
+                f"{self._name} continues from commit {names}, which is not here; import the bundle that "
+                "holds it first, or export again with --since a commit that is here, or without --since",
                 name=str(missing[0]),
             )
 
@@ -272,8 +272,8 @@ class _Import:
         def found(damage: Damage) -> None:
             if not damage.readable:
                 raise InvalidInput(
-                    f"{self._name} is not imported: its commits need an object that is whole neither there nor in "
-                    f"the store: {damage}; export it again without --since, or see `vstate fsck`"
+                    f"{self._name} is not imported: its commits need an object that is whole neither there "
+                    f"nor in the store: {damage}; export it again without --since, or see `vstate fsck`"
                 )
 
         return Verifier(
