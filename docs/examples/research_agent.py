@@ -1,17 +1,18 @@
-"""An agent that can be killed at any moment and goes on where it was. Read this program first.
+"""An agent that can be killed at any moment and goes on from there. Read this program first.
 
-It has no language model: a fixed policy decides what to do next. Its tools are real: they read the sources of
+It has no language model: a fixed policy decides the next call. Its tools are real: they read the sources of
 the Python standard library on this machine, to answer the question in GOAL. Every tool call is a `@task`, so
-every call is one commit, and all that the agent knows lives in one mapping, a `Versioned`:
+every call is one commit. All knowledge of the agent lives in one mapping, a `Versioned`:
 
-    plan            a dataclass: how far it is, what it read, which modules are needed by how many others
+    plan            a dataclass: its progress, the modules that it read, how many others need each module
     messages        a list that grows with every call
     seen            a set: the names of all modules met so far
     index           a dict: the name of a definition -> the modules that define it
     notes/<module>  a dict for each module that was read
     findings        the answer, once there is one
 
-Nothing below says "save" or "load": lists, sets, dicts and the dataclass are edited in place, and committed.
+Nothing below says "save" or "load". The tasks edit lists, sets, dicts and the dataclass in place, and vstate
+commits them.
 
     python research_agent.py --crash-at 23      call 23 is killed half-way, with SIGKILL
     python research_agent.py                    goes on with call 23
@@ -44,7 +45,7 @@ State = MutableMapping[str, Any]
 
 @dataclass
 class Plan:
-    """What the agent wants and how far it is; the policy looks at nothing else."""
+    """The agent's goal and progress; the policy looks at nothing else."""
 
     goal: str
     policy: str = "most needed first"
@@ -55,18 +56,18 @@ class Plan:
     finished: bool = False
 
 
-# The tools. They read files and know nothing of the state.
+# The tools read files and know nothing of the state.
 
 
 def source_of(module: str) -> Path | None:
-    """The file of a standard library module; None for one that is written in C, or not there."""
+    """The file of a standard library module; None if the module is written in C or absent."""
     path = LIBRARY.joinpath(*module.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
 
 
 def examine(path: Path) -> dict[str, Any]:
-    """What one source file says about itself, found without running it."""
+    """The facts about one source file, found without running it."""
     with tokenize.open(path) as file:
         text = file.read()
     nodes = list(ast.walk(ast.parse(text)))
@@ -89,12 +90,12 @@ def examine(path: Path) -> dict[str, Any]:
     }
 
 
-# The tasks. What a call does to the state is there when it returns, or not at all.
+# The tasks. All changes of a call are in the state when the call returns, or none of them.
 
 
 @task
 def start(goal: str, *, state: State) -> str:
-    """Write down the goal, and where to begin."""
+    """Write down the goal and the first module."""
     state["messages"] = [{"role": "user", "content": goal}]
     crash_if_due(1)
     state["plan"] = Plan(goal, needed_by=Counter({START: 1}))
@@ -105,7 +106,7 @@ def start(goal: str, *, state: State) -> str:
 
 @task
 def read(module: str, path: Path, *, state: State) -> str:
-    """Read one module, take notes, and remember which modules it needs."""
+    """Read one module, take notes, and remember the modules that it imports."""
     plan, notes = state["plan"], examine(path)
     state[f"notes/{module}"] = notes
     for name in notes["names"]:
@@ -122,7 +123,7 @@ def read(module: str, path: Path, *, state: State) -> str:
 
 @task
 def reflect(*, state: State) -> str:
-    """Say what five more modules have shown."""
+    """Sum up after five more modules."""
     plan = state["plan"]
     said = f"{len(plan.read)} modules read, {len(state['seen'])} met; most needed: {ranking(plan)[0]}"
     state["messages"].append({"role": "assistant", "content": said})
@@ -134,7 +135,7 @@ def reflect(*, state: State) -> str:
 
 @task
 def tabulate(*, state: State) -> str:
-    """Turn the notes into a table, a row for each module, the most needed first."""
+    """Turn the notes into a table with one row a module, the most needed first."""
     plan = state["plan"]
     state["findings"] = {"modules": []}
     for module in ranking(plan):
@@ -169,20 +170,20 @@ def answer(*, state: State) -> str:
 
 @task
 def change_policy(policy: str, *, state: State) -> None:
-    """From here on, choose the next module in another way."""
+    """Choose the next module in another way from now on."""
     state["plan"].policy = policy
 
 
-# The agent: a policy that looks at the plan, and a loop that does what it says.
+# The agent: a policy that looks at the plan and names the next call, and a loop that makes the calls.
 
 
 def ranking(plan: Plan) -> list[str]:
-    """The modules that were read, the most needed first."""
+    """The modules read so far, the most needed first."""
     return sorted(plan.read, key=lambda module: (-plan.needed_by[module], module))
 
 
 def next_module(plan: Plan) -> tuple[str, Path]:
-    """The module to read next, of those met and not read yet."""
+    """The next module to read: one that the agent met and has not read."""
     sources = {module: source_of(module) for module in plan.needed_by if module not in plan.read}
     found = [(module, path) for module, path in sources.items() if path is not None]
     if plan.policy == "smallest first":
@@ -191,7 +192,7 @@ def next_module(plan: Plan) -> tuple[str, Path]:
 
 
 def next_call(state: State) -> Callable[[], str] | None:
-    """The next call, None after the last. It follows from the state alone, which is why resuming needs no code."""
+    """The next call; None after the last. It follows from the state alone, so resuming needs no code."""
     if "plan" not in state:
         return lambda: start(GOAL, state=state)
     plan = state["plan"]
@@ -207,7 +208,7 @@ def next_call(state: State) -> Callable[[], str] | None:
 
 
 def work(state: State, say: Callable[[str], None]) -> None:
-    """Make calls until there is none left to make."""
+    """Make calls until none is left."""
     while call := next_call(state):
         said = call()
         say(f"  call {state['plan'].calls:2}  {said}")
@@ -217,7 +218,7 @@ crash_at = 0
 
 
 def crash_if_due(call: int) -> None:
-    """Every task asks this half-way, when some of its edits are made, some are not, and none is committed."""
+    """Kill the process if `call` is due. A task calls this half-way, between its edits."""
     if call == crash_at:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -254,7 +255,7 @@ def main() -> None:
         work(state, say)
         show(state["findings"])
 
-        # What if it had chosen otherwise ten calls ago? The past is all there: fork it and see.
+        # Would another choice ten calls ago have been better? The whole past is there: fork it and see.
         crash_at = 0
         policy = "smallest first"
         if "what-if" in state.branches():
@@ -265,7 +266,7 @@ def main() -> None:
             say(f"\nBack to call {other['plan'].calls}, and on from there on another branch, {policy}:")
             change_policy(policy, state=other)
         work(other, say)
-        print("\nWhat is different on the branch what-if:")
+        print("\nThe branch what-if differs in:")
         print(state.diff("main", "what-if"))
 
 

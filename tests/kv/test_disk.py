@@ -28,8 +28,9 @@ from vstate.errors import (
     UnsupportedFormat,
 )
 from vstate.kv import Disk
-from vstate.kv.disk import LOG_BYTES, MAX_VALUE_BYTES
-from vstate.kv.locking import POLITE_PAUSE
+from vstate.kv.disk.database import LOG_BYTES
+from vstate.kv.disk.queues import POLITE_PAUSE
+from vstate.kv.disk.store import MAX_VALUE_BYTES
 from vstate.kv.packing import pack, unpack
 from vstate.testing import KVStoreTests
 
@@ -255,6 +256,7 @@ def test_a_value_beyond_sqlite_is_refused(directory: Path) -> None:
 # Threads, processes, forks, kills
 
 
+@pytest.mark.slow
 def test_threads_read_write_and_list_at_once(directory: Path) -> None:
     """Readers see whole transactions only, while others write."""
     errors: list[BaseException] = []
@@ -298,6 +300,7 @@ def test_threads_read_write_and_list_at_once(directory: Path) -> None:
         assert len(list(store.keys("o/"))) == int(store.get("a") or b"0") > 0
 
 
+@pytest.mark.slow
 def test_processes_lose_no_increment(directory: Path) -> None:
     """Four processes that make the store at once and swap 50 times each lose nothing and starve nobody."""
     program = """if True:
@@ -318,6 +321,7 @@ def test_processes_lose_no_increment(directory: Path) -> None:
         assert store.get("counter") == b"200"
 
 
+@pytest.mark.slow
 def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     """Of processes that make one store at the same moment, none mistakes the half-made one."""
     program = """if True:
@@ -349,8 +353,9 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
     opened, pauses = os.open, list[float]()
     with Disk(directory) as store:
         with monkeypatch.context() as patched:
-            patched.setattr("vstate.kv.locking.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
-            patched.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+            patched.setattr("vstate.kv.disk.queues.os", SimpleNamespace(**vars(os) | {"open": slow_open}))
+            for module in ("vstate.kv.disk.queues", "vstate.backoff"):
+                patched.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
             for _ in range(3):
                 with store.turn("alone"):
                     pass
@@ -367,7 +372,8 @@ def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.Mon
             if len(pauses) == 3:
                 held.close()
 
-        monkeypatch.setattr("vstate.kv.locking.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
+        for module in ("vstate.kv.disk.queues", "vstate.backoff"):
+            monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=time.monotonic, sleep=note))
         held.enter_context(other.turn("busy"))
         with store.turn("busy"):
             assert len(pauses) == 3
@@ -377,6 +383,7 @@ def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.Mon
                 assert pauses == expected
 
 
+@pytest.mark.slow
 def test_a_busy_writer_starves_nobody(directory: Path) -> None:
     """Beside a process that writes without a pause, another one's writes wait for milliseconds."""
     program = """if True:
@@ -421,6 +428,7 @@ def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
         assert store.get("key") == b"value"
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
     """After each of 20 kills, what was reported as done is there, and nothing is there by half."""
     program = """if True:

@@ -111,7 +111,7 @@ def test_names_that_are_taken(whole: Memory, name: str) -> None:
 def test_the_keys_of_a_repository_are_reserved() -> None:
     """Whatever the keys of a repository begin with is no name of a part."""
     roots = set()
-    for source in Path(vstate.repo.__file__).parent.glob("*.py"):
+    for source in Path(vstate.repo.__file__).parent.rglob("*.py"):
         roots |= set(
             re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z]+)/"$', source.read_text("utf-8"), re.MULTILINE)
         )
@@ -248,7 +248,7 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same turn in one part is waited for, that in another is not."""
-    monkeypatch.setattr("vstate.kv.locking.PATIENCE", 20.0)
+    monkeypatch.setattr("vstate.kv.disk.queues.PATIENCE", 20.0)
     with Disk(tmp_path / "store") as whole:
         waited = {}
 

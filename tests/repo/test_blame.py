@@ -22,7 +22,7 @@ from vstate.repo.compare.paths import Fingerprints, find_part, parts_of
 from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
-from vstate.values.inert import Global, Record, read
+from vstate.values.inert import Global, Instance, read
 
 
 def put(repo: Repository, parents: list[Commit], number: int, **values: Any) -> Commit:
@@ -291,6 +291,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(histories(), st.sampled_from(sorted(SHAPES)))
 def test_every_item_is_blamed_on_the_commit_that_made_it(
@@ -349,7 +350,7 @@ def test_long_lists_are_aligned_by_occurrence() -> None:
 
 def _objects() -> list[object]:
     when = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
-    wrapped = Record("decimal.Decimal", args=("1.5",))
+    wrapped = Instance("decimal.Decimal", args=("1.5",))
     return [
         {
             "messages": [{"content": "a"}],
@@ -371,10 +372,10 @@ def _objects() -> list[object]:
             "x" * 70: 7,
             "\x1b[1m": 8,
         },
-        Record(
+        Instance(
             "app.P", {"a": 1, "b c": [2]}, args=(1, [2]), kwargs={"k": 1}, items=[1, {"z": 2}], state=(3, [4])
         ),
-        Record("app.E", {"f": 1}, entries={"e": [1], 2: 3}),
+        Instance("app.E", {"f": 1}, entries={"e": [1], 2: 3}),
         {"price": wrapped, "when": when, b"raw": when},
         [[[1, (2, {3: {"deep": [4]}})]]],
         {1, "a", (2, "b"), frozenset({3})},
@@ -449,7 +450,7 @@ def test_values_inside_themselves() -> None:
     assert find_part(value, "self.self.self.a", prints)[-1].value == 1
     with pytest.raises(NotFound):
         find_part(value, "self.self.b", prints)
-    record = Record("app.W")
+    record = Instance("app.W")
     record.args = (record,)
     with pytest.raises(NotFound):
         find_part(record, "x.y", prints)
@@ -473,11 +474,11 @@ def test_values_inside_themselves() -> None:
         ([[1], 2], [[1, 2]]),
         ({"a": 1, "b": 2}, {"a": 2, "b": 1}),
         ([], {}),
-        (Record("a.A"), Record("a.B")),
-        (Record("a.A", called=True), Record("a.A")),
-        (Record("a.A", {"x": 1}), Record("a.A", kwargs={"x": 1})),
-        (Record("a.A", items=[]), Record("a.A")),
-        (Record("a.A", items=[1]), Record("a.A", args=(1,))),
+        (Instance("a.A"), Instance("a.B")),
+        (Instance("a.A", called=True), Instance("a.A")),
+        (Instance("a.A", {"x": 1}), Instance("a.A", kwargs={"x": 1})),
+        (Instance("a.A", items=[]), Instance("a.A")),
+        (Instance("a.A", items=[1]), Instance("a.A", args=(1,))),
         (Global("a.f"), Global("a.g")),
         (decimal.Decimal(1), decimal.Decimal(2)),
         (datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1)),
@@ -524,6 +525,7 @@ def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
 # --- lists that grow at their end
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
@@ -540,6 +542,7 @@ def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> N
         assert state.blame("k", f"[{index}]").message == wanted[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 7, 250, 999, 1000, 1001])
 def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter versions are not read: their pickles begin as the longer one does. (pickle appends 1,000 at once.)"""
@@ -565,6 +568,7 @@ def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatc
     assert state.blame("k", f"[{step + 1}].deep[1]").message == "0"
 
 
+@pytest.mark.slow
 def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     """A text of a million lines is refused as a table; a version that had them counts as different."""
     state = Versioned()

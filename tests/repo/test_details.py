@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.repo.compare.details import Detail, details
-from vstate.values.inert import Global, Record, read
+from vstate.values.inert import Global, Instance, read
 
 nan = float("nan")
 
@@ -26,15 +26,25 @@ def _lines(old: object, new: object) -> list[str]:
 
 def test_equal_values_have_no_details() -> None:
     """Copies, NaN among them, do not differ."""
-    value = {"a": [1, 2.5, nan, None, b"x", (1, {2, 3})], "b": Record("app.P", {"x": nan})}
-    copy = {"a": [1, 2.5, float("nan"), None, b"x", (1, {2, 3})], "b": Record("app.P", {"x": nan})}
+    value = {"a": [1, 2.5, nan, None, b"x", (1, {2, 3})], "b": Instance("app.P", {"x": nan})}
+    copy = {"a": [1, 2.5, float("nan"), None, b"x", (1, {2, 3})], "b": Instance("app.P", {"x": nan})}
     assert details(value, copy) == []
 
 
 def test_paths_name_keys_indices_and_fields() -> None:
     """Identifiers with a dot, other keys in brackets, indices in brackets, the value itself as nothing."""
-    old = {"messages": [{"content": "a"}], "odd key": {"x": 1}, 7: 1, "plan": Record("app.Plan", {"goal": 1})}
-    new = {"messages": [{"content": "b"}], "odd key": {"x": 2}, 7: 2, "plan": Record("app.Plan", {"goal": 2})}
+    old = {
+        "messages": [{"content": "a"}],
+        "odd key": {"x": 1},
+        7: 1,
+        "plan": Instance("app.Plan", {"goal": 1}),
+    }
+    new = {
+        "messages": [{"content": "b"}],
+        "odd key": {"x": 2},
+        7: 2,
+        "plan": Instance("app.Plan", {"goal": 2}),
+    }
     assert _lines(old, new) == [
         "~ messages[0].content: 'a' -> 'b'",
         '~ ["odd key"].x: 1 -> 2',
@@ -98,15 +108,15 @@ def test_edits_in_several_places_of_a_list() -> None:
 def test_sets_compare_by_member() -> None:
     """Members are added or removed, records among them by what they hold."""
     assert _lines({1, "a"}, {1, "b"}) == ["- {'a'}: 'a'", "+ {'b'}: 'b'"]
-    assert details({Record("app.P", {"x": 1})}, {Record("app.P", {"x": 1})}) == []
-    assert details({Record("app.P"): 1}, {Record("app.P"): 1}) == []
-    assert _lines({Record("app.P"): 1}, {Record("app.P"): 2}) == ["~ [app.P()]: 1 -> 2"]
+    assert details({Instance("app.P", {"x": 1})}, {Instance("app.P", {"x": 1})}) == []
+    assert details({Instance("app.P"): 1}, {Instance("app.P"): 1}) == []
+    assert _lines({Instance("app.P"): 1}, {Instance("app.P"): 2}) == ["~ [app.P()]: 1 -> 2"]
 
 
 def test_records_of_one_type_compare_by_part() -> None:
     """Fields, arguments, items and entries; another type is another value."""
-    old = Record("app.P", {"a": 1, "b": 2}, args=(1, 2), items=[1], entries={"k": 1}, state=3)
-    new = Record("app.P", {"a": 1, "c": 2}, args=(1, 3), items=[1, 2], entries={"k": 2}, state=4)
+    old = Instance("app.P", {"a": 1, "b": 2}, args=(1, 2), items=[1], entries={"k": 1}, state=3)
+    new = Instance("app.P", {"a": 1, "c": 2}, args=(1, 3), items=[1, 2], entries={"k": 2}, state=4)
     assert [(found.kind, found.path) for found in details(old, new)] == [
         ("modified", "args[1]"),
         ("removed", "b"),
@@ -115,8 +125,8 @@ def test_records_of_one_type_compare_by_part() -> None:
         ("modified", "k"),
         ("modified", "state"),
     ]
-    assert [found.path for found in details(Record("a.A"), Record("a.B"))] == [""]
-    assert _lines(Record("d.D", args=("1.5",)), Record("d.D", args=("1.6",))) == ["~ '1.5' -> '1.6'"]
+    assert [found.path for found in details(Instance("a.A"), Instance("a.B"))] == [""]
+    assert _lines(Instance("d.D", args=("1.5",)), Instance("d.D", args=("1.6",))) == ["~ '1.5' -> '1.6'"]
     assert details(Global("a.f"), Global("a.f")) == []
     assert _lines(Global("a.f"), Global("a.g")) == ["~ <a.f> -> <a.g>"]
 
@@ -167,6 +177,7 @@ def test_a_long_path_is_cut_at_its_beginning() -> None:
     assert found.path.startswith('["kkk')
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_compare_is_one_change() -> None:
     """With the work used up, the rest is said to be too large, and not to be equal."""
     part = [b"x" * 1_000_000]
@@ -181,12 +192,12 @@ def test_what_is_too_large_to_compare_is_one_change() -> None:
 def test_records_that_share_a_part_show_its_change_once() -> None:
     """Arguments, items and entries that several records have in common are compared at the first of them."""
     old, new = [1, 2], [1, 3]
-    pairs = [[Record("a.A", items=shared), Record("a.A", items=shared)] for shared in (old, new)]
+    pairs = [[Instance("a.A", items=shared), Instance("a.A", items=shared)] for shared in (old, new)]
     assert _lines(*pairs) == ["~ [0][1]: 2 -> 3"]
-    pairs = [[Record("a.A", args=(shared, 1)), Record("a.A", args=(shared, 1))] for shared in (old, new)]
+    pairs = [[Instance("a.A", args=(shared, 1)), Instance("a.A", args=(shared, 1))] for shared in (old, new)]
     assert _lines(*pairs) == ["~ [0].args[0][1]: 2 -> 3"]
-    assert _lines(Record("a.A", items=None), Record("a.A", items=[1])) == ["+ [0]: 1"]
-    assert _lines(Record("a.A", entries={1: 2}), Record("a.A")) == ["- [1]: 2"]
+    assert _lines(Instance("a.A", items=None), Instance("a.A", items=[1])) == ["+ [0]: 1"]
+    assert _lines(Instance("a.A", entries={1: 2}), Instance("a.A")) == ["- [1]: 2"]
 
 
 def test_times_in_two_zones_differ() -> None:
@@ -243,6 +254,7 @@ def _ring(size: int) -> Any:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "count"),
     [

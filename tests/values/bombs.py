@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "cli")]
 
-from vstate_cli import documents, render
+from vstate_cli import changes, values
 from vstate_cli.app import cli
 from vstate_cli.output import Output
 
@@ -34,7 +34,7 @@ from vstate.objects.stream import split
 from vstate.repo.compare.details import Detail, details
 from vstate.repo.repository import Repository
 from vstate.values.entry import BYTES, PICKLE, TEXT
-from vstate.values.inert import InertError, Record, plain, preview, read
+from vstate.values.inert import InertError, Instance, plain, preview, read
 
 MILLION = 10**6
 MOST_MEMORY = 2 << 30  # bytes of address space of a measuring process: a safety net
@@ -735,14 +735,14 @@ def cost_of_showing(directory: Path) -> Cost:
         outcome = error.reason
     clock.took("read")
     preview(value)
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         assert value == value
         assert hash(value) == hash(value)
         repr(value)
     clock.took("preview")
-    render.write_value(value, out)
+    values.write_value(value, out)
     clock.took("show")
-    documents.write(out, {"value": plain(value)})
+    out.json({"value": plain(value)})
     clock.took("json")
     del value
     clock.took("free")
@@ -771,9 +771,9 @@ def cost_of_comparing(directory: Path) -> Cost:
         str(detail)
     clock.took("str")
     diff: Any = Found(found)
-    out.lines(render.change_details(diff, diff, out, 1000))
+    out.lines(changes.detail_lines(diff, "", out, 1000))
     clock.took("diff")
-    documents.write_array(out, [documents.details(diff, "", out)])
+    out.json_array([changes.detail_documents(diff, "", out)])
     clock.took("diff --json")
     return clock.cost(f"{len(found)} details")
 

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.errors import VStateError
-from vstate.values.inert import Global, InertError, Limits, Record, plain, preview, read
+from vstate.values.inert import Global, InertError, Instance, Limits, plain, preview, read
 
 PROTOCOLS = range(6)
 
@@ -166,7 +166,7 @@ def test_buffers_are_taken_in_order() -> None:
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_an_instance_is_a_record_of_its_fields(protocol: int) -> None:
+def test_an_instance_has_its_fields(protocol: int) -> None:
     """Class name, attributes, arguments, items and entries of instances of importable classes."""
     found = _read([Plan("x"), Slotted(1), Pair(1, 2), Items([1, 2]), Table(a=1)], protocol)
     assert [repr(one) for one in found] == [
@@ -236,7 +236,7 @@ def test_well_known_classes_read_well(value: Any, shown: str, protocol: int) -> 
 
 
 def test_an_array_shows_its_beginning() -> None:
-    """A hundred elements are decoded; the record says how many more there are, and has all the bytes."""
+    """A hundred elements are decoded; the array says how many more there are, and has all the bytes."""
     array = _read(np.arange(1000.0))
     assert array.fields["data"] == [float(n) for n in range(100)]
     assert array.fields["omitted"] == 900
@@ -269,8 +269,8 @@ def test_by_value_classes_and_functions() -> None:
     assert found[1].fields["__init__"].name == "__main__.Plan.__init__"
 
 
-def test_a_frame_of_pandas_is_nested_records() -> None:
-    """The columns of a DataFrame can be found in its record."""
+def test_a_frame_of_pandas_is_nested_instances() -> None:
+    """The columns of a DataFrame can be found in its Instance."""
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     found = _read(pandas.DataFrame({"price": [1, 2], "name": ["x", "y"]}))
     assert found.type.endswith("DataFrame")
@@ -279,11 +279,11 @@ def test_a_frame_of_pandas_is_nested_records() -> None:
         assert part in text
 
 
-def test_keys_that_are_records() -> None:
-    """A record can be a key or a member, whatever it holds."""
+def test_keys_that_are_instances() -> None:
+    """An Instance can be a key or a member, with any content."""
     found = _read({Colour.RED: 1, Pair(1, 2): 2, frozenset({Colour.RED}): 3})
     assert sorted(found.values()) == [1, 2, 3]
-    assert any(isinstance(key, Record) for key in found)
+    assert any(isinstance(key, Instance) for key in found)
 
 
 def test_setters_copyreg_and_persistent_ids() -> None:
@@ -348,7 +348,7 @@ def test_a_call_is_shown_as_not_made() -> None:
     """Calls and globals stand in angle brackets."""
     found = read(_exploits("echo hi")["REDUCE, protocol 2"])
     assert repr(found) == "<os.system('echo hi')>"
-    assert isinstance(found, Record)
+    assert isinstance(found, Instance)
     assert found.called
     assert plain(found) == {"$type": "os.system", "$called": True, "$args": ["echo hi"]}
     bare = read(b"cos\nsystem\n.")
@@ -359,8 +359,8 @@ def test_a_call_is_shown_as_not_made() -> None:
 def test_the_reader_has_no_way_to_import() -> None:
     """The module loads neither pickle nor importlib nor numpy."""
     code = (
-        "import sys; from vstate.values import inert, budget, shapes, arrays, plain, record\n"
-        "for m in (inert, budget, shapes, arrays, plain, record):\n"
+        "import sys; from vstate.values import inert, budget, shapes, arrays, plain, instance, hashtable\n"
+        "for m in (inert, budget, shapes, arrays, plain, instance, hashtable):\n"
         "    assert not {'pickle', 'importlib', 'numpy', 'eval'} & set(vars(m)), m\n"
         "assert 'numpy' not in sys.modules\n"
     )
@@ -438,7 +438,7 @@ def test_limits_are_those_given() -> None:
 
 def test_preview_fits_the_width_or_breaks() -> None:
     """One line where it fits, else one line a part."""
-    value = {"goal": "x" * 30, "steps": [Record("app.Step", {"n": n, "text": "y" * 20}) for n in range(3)]}
+    value = {"goal": "x" * 30, "steps": [Instance("app.Step", {"n": n, "text": "y" * 20}) for n in range(3)]}
     assert preview(value["steps"][0]) == "app.Step(n=0, text='yyyyyyyyyyyyyyyyyyyy')"
     text = preview(value, width=60)
     assert max(map(len, text.splitlines())) <= 60
@@ -464,7 +464,7 @@ def test_preview_is_bounded() -> None:
 def test_nothing_drives_a_terminal() -> None:
     """Control characters are escaped in texts, names, fields and keys."""
     evil = "\x1b[2J\x07\u202e\x9b\n"
-    value = [evil, {evil: evil}, Record(evil, {evil: evil}), Global(evil), evil.encode()]
+    value = [evil, {evil: evil}, Instance(evil, {evil: evil}), Global(evil), evil.encode()]
     assert preview(value, width=None).isprintable()
     assert repr(value[2]).isprintable()
 
@@ -478,7 +478,7 @@ def test_plain_is_json() -> None:
         "nan": [float("nan"), float("-inf")],
         "sets": [{2, 1}, frozenset()],
         "time": datetime.datetime(2024, 1, 1),
-        "record": Record("app.P", {"x": 1, "$y": 2}, args=(3,), items=[4], entries={"k": 5}),
+        "record": Instance("app.P", {"x": 1, "$y": 2}, args=(3,), items=[4], entries={"k": 5}),
         "global": Global("a.b"),
         "int": 10**2000,
     }

@@ -6,6 +6,7 @@ import os
 import stat
 
 from vstate.errors import AlreadyExists, InvalidInput, NotFound
+from vstate.kv.files import sync_directory
 
 Path = str | os.PathLike[str]
 
@@ -23,7 +24,8 @@ def read_secret(path: Path) -> bytes:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise NotFound(
-            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to encrypt a store",
+            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to "
+            "encrypt a store",
             name=name,
         ) from None
     except (OSError, ValueError) as error:
@@ -61,17 +63,7 @@ def write_secret(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        _sync_directory(os.path.dirname(os.path.abspath(name)))
+        sync_directory(os.path.dirname(os.path.abspath(name)))
     except BaseException:
         os.unlink(name)  # half a key is none, and it would be in the way
         raise
-
-
-def _sync_directory(directory: str) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,8 +19,7 @@ from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
 from vstate.managers.files import Format, ReadableFiles
-from vstate.repo.names.refs import HEADS
-from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS, REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]
@@ -66,7 +65,7 @@ class FileBackend(Disk):
         check_flag("compression", compression)
         super().__init__(os.path.expanduser(base_path))
         self._how: tuple[Format, bool] = (format, compression)
-        self._files = ReadableFiles(Path(self._directory, FILES), format, compression=compression)
+        self._files = ReadableFiles(Path(self.location, FILES), format, compression=compression)
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -86,10 +85,10 @@ class FileBackend(Disk):
         return Repository(proxy(self))
 
     def __repr__(self) -> str:
-        return f"FileBackend({self._directory!r})"
+        return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileBackend, (self._directory, *self._how)
+        return FileBackend, (self.location, *self._how)
 
 
 class RedisBackend(Redis):

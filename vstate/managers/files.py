@@ -20,7 +20,7 @@ import msgpack
 from blake3 import blake3
 
 from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
-from vstate.kv.replacing import replace_file
+from vstate.kv.files import replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS

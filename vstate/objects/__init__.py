@@ -3,7 +3,7 @@
 Invariants of this layer:
 
 - An object is a kind and a body of immutable bytes; its id depends on both and on nothing else.
-- What is equal has one encoding: the id of a tree depends on its contents only, the index of a
-  stream on its bytes only, whatever the history of edits was.
-- Nothing here reads or writes a store: functions take a way to read and return the new objects.
+- Equal content has one encoding. The id of a tree depends on its contents alone, and the index of a
+  stream on its bytes alone. The history of edits does not matter.
+- Nothing here reads or writes a store: a function takes a way to read, and returns the new objects.
 """

@@ -1,8 +1,8 @@
 """The canonical encoding: msgpack with one spelling for equal plain data.
 
-Fixed field order is up to the caller (lists); here maps get their keys sorted and integers their
-shortest form. Plain data is None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts
-with str keys of these.
+Maps have their keys sorted, and integers have their shortest form. Structures are lists, whose order the
+caller fixes. Plain data is None, bool, int of 64 bits, float, str, bytes, and lists, tuples and dicts with
+str keys of these.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from vstate.errors import InvalidInput
 
 MAX_DEPTH = 100
 _ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
-_SHORT = 2048  # bytes, up to which arrays cannot say to have items of more than some megabytes
-_MOST_DECLARED = 1_000_000  # items that longer data may say to have without being looked through first
+_SHORT = 2048  # bytes; the arrays in so little data can claim no more than a few megabytes
+_MOST_DECLARED = 1_000_000  # items that longer data may claim before it is checked
 _Packer = msgpack.Packer
 _ATOMS = frozenset({type(None), bool, float, bytes})
 
 
 def encode(value: Any) -> bytes:
     """Plain data that has passed `plain`, or an object's own fields, as canonical msgpack."""
-    # What `msgpack.packb` does, but for its detour through Python, which takes as long again.
+    # Not `msgpack.packb`: its detour through Python takes as long again.
     return _Packer().pack(value)  # type: ignore[no-any-return]
 
 
 def decode(data: bytes) -> Any:
-    """What `encode` encoded; ValueError when `data` is not one whole value of plain data."""
+    """The plain data that `encode` encoded; ValueError when `data` is not one whole value."""
     try:
         if (
             len(data) > _SHORT
             and (data.count(_ARRAY_16) + data.count(_ARRAY_32)) * len(data) > _MOST_DECLARED
         ):
-            # Memory for an array is taken before its items are read: for those inside each other it adds up.
+            # msgpack allocates an array before it reads the items, and nested arrays add up.
             unpacker = msgpack.Unpacker(max_buffer_size=len(data))
             unpacker.feed(data)
             unpacker.skip()
@@ -50,7 +50,7 @@ def _refuse(code: int, data: bytes) -> Any:
 def plain(value: Any, where: str, depth: int = 0) -> Any:
     """A copy of `value` as plain data with sorted maps and lists for tuples.
 
-    Raises InvalidInput, naming the place under `where`, for anything that plain data cannot hold.
+    Raises InvalidInput for anything that plain data cannot hold. The message names the place, under `where`.
     """
     kind = type(value)
     if kind in _ATOMS:

@@ -1,4 +1,4 @@
-"""Commit: one state of a mapping, where it came from, and what happened on the way."""
+"""Commit: one state of a mapping, its parents, and the events since them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def moment(microseconds: int) -> datetime:
 class Event:
     """Something that happened: `kind` in the program's own words, `data` plain.
 
-    `commit` is the id of the commit that holds the event and its effects, None until there is one.
+    `commit` is the id of the commit that holds the event and its effects; None before that commit.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Event:
 
 
 class Signature(NamedTuple):
-    """Who signed a commit, an Ed25519 public key of 32 bytes, and the 64 bytes of the signature."""
+    """The signer, an Ed25519 public key of 32 bytes, and the 64 bytes of the signature."""
 
     signer: bytes
     value: bytes
@@ -62,8 +62,8 @@ class Commit:
     """A content-addressed snapshot; equal content has an equal `id`.
 
     `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
-    `time` an aware UTC datetime, `info` plain data, `events` what was recorded since the first parent.
-    `signature` is what the commit says of its signer; only `vstate.repo.rules.signing` knows whether it is true.
+    `time` an aware UTC datetime, `info` plain data, and `events` the events since the first parent.
+    `signature` is only a claim of the commit: `vstate.repo.rules.signing` verifies it.
     """
 
     tree: ObjectId | None
@@ -76,18 +76,18 @@ class Commit:
 
     @cached_property
     def body(self) -> bytes:
-        """The canonical encoding, which the id is the hash of."""
+        """The canonical encoding, whose hash is the id."""
         events = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in self.events]
         fields = [self.tree, list(self.parents), microseconds(self.time), self.message, self.info, events]
-        # Six fields without a signature: those commits keep the ids that they have always had.
+        # Without a signature there are six fields, so older commits keep their ids.
         return encode(fields if self.signature is None else [*fields, list(self.signature)])
 
     @property
     def signed_bytes(self) -> bytes:
-        """What a signature on this commit covers: all of it but the signature itself."""
+        """The bytes that a signature on this commit covers: all but the signature itself."""
         body = self.body
         if self.signature is not None:
-            # Cut out of the bytes, not encoded again: a second spelling of the same fields is not signed.
+            # Cut out of the bytes, not encoded again: no signature covers a second spelling.
             body = _UNSIGNED_ARRAY + body[1:-_SIGNATURE_LENGTH]
         return _SIGNED_BEGIN + ObjectId.of(COMMIT, body)
 
@@ -107,7 +107,7 @@ class Commit:
         return self.oid.short
 
     def as_object(self) -> Object:
-        """The commit as an object to be stored under `oid`."""
+        """The commit as an object, which is stored under `oid`."""
         return Object(COMMIT, self.body)
 
     @classmethod
@@ -153,7 +153,7 @@ class Commit:
 
 
 def one_line(text: str) -> str:
-    """The first line of a text, with escapes for what would drive a terminal."""
+    """The first line of a text, with control characters escaped."""
     line = text.split("\n", 1)[0]
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
@@ -171,7 +171,7 @@ def _signature(fields: list[Any], body: bytes) -> Signature:
     for part, length in ((signer, SIGNER_BYTES), (value, SIGNATURE_BYTES)):
         if not isinstance(part, bytes) or len(part) != length:
             raise ValueError("a signature is a public key of 32 bytes and a value of 64")
-    # `signed_bytes` cuts the signature off by length, so here nothing but the canonical form will do.
+    # `signed_bytes` cuts the signature off by length, so only the canonical form is accepted.
     if body[:1] != _SIGNED_ARRAY or not body.endswith(encode(list(found))):
         raise ValueError("a signed commit that is not canonical")
     return found

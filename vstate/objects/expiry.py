@@ -1,7 +1,7 @@
 """Expiry: the moment from which on a key counts as absent, kept at the end of its entry.
 
-An entry is an array of two or four elements (see `vstate.values.entry`); one that expires has one more, 16 bytes
-of it, so that the moment can be read and cut off without decoding what is before it.
+An entry is an array of two or four elements (see `vstate.values.entry`). An entry that expires has one more
+element, of 16 bytes. So the moment can be read and cut off, and the rest of the entry is not decoded.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import NamedTuple
 from vstate.objects.commit import microseconds, moment
 
 EXPIRING = frozenset({b"\x93", b"\x95"})
-"""msgpack's first byte of an array of three, and of five: no other entry expires."""
+"""The first byte of the entries that expire: msgpack's array of three, and of five."""
 
-_FIELD = b"\xc4\x10"  # how 16 bytes begin
+_FIELD = b"\xc4\x10"  # msgpack's header of 16 bytes
 _FIELD_BYTES = len(_FIELD) + 16
 
 _LAST = microseconds(datetime.max.replace(tzinfo=UTC))
 
 
 def now() -> int:
-    """Microseconds since 1970-01-01 UTC. Everything that expires goes by this one function."""
+    """Microseconds since 1970-01-01 UTC: the only clock that decides whether something has expired."""
     return time.time_ns() // 1000
 
 
 class Expiry(NamedTuple):
-    """When a key expires, in microseconds since 1970-01-01 UTC; `ttl` is how long after a commit that changes it, in
-    microseconds, and 0 for one that keeps its moment.
+    """When a key expires: `at`, in microseconds since 1970-01-01 UTC.
+
+    A commit that changes the key moves `at` to `ttl` microseconds after the commit; a `ttl` of 0 leaves it.
     """
 
     at: int
@@ -36,12 +37,12 @@ class Expiry(NamedTuple):
 
     @property
     def moment(self) -> datetime:
-        """When it expires, as an aware datetime in UTC; the last there is for one that lies beyond."""
+        """When it expires, as an aware datetime in UTC; at most `datetime.max`."""
         return moment(min(self.at, _LAST))
 
     @property
     def is_over(self) -> bool:
-        """Whether it is that late by now."""
+        """Whether the moment has passed."""
         return self.at <= now()
 
     def __str__(self) -> str:
@@ -49,7 +50,7 @@ class Expiry(NamedTuple):
         return f"{self.moment:%Y-%m-%d %H:%M:%S}{slides}"
 
     def begun_anew(self, at: int) -> Expiry:
-        """The same, from this moment on, if it slides."""
+        """The expiry after a change at this moment: it moves if it has a `ttl`."""
         return Expiry(at + self.ttl, self.ttl) if self.ttl else self
 
 
@@ -68,7 +69,7 @@ def is_expired(entry: bytes | None, at: int | None = None) -> bool:
 
 
 def split_expiry(entry: bytes) -> tuple[bytes, Expiry | None]:
-    """The entry as it would be if it never expired, and when it does."""
+    """The entry without its expiry, and the expiry."""
     due = moment_of(entry)
     if due is None:
         return entry, None
@@ -76,7 +77,7 @@ def split_expiry(entry: bytes) -> tuple[bytes, Expiry | None]:
 
 
 def with_expiry(entry: bytes, expiry: Expiry | None) -> bytes:
-    """An entry that never expires, as one that does."""
+    """An entry without expiry, with this one added."""
     if expiry is None:
         return entry
     field = expiry.at.to_bytes(8, "big") + expiry.ttl.to_bytes(8, "big")

@@ -1,10 +1,10 @@
 """A long byte stream as content-defined chunks under a Merkle index.
 
-A stream of up to `BLOB_BYTES` is one blob. A longer one is cut by FastCDC (Xia et al., "The Design of
-Fast Content-Defined Chunking for Data Deduplication Based Storage Systems", IEEE TPDS 2020) and the
-chunks, each a blob, hang below a tree of index nodes. A node ends after an item whose id's last byte is
-a multiple of 8, so nodes too are content-defined: an edit writes the chunks that it touched and one
-node a level, and appending to a stream of n bytes writes O(log n).
+A stream of up to `BLOB_BYTES` is one blob. FastCDC cuts a longer one (Xia et al., "The Design of Fast
+Content-Defined Chunking for Data Deduplication Based Storage Systems", IEEE TPDS 2020). The chunks, each a
+blob, hang below a tree of index nodes. A node ends after an item whose id's last byte is a multiple of 8,
+so content defines the nodes too. An edit writes the chunks that it touches and one node a level, and an
+append to a stream of n bytes writes O(log n).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MIB = 1024 * 1024
 CHUNK_SIZES = ((8 * MIB, 1024), (64 * MIB, 16384), (None, 65536))
 """FastCDC's average chunk size for streams shorter than each bound, in bytes; part of the format.
 
-Long streams take larger chunks so
-that a value of gigabytes is not millions of rows; a stream that grows past a bound is stored anew once.
+Long streams have larger chunks, so that a value of gigabytes is not millions of rows. A stream that grows
+past a bound is stored anew once.
 """
 
 SMALLEST = 4
@@ -42,17 +42,17 @@ INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
 GROUP = 64
-"""How many chunks in a row are compared with what they were by one hash: a call for each takes longer than hashing."""
+"""How many chunks in a row one hash compares with the old ones: a call for each costs more than hashing."""
 
 MAX_HEIGHT = 64
-"""Since a node has two items or more, no index of a stream is higher."""
+"""No index is higher, since each node has two items or more."""
 
 ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
 ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
 
 
 class _Level(NamedTuple):
-    """The index nodes of one height: their ids, the bytes below each, and where its items end among all one lower."""
+    """The index nodes of one height: their ids, the bytes below each, and where its items end."""
 
     ids: tuple[ObjectId, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -61,10 +61,10 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks of one stream, in order: their ids and lengths in bytes; and its index nodes' ids.
+    """The chunks of one stream, in order: their ids, their lengths in bytes, and the ids of the index nodes.
 
-    The other two save time with the next version, as far as they are known: `levels` are the index nodes by height,
-    and `prints` the hashes of the bytes of each `GROUP` of chunks, from the first on.
+    `levels` and `prints` save time with the next version and may be empty. `levels` are the index nodes by
+    height; `prints` are the hashes of the bytes of each `GROUP` of chunks, from the first on.
     """
 
     ids: tuple[ObjectId, ...]
@@ -87,8 +87,8 @@ def chunk_size(length: int) -> int:
 def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Link, Chunks, NewObjects]:
     """Cut a stream into objects: its link, its chunks, and the objects that `previous` does not hold.
 
-    `previous` is a guess at what the stream looked like before; it saves time and never changes the
-    result. Chunks that stand in it are taken to be stored already.
+    `previous` is a guess at the earlier version of the stream. It saves time and never changes the link.
+    Its chunks count as stored.
     """
     view = memoryview(data)
     length = view.nbytes
@@ -108,7 +108,7 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
     ids, lengths, objects = _cut(view, previous, unchanged)
     if previous is not None and ids[:unchanged] != previous.ids[:unchanged]:
         prints.pop()  # the last chunk of the last group ends elsewhere now
-    # What others can write to has no hash that would stay true.
+    # Only of bytes: another thread may write to any other buffer after it was hashed.
     if previous is not None and type(data) is bytes:
         prints += _prints(view, lengths, len(prints))
     levels, nodes = _index(ids, lengths, previous)
@@ -118,12 +118,12 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
 
 
 def _unchanged(view: memoryview, previous: Chunks | None) -> list[bytes]:
-    """The prints of the groups of chunks that stand in the stream as they did, from the first on."""
+    """The prints of the leading groups of chunks that are the same in this version."""
     prints: list[bytes] = []
     if previous is None or not previous.prints:
         return prints
     position = 0
-    # Not close to the end, which has a say in where a chunk ends: see `_cut`.
+    # Near the end of the stream, the end too decides where a chunk ends: see `_cut`.
     most = len(view) - LARGEST * chunk_size(len(view))
     sure = _sure(previous.lengths, LARGEST * chunk_size(len(view)))
     for known in previous.prints[: sure // GROUP]:
@@ -137,7 +137,7 @@ def _unchanged(view: memoryview, previous: Chunks | None) -> list[bytes]:
 
 
 def _prints(view: memoryview, lengths: Sequence[int], begin: int) -> Iterator[bytes]:
-    """The hashes of the groups of chunks from the one with this number on, where chunks are as short as a call."""
+    """The prints of the groups from number `begin` on; none for longer chunks, where they save no time."""
     if chunk_size(len(view)) != CHUNK_SIZES[0][1]:
         return
     position = sum(lengths[: begin * GROUP])
@@ -150,11 +150,14 @@ def _prints(view: memoryview, lengths: Sequence[int], begin: int) -> Iterator[by
 def _cut(
     view: memoryview, previous: Chunks | None, unchanged: int
 ) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
-    """The ids and lengths of the chunks, and those that `previous` has not; the first ones are known to be `unchanged`."""
-    # FastCDC decides on a cut from the bytes since the cut before it and the one byte behind it, together at most
-    # the largest chunk's. So where two chunks of the previous version stand unchanged after a cut, cutting again
-    # would end the first at the same place, and hashing it, at twice the speed, is enough; the last one of those
-    # that do is cut again. Close to the end of either version the end decides too: there the chunks prove nothing.
+    """The ids and lengths of the chunks, and the objects that `previous` lacks.
+
+    The first `unchanged` chunks are known to be those of `previous`.
+    """
+    # FastCDC finds a cut from the bytes since the last cut and one byte more, together at most the largest
+    # chunk. So if two old chunks in a row stand unchanged after a cut, cutting again would end the first one
+    # at the same place. Hashing it proves that, at twice the speed of cutting. The last unchanged chunk is
+    # cut again. Near the end of either version the end decides too, so the old chunks there prove nothing.
     objects: NewObjects = {}
     end = len(view)
     largest = LARGEST * chunk_size(end)
@@ -182,7 +185,7 @@ def _cut(
         lengths += old_lengths[first:expect]
         for piece in _chunker(end).cut_buf(view[position:]):
             size = piece.length
-            # Copied before it is hashed: another thread may write to the buffer in the meantime.
+            # Copied before it is hashed: another thread may write to the buffer.
             body = bytes(view[position : position + size])
             oid = ObjectId.of(BLOB, body)
             ids.append(oid)
@@ -200,7 +203,7 @@ def _cut(
 
 
 def _sure(lengths: Sequence[int], largest: int) -> int:
-    """How many chunks from the first on were cut without the end of the stream having a say."""
+    """How many leading chunks were cut without a look at the end of the stream."""
     rest, number = 0, len(lengths)
     while number and rest + lengths[number - 1] < largest:
         number -= 1
@@ -209,7 +212,7 @@ def _sure(lengths: Sequence[int], largest: int) -> int:
 
 
 def _chunker(length: int) -> FastCDC:
-    from pyfastcdc import FastCDC  # late, for a quick `import vstate`: only long streams need it
+    from pyfastcdc import FastCDC  # late: only long streams need it, and `import vstate` stays quick
 
     average = chunk_size(length)
     return FastCDC(
@@ -220,15 +223,15 @@ def _chunker(length: int) -> FastCDC:
 def _index(
     ids: tuple[ObjectId, ...], lengths: tuple[int, ...], previous: Chunks | None
 ) -> tuple[tuple[_Level, ...], NewObjects]:
-    """The index over the chunks, by height, with the root as its last node, and the nodes that are new."""
+    """The index over the chunks, by height, with the root last; and the new nodes."""
     nodes: NewObjects = {}
     levels: list[_Level] = []
     before = [] if previous is None else [previous.ids, *(level.ids for level in previous.levels)]
     while len(ids) > 1:
         height = len(levels) + 1
         old = previous.levels[height - 1] if previous is not None and height < len(before) else _Level()
-        # A node over the same items is the same, unless it ended with the stream.
-        kept = bisect_right(old.ends[:-1], _alike(ids, before[height - 1])) if old.ends else 0
+        # A node over the same items is the same node, unless it ended because the stream did.
+        kept = bisect_right(old.ends[:-1], _common_start(ids, before[height - 1])) if old.ends else 0
         own, sizes, ends = [*old.ids[:kept]], [*old.lengths[:kept]], [*old.ends[:kept]]
         begin = ends[-1] if ends else 0
         for end in _ends(ids, begin):
@@ -244,8 +247,8 @@ def _index(
     return tuple(levels), nodes
 
 
-def _alike(a: tuple[ObjectId, ...], b: tuple[ObjectId, ...]) -> int:
-    """With how many of the same items two sequences begin."""
+def _common_start(a: tuple[ObjectId, ...], b: tuple[ObjectId, ...]) -> int:
+    """The number of items that both sequences begin with."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -257,9 +260,9 @@ def _alike(a: tuple[ObjectId, ...], b: tuple[ObjectId, ...]) -> int:
 
 
 def _ends(ids: Sequence[ObjectId], begin: int) -> Iterator[int]:
-    """Where nodes over these items end, the first of which begins at `begin`."""
+    """The ends of the nodes over these items; the first node begins at `begin`."""
     for end in range(begin + 1, len(ids)):
-        # At least two items a node, so that each level is shorter than the one below it.
+        # A node has two items or more, so each level is shorter than the one below.
         if (ids[end - 1][-1] % INDEX_FANOUT == 0 and end - begin > 1) or end - begin == INDEX_LIMIT:
             yield end
             begin = end
@@ -273,12 +276,12 @@ def is_single(link: Link) -> bool:
 
 
 def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
-    """The height and the items (id, length in bytes) of an index node; ValueError if it is none."""
+    """The height and the items (id, length in bytes) of an index node; ValueError for malformed bytes."""
     try:
         height, joined, lengths = decode(body)
     except TypeError as error:
         raise ValueError(f"not an index node: {error}") from error
-    shapes = (
+    well_formed = (
         type(height) is int
         and 0 < height <= MAX_HEIGHT
         and type(joined) is bytes
@@ -287,17 +290,17 @@ def read_index(body: bytes) -> tuple[int, list[tuple[ObjectId, int]]]:
         and len(lengths) <= INDEX_LIMIT
         and all(type(size) is int and size > 0 for size in lengths)
     )
-    if not shapes:
+    if not well_formed:
         raise ValueError("a malformed index node")
     ids = (ObjectId(joined[i : i + ID_BYTES]) for i in range(0, len(joined), ID_BYTES))
     return height, list(zip(ids, lengths, strict=True))
 
 
 def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
-    """The chunks of a stored stream; one batch of reads a level. ValueError if lengths do not add up."""
+    """The chunks of a stored stream, with one batch of reads a level. ValueError if lengths do not add up."""
     if is_single(link):
         return Chunks((link.id,), (link.length,))
-    # Nodes that lead to one another twice over would name more chunks than there can be.
+    # A forged index may name one node many times, and so more chunks than the length allows.
     most = link.length * SMALLEST // chunk_size(link.length) + 2
     items = [(link.id, link.length)]
     indexes: set[ObjectId] = set()
@@ -324,7 +327,7 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
 def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = 1024) -> bytearray:
     """The bytes of a stored stream, read `batch` chunks at a time. ValueError if a length is wrong.
 
-    A bytearray, because an array loaded over it must be writable again.
+    A bytearray, because arrays that are loaded over it are writable.
     """
     data = bytearray(chunks.length)
     position = 0

@@ -3,10 +3,10 @@
 A B+-like tree whose node boundaries come from a hash of the key alone. A key has a *level*: how many
 times 5 zero bits its hash ends in. At height h a key of level above h begins a new node, so a node has
 32 items on average and where nodes begin does not depend on the others. Hence the root is a function of
-the contents: not of the order of edits, nor of what was deleted on the way.
+the contents alone: neither the order of edits nor earlier deletions matter.
 
-A tree is named by its root's id, None being the empty tree. Values are opaque here, but for the moment at which one
-expires: nodes above a key that does say when the first one does, so that a tree without any costs nothing to look through.
+A tree is named by its root's id; None is the empty tree. Values are opaque here but for their expiry. The
+nodes above keys that expire say when the first of them does, so a tree without such keys is not searched.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Node:
 
     A leaf (height 0) pairs `keys[i]` with the value `items[i]`. Above, `keys[i]` is the first key below
     the child `items[i]` and `counts[i]` the number of keys below it. A child that is not written yet
-    stands there as a Node instead of its id: those `items[i]` for which i is in `unwritten`. `expiries[i]` is when
-    the first key of `items[i]` expires, None for never; `expiries` is None if none ever does.
+    is a Node instead of an id; `unwritten` has the positions of these. `expiries[i]` is when the first key
+    of `items[i]` expires, None for never; `expiries` is None if no key below the node expires.
     """
 
     __slots__ = ("counts", "expiries", "height", "items", "keys", "unwritten")
@@ -71,7 +71,7 @@ class Node:
     def body(self) -> bytes:
         """The canonical encoding, once all children are written."""
         fields = [self.height, self.keys, self.items, self.counts]
-        # Four fields where nothing expires: those nodes keep the ids that they have always had.
+        # Where nothing expires there are four fields, so older nodes keep their ids.
         return encode(fields if self.expiries is None else [*fields, self.expiries])
 
     def children(self) -> list[ObjectId]:
@@ -85,7 +85,7 @@ class Node:
             height, keys, items, counts, *more = decode(body)
         except TypeError as error:
             raise ValueError(f"not a tree node: {error}") from error
-        shapes = (
+        well_formed = (
             type(height) is int
             and 0 <= height <= MAX_HEIGHT
             and type(keys) is type(items) is type(counts) is list
@@ -95,7 +95,7 @@ class Node:
             and set(map(type, items)) == {bytes}
             and (height == 0 or (set(map(len, items)) == {ID_BYTES} and set(map(type, counts)) == {int}))
         )
-        if not shapes or (more and not _are_moments(more, len(keys))):
+        if not well_formed or (more and not _are_moments(more, len(keys))):
             raise ValueError("a malformed tree node")
         return cls(height, keys, items, counts, more[0] if more else None)
 
@@ -104,7 +104,7 @@ Moments = list[int | None] | None
 
 
 def _are_moments(fields: list[Any], length: int) -> bool:
-    """Whether these are the moments of so many items, of which one at least expires."""
+    """Whether the fields are one list of `length` moments, at least one of them not None."""
     if len(fields) != 1 or type(fields[0]) is not list or len(fields[0]) != length:
         return False
     return {type(None)} != set(map(type, fields[0])) <= {int, type(None)}
@@ -118,7 +118,7 @@ def moments(items: Sequence[bytes | Node]) -> Moments:
 
 ReadNode = Callable[[bytes], Node]
 ReadNodes = Callable[[Sequence[bytes]], list[Node]]
-"""How nodes are read, by their ids. Ids come as they stand in nodes, plain bytes: wrapping each costs a read."""
+"""How nodes are read, by their ids: plain bytes, as nodes hold them, since wrapping each would cost time."""
 
 
 class KeyChange(NamedTuple):
@@ -131,7 +131,7 @@ class KeyChange(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def level(key: str) -> int:
-    """How many heights this key begins a node at: the zero bits that its hash ends in, by fives."""
+    """The number of heights at which this key begins a node: the zero bits at its hash's end, by fives."""
     bits = int.from_bytes(blake3(key.encode()).digest(length=8), "big") | 1 << 60
     return ((bits & -bits).bit_length() - 1) // LEVEL_BITS
 
@@ -148,7 +148,7 @@ def lookup(read: ReadNode, root: ObjectId | None, key: str) -> bytes | None:
         i = bisect_right(node.keys, key) - 1
         if i < 0:
             return None
-        node = _child(read, node, i)
+        node = _loaded(read, node.items[i])
     i = bisect_left(node.keys, key)
     if i < len(node.keys) and node.keys[i] == key:
         return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
@@ -172,7 +172,7 @@ def scan(
     while node.height:
         i = max(bisect_right(node.keys, first) - 1, 0)
         path.append((node, i + 1))
-        node = _child(read, node, i)
+        node = _loaded(read, node.items[i])
     position = bisect_left(node.keys, first)
     last: str | None = None
     while True:
@@ -180,7 +180,7 @@ def scan(
             key = node.keys[i]
             if not key.startswith(prefix):
                 return
-            # A made-up tree may lead to one node a billion times.
+            # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
             yield key, node.items[i]  # type: ignore[misc]
@@ -192,21 +192,21 @@ def scan(
             return
         node, i = path.pop()
         path.append((node, i + 1))
-        node = _child(read, node, i)
+        node = _loaded(read, node.items[i])
         while node.height:
             path.append((node, 1))
-            node = _child(read, node, 0)
+            node = _loaded(read, node.items[0])
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str) -> int:
-    """The number of keys that begin with `prefix`; reads the two edges of the range only."""
+    """The number of keys that begin with `prefix`; reads only the two edges of the range."""
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
     return total - _rank(read, root, prefix)
 
 
 def expired(read: ReadNode, root: ObjectId | None, at: int, prefix: str = "") -> Iterator[str]:
-    """The keys that begin with `prefix` and have expired at this moment, sorted; reads the nodes with such keys."""
+    """The keys under `prefix` that have expired at this moment, sorted. Reads only nodes with such keys."""
     if root is not None:
         yield from _expired(read, read(root), at, prefix, _after(prefix))
 
@@ -224,7 +224,7 @@ def _expired(read: ReadNode, node: Node, at: int, first: str, end: str | None) -
         if due is None or due > at:
             continue
         if node.height:
-            yield from _expired(read, _child(read, node, i), at, first, end)
+            yield from _expired(read, _loaded(read, node.items[i]), at, first, end)
         else:
             yield node.keys[i]
 
@@ -235,7 +235,7 @@ def expires(read: ReadNode, root: ObjectId | None) -> bool:
 
 
 def _after(prefix: str) -> str | None:
-    """The least text above all that begin with `prefix`; None if there is none."""
+    """The least text above every text that begins with `prefix`; None if there is none."""
     stem = prefix.rstrip("\U0010ffff")
     return stem[:-1] + chr(ord(stem[-1]) + 1) if stem else None
 
@@ -248,20 +248,15 @@ def _rank(read: ReadNode, root: ObjectId | None, key: str) -> int:
     while node.height:
         i = max(bisect_right(node.keys, key) - 1, 0)
         rank += sum(node.counts[:i])
-        node = _child(read, node, i)
+        node = _loaded(read, node.items[i])
     return rank + bisect_left(node.keys, key)
-
-
-def _child(read: ReadNode, node: Node, i: int) -> Node:
-    item = node.items[i]
-    return item if type(item) is Node else read(item)  # type: ignore[arg-type]  # mypy narrows by isinstance only
 
 
 # Differences
 
 
 def diff(read: ReadNodes, old: ObjectId | None, new: ObjectId | None) -> Iterator[KeyChange]:
-    """The keys whose values differ, sorted. Reads only nodes that are not in both trees, a level at a time."""
+    """The keys whose values differ, sorted. Reads one level at a time, and no node that is in both trees."""
     if old == new:
         return
     roots = read([root for root in (old, new) if root is not None])
@@ -296,7 +291,7 @@ def _ids_below(nodes: Sequence[Node], height: int) -> list[bytes | Node]:
 
 
 def _check_unique(ids: Sequence[bytes | Node]) -> None:
-    """CorruptObject if a node is twice in one tree, in which no key is; a made-up one may hold it a billion times."""
+    """CorruptObject if a node is twice in one tree: keys are unique, but a forged tree may repeat a node."""
     if len(set(ids)) < len(ids):
         again = next(oid for i, oid in enumerate(ids) if oid in ids[:i])
         raise CorruptObject(again.hex(), "one tree leads to it twice")  # type: ignore[union-attr]
@@ -317,9 +312,9 @@ def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterat
 def update(
     read: ReadNode, root: ObjectId | None, changes: Mapping[str, bytes | None]
 ) -> tuple[ObjectId | None, NewObjects, list[tuple[ObjectId, Node]]]:
-    """The tree with `changes` made, None deleting a key; deleting an absent one changes nothing.
+    """The tree with `changes` made, where None deletes a key; deleting an absent key changes nothing.
 
-    Returns the new root, the new objects, and the new nodes for whoever caches them.
+    Returns the new root, the new objects, and the new nodes, which the caller may cache.
     """
     if not changes:
         return root, {}, []
@@ -334,16 +329,16 @@ def update(
         return None, {}, []
     top = pieces[0]
     while top.height and len(top.items) == 1:
-        top = _child(read, top, 0)
+        top = _loaded(read, top.items[0])
     objects: NewObjects = {}
     nodes: list[tuple[ObjectId, Node]] = []
     return _write(top, objects, nodes), objects, nodes
 
 
 def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str, bytes | None]) -> list[Node]:
-    """The nodes that take the place of `node`, none if all its keys went.
+    """The nodes that take the place of `node`; none if all its keys are deleted.
 
-    The first of them may have lost the key that began it: then the caller joins it to its left.
+    The first of them may have lost the key that began it. The caller then joins it to its left neighbour.
     """
     if node.height == 0:
         return _edit_leaf(node, keys, changes)
@@ -352,7 +347,7 @@ def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str,
     while begin < len(keys):
         i = max(bisect_right(node.keys, keys[begin]) - 1, 0)
         end = bisect_left(keys, node.keys[i + 1], begin) if i + 1 < len(node.keys) else len(keys)
-        edited[i] = _edit(read, _child(read, node, i), keys[begin:end], changes)
+        edited[i] = _edit(read, _loaded(read, node.items[i]), keys[begin:end], changes)
         begin = end
     same_shape = _with_children(node, edited)
     if same_shape is not None:
@@ -365,9 +360,9 @@ def _edit(read: ReadNode, node: Node, keys: Sequence[str], changes: Mapping[str,
 
 
 def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | None:
-    """`node` with these in place of its children, if each is one node that begins with the same key; else None.
+    """`node` with the edited children, if each is still one node that begins with the same key; else None.
 
-    The first child may begin with another key, since what it would be joined to is not in this node.
+    The first child may begin with another key, since its left neighbour is not in this node.
     """
     keys, items, counts, expiries = node.keys, node.items.copy(), node.counts.copy(), node.expiries
     for i, pieces in edited.items():
@@ -386,7 +381,7 @@ def _with_children(node: Node, edited: Mapping[int, Sequence[Node]]) -> Node | N
 
 
 def _with_moment(moments: Moments, i: int, due: int | None, length: int) -> Moments:
-    """The moments with one in place of another."""
+    """The moments, with number `i` replaced by `due`."""
     if moments is None and due is None:
         return None
     changed: list[int | None] = [None] * length if moments is None else moments.copy()
@@ -400,7 +395,7 @@ def _append(
     child: _Child,
     height: int,
 ) -> None:
-    """Add a child of a node of this height, joined to the one before it if nothing begins it now."""
+    """Add a child of a node of this height. If its first key begins no node, join it to the child before."""
     if children and level(child[0]) < height:
         joined = _join(read, _loaded(read, children[-1][1]), _loaded(read, child[1]))
         children[-1] = _as_child(joined)
@@ -409,7 +404,7 @@ def _append(
 
 
 def _join(read: ReadNode, left: Node, right: Node) -> Node:
-    """One node of two neighbours, of which the right one has lost the key that began it."""
+    """One node of two neighbours; the right one has lost the key that began it."""
     if left.height == 0:
         expiries = _moments_of(left) + _moments_of(right) if left.expiries or right.expiries else None
         return Node(0, left.keys + right.keys, left.items + right.items, [], expiries)
@@ -421,7 +416,7 @@ def _join(read: ReadNode, left: Node, right: Node) -> Node:
 
 
 _Child = tuple[str, "bytes | Node", int, "int | None"]
-"""A node below another: its first key, its id or itself, its number of keys, and when the first of them expires."""
+"""A child of a node: its first key, its id or the Node, its number of keys, and its earliest expiry."""
 
 
 def _as_child(node: Node) -> _Child:
@@ -448,7 +443,7 @@ def _loaded(read: ReadNode, item: bytes | Node) -> Node:
 
 
 def _split(height: int, children: Sequence[_Child]) -> list[Node]:
-    """Nodes of this height over the children, cut before each key whose level is above it."""
+    """Nodes of this height over the children, cut before each key whose level is above the height."""
     if not children:
         return []
     starts = [0, *(i for i in range(1, len(children)) if level(children[i][0]) > height), len(children)]
@@ -483,7 +478,7 @@ def _edit_leaf(node: Node, keys: Sequence[str], changes: Mapping[str, bytes | No
     new = [value[:1] for key in keys if (value := changes[key])]
     timed = node.expiries is not None or not EXPIRING.isdisjoint(new)
     in_order = sorted(merged)
-    # Only a key that is new here, or that no longer comes first, can begin a node inside the leaf.
+    # Only a key that is new in the leaf, or that was its first one, can begin a node inside it.
     inner = set(known[1:])
     starts = [
         0,

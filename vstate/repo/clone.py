@@ -21,7 +21,7 @@ from vstate.repo.exchange.sync import (
     policy_rows,
     tracking_ref,
 )
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS, Refs
 from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, expanded
 from vstate.repo.repository import Repository
 
@@ -39,12 +39,12 @@ def clone(
     remote: str = ORIGIN,
     progress: TransferProgress | None = None,
 ) -> SyncReport:
-    """Copy a store: all branches with their merge policies, all tags and HEAD, with their histories.
+    """Copy a store: all branches with their merge policies, all tags, and HEAD, with their history.
 
-    A source that is given as a path or URL becomes the remote `origin` of the new store, so that `push`,
-    `pull` and `fetch` go there. The URL must not hold a password, see `Remotes.add`. After an interruption
-    the same call goes on. NotFound if there is no source; AlreadyExists, with nothing changed, if the target
-    is in use.
+    A source given as a path or URL becomes the remote `origin` of the new store, so that `push`, `pull` and
+    `fetch` go there. Its URL must not hold a password, see `Remotes.add`. Call an interrupted clone again,
+    and it continues. NotFound if there is no source; AlreadyExists, with nothing changed, if the target is
+    in use.
     """
     began = time.monotonic()
     if isinstance(target, str):
@@ -59,14 +59,14 @@ def clone(
             work.run(lambda: list(_wanted(original, None if url is None else remote)))
             copy.require_format(1)
             branch = _branch_of_head(original)
-            # Last: HEAD marks a store that was cloned to the end.
+            # HEAD comes last: it marks a complete clone.
             copy.refs.set_head(branch=branch, action=f"{ACTION}: on {branch}")
     return work.report(began)
 
 
 @contextmanager
 def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[Repository]:
-    """The repository of a store. A store that was opened here is closed at the end."""
+    """The repository of a store. A store that is opened here is closed again."""
     if isinstance(place, KVStore):
         yield Repository(place)
     else:
@@ -85,7 +85,7 @@ def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
 
 
 def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:
-    """AlreadyExists if the store holds more than the remnants of an interrupted clone."""
+    """AlreadyExists if the store holds anything that an interrupted clone did not leave."""
     refs = copy.refs
     heads = refs.list(HEADS)
     names = [HEADS + name for name in heads] + [TAGS + name for name in refs.list(TAGS)]
@@ -93,12 +93,8 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
         begun = heads.items() <= original.refs.list(HEADS).items()
     else:
         begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
-    # A store with commits of its own may have a remote of that URL too. The reflog tells who made the refs.
-    if (
-        copy.store.get(PREFIX + HEAD) is not None
-        or not begun
-        or not all(_is_cloned(refs, ref) for ref in names)
-    ):
+    # A store with commits of its own may have a remote of that URL. Then its reflogs name other actions.
+    if copy.store.get(REF + HEAD) is not None or not begun or not all(_is_cloned(refs, ref) for ref in names):
         raise AlreadyExists(
             f"{copy.store.location} is in use already: clone into an empty place, or fetch into this one",
             name=copy.store.location,
@@ -112,7 +108,7 @@ def _is_cloned(refs: Refs, ref: str) -> bool:
 
 
 def _branch_of_head(repo: Repository) -> str:
-    """The branch that HEAD is on; the default branch, or the first one, if it is on none."""
+    """The branch that HEAD is on; `main`, or else any branch, if HEAD is detached or unreadable."""
     branch = repo.refs.head().branch
     if branch is None or not is_ref_name(branch):
         branches = list(checked_refs(repo, HEADS))

@@ -1,17 +1,18 @@
-"""Commits: reading, building and publishing them, over one KVStore."""
+"""Core: open, resolve, load, build, publish; and the verbs of branches, tags and HEAD."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import sleep
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from vstate.arguments import check_limit
 from vstate.errors import (
+    AlreadyExists,
     CannotLoad,
     CorruptObject,
     CorruptStore,
@@ -31,9 +32,8 @@ from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import History, Log
 from vstate.repo.names import revisions
-from vstate.repo.names.refs import HEADS, Head, Refs, Sweep
+from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.objects import TRASH, Objects
-from vstate.repo.rules.guard import Guard
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
@@ -41,13 +41,16 @@ from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
-"""The newest format that is read. What is written says 1 as long as it holds nothing of a later one."""
+"""The newest format that this version reads.
+
+A store is stamped with the oldest format that allows its contents.
+"""
 SIGNED_COMMITS = 2
 EXPIRY_FORMAT = 3
 
 FORMAT_KEY = "format"
 
-_PATIENCE = 0.5  # seconds for `gc` to put back what it should not have put aside
+_PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
 _LOOKS = 25
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -57,8 +60,26 @@ _NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 _NO_ROWS = nullcontext(_NOTHING)
 
 
-class Commits:
-    """What a store holds, by commit: what a `Repository` is apart from its operations on branches and tags.
+class Guard(Protocol):
+    """A condition, besides the branch's position, under which a commit may land: a lease, for one.
+
+    A store with transactions compares the guard's rows in the transaction that moves the branch. Any other
+    store compares them right before.
+    """
+
+    def rows(self) -> AbstractContextManager[Mapping[str, bytes | None]]:
+        """The values that the rows must have. This process changes them only after the with block.
+
+        Raises if the commit is known to be forbidden.
+        """
+
+    def check(self) -> None:
+        """Read the rows again; raise if the commit may not land."""
+
+
+class Core:
+    """The commits, branches, tags and HEAD of one store. Every operation stands on it.
+
 
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
@@ -79,8 +100,8 @@ class Commits:
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
                 raise InvalidInput(
-                    f"the store at {self.store.location} is encrypted: open it through Encrypted(store, key), "
-                    f"or as encrypted:{self.store.location}?key_file=PATH"
+                    f"the store at {self.store.location} is encrypted: open it through "
+                    f"Encrypted(store, key), or as encrypted:{self.store.location}?key_file=PATH"
                 )
             return 0
         if not stamp.isdigit():
@@ -90,7 +111,7 @@ class Commits:
         return int(stamp)
 
     def require_format(self, needed: int) -> None:
-        """See to it that older programs, which would misread what is to be written, refuse the store."""
+        """Stamp the store with this format, so that older programs, which would misread it, refuse it."""
         while self._format < needed:
             seen = self.store.get(FORMAT_KEY)
             self._format = self._read_format()
@@ -98,15 +119,15 @@ class Commits:
                 self._format = needed
 
     def require_trusted(self, commit: Commit) -> None:
-        """Raise UntrustedCommit unless what the commit holds may be unpickled here, and built upon."""
+        """Raise UntrustedCommit unless this program may unpickle the commit's values and build upon them."""
         self.security.require_trusted(commit, self.history, self.refs)
 
     # Reading
 
     def resolve(self, rev: Revision, *, head: Head | None = None) -> Commit:
-        """The commit that a revision names; NotFound or InvalidInput with the candidates otherwise.
+        """The commit that a revision names; NotFound or InvalidInput, with candidates, if it names none.
 
-        `head` is what HEAD stands for, the store's own by default.
+        `head` is the meaning of HEAD, by default the store's own.
         """
         if isinstance(rev, Commit):
             rev = rev.oid
@@ -128,7 +149,7 @@ class Commits:
         limit: int | None = None,
         head: Head | None = None,
     ) -> Log:
-        """The commits from `rev` back, newest first; with `key`, those that changed it."""
+        """The commits from `rev` back, newest first; with `key`, those that changed the key."""
         most = check_limit(limit)
         start = self.resolve(rev, head=head).oid
 
@@ -140,17 +161,17 @@ class Commits:
         return Log(walk)
 
     def entry(self, root: ObjectId | None, key: str) -> Entry | None:
-        """The entry of a key in a tree, None if absent; CorruptObject if it makes no sense."""
+        """The entry of a key in a tree, None if absent; CorruptObject if it cannot be decoded."""
         data = tree.lookup(self.objects.node, root, key)
         return None if data is None else self.parse_entry(key, data)
 
     def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-        """The entries of the keys that begin with `prefix`, sorted, read as they are asked for."""
+        """The entries of the keys that begin with `prefix`, sorted, read as the iterator reaches them."""
         for key, data in tree.scan(self.objects.node, root, prefix):
             yield key, self.parse_entry(key, data)
 
     def parse_entry(self, key: str, data: bytes) -> Entry:
-        """The decoded entry; CorruptObject, naming the key, if it makes no sense."""
+        """The decoded entry; CorruptObject, naming the key, if it cannot be decoded."""
         try:
             return Entry.decode(data)
         except ValueError as error:
@@ -166,15 +187,15 @@ class Commits:
             raise CannotLoad(error.name, error.reason, key=key) from error
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
-        """The value of an entry as plain data and records; runs nothing that is stored."""
+        """The value of an entry as plain data and records; runs no stored code."""
         return inspect_value(self.parse_entry(key, data), reader or self.objects)
 
     def diff(self, old: ObjectId | None, new: ObjectId | None) -> Diff:
-        """The keys in which two trees differ; values are unpickled when asked for, details never."""
+        """The keys in which two trees differ. `old` and `new` of a change unpickle; `details` does not."""
         return self.make_diff(tree.diff(self.objects.nodes, old, new))
 
     def make_diff(self, changes: Iterable[KeyChange], reader: Reader | None = None) -> Diff:
-        """A Diff of these changes, whose values are read from `reader`."""
+        """A Diff of these changes, with values from `reader`."""
         return Diff(
             changes,
             load=lambda key, data: self.load(key, data, reader).value,
@@ -182,7 +203,7 @@ class Commits:
         )
 
     def changes(self, commit: Commit) -> Diff:
-        """What the commit changed, against its first parent; against nothing where gc cut that off."""
+        """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
         before = self.history.before(commit)
         return self.diff(before[0].tree if before else None, commit.tree)
@@ -198,9 +219,10 @@ class Commits:
         info: Mapping[str, Any] | None = None,
         events: Iterable[Event] = (),
     ) -> Commit:
-        """A commit that is not stored yet, dated now, and after its parents whatever the clock says.
+        """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs; ReadOnly if it trusts signed commits only, and signs none.
+        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
+        has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -229,11 +251,11 @@ class Commits:
         needs: Sequence[ObjectId] = (),
         guard: Guard | None = None,
     ) -> bool:
-        """Write the objects and the commits, and move the branch to the last of them, in one step.
+        """Write the objects and the commits, and move the branch to the last commit, in one step.
 
-        False if the branch was not at `expected`; nothing has moved then. `needs` are commits that are not
-        known to be `expected` or before it, though the new objects rely on what they hold: NotFound if `gc`
-        has removed one. With a `guard`, the branch moves only while that allows it, and it raises otherwise.
+        False, and the branch has not moved, if it was not at `expected`. `needs` are commits outside the
+        history of `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With
+        a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
@@ -250,7 +272,7 @@ class Commits:
         self.require_format(needed)
         rows: Mapping[str, bytes] = self.objects.stored(made)
         if not self.store.transactional:
-            # All of it before anything names the commits: interrupted, this may leave any part of it.
+            # Before the ref: an interrupted write leaves only objects that nothing names.
             self.store.set_many(rows)
             rows = {}
 
@@ -279,17 +301,52 @@ class Commits:
             self.objects.remember(nodes, commits)
         return done
 
-    def _prepare_lifetime(self, ref: str) -> None:
-        """See to it that older programs, which would not know that the branch expires, refuse the store."""
+    def has_landed(self, branch: str, commit: ObjectId) -> bool:
+        """Whether the branch holds the commit, although the write reported an error."""
+        now = self.refs.read(HEADS + branch)
+        return now is not None and (
+            now == commit
+            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
+        )
+
+    def swap_branch(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
+        """Move a branch from one commit to another, without a new commit; RefMoved if it is not at `old`."""
+        expected = None if old is None else old.oid
+        if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
+            raise self.ref_moved(HEADS + branch, expected)
+
+    def ref_moved(self, ref: str, expected: ObjectId | None) -> RefMoved:
+        """The error for a ref that another writer moved."""
+        actual = self.refs.read(ref)
+        return RefMoved(
+            ref,
+            expected=None if expected is None else str(expected),
+            actual=None if actual is None else str(actual),
+        )
+
+    def _move(
+        self,
+        ref: str,
+        *,
+        expected: ObjectId | None,
+        to: ObjectId,
+        action: str,
+        rows: Mapping[str, bytes | None] = _NOTHING,
+    ) -> bool:
+        """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
         if self.refs.lifetimes.is_wanted(ref):
             self.require_format(EXPIRY_FORMAT)
+        return self._keeping(
+            [to],
+            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
+        )
 
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
-        """Move a ref, and see to it that `gc` removes nothing that the commits `needs` hold before it is
-        done.
+        """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
 
-        No ref may lead to them yet, so they could be swept at any time. What a commit holds is swept after
-        the commit itself: while it is there, and no sweep has come between, all of it is there.
+        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
+        the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
+        stored too.
         """
         if not needs:
             return move(None)
@@ -304,8 +361,9 @@ class Commits:
                 return False
 
     def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit, or gets it back: `gc` may have put it aside just as a ref came to
-        it.
+        """Whether the store has the commit.
+
+        Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
         for _ in range(_LOOKS):
             if self.objects.is_stored(oid):
@@ -315,34 +373,120 @@ class Commits:
             sleep(_PATIENCE / _LOOKS)
         return self.objects.is_stored(oid)
 
-    def _move(
-        self,
-        ref: str,
-        *,
-        expected: ObjectId | None,
-        to: ObjectId,
-        action: str,
-        rows: Mapping[str, bytes | None] = MappingProxyType({}),
-    ) -> bool:
-        """Put a ref on a commit that may be reached from no other; False if it was not at `expected`."""
-        self._prepare_lifetime(ref)
-        return self._keeping(
-            [to],
-            lambda sweep: self.refs.publish(ref, rows, expected=expected, new=to, action=action, sweep=sweep),
-        )
+    # Branches
 
-    def has_landed(self, branch: str, commit: ObjectId) -> bool:
-        """Whether the branch holds the commit, though the write that put it there reported an error."""
-        now = self.refs.read(HEADS + branch)
-        return now is not None and (
-            now == commit
-            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
-        )
+    def newest(self, branch: str) -> Commit | None:
+        """The newest commit of a branch, None if there is no such branch."""
+        oid = self.refs.read(HEADS + check_ref_name(branch))
+        return None if oid is None else self.objects.commit(oid)
 
-    def _raise_moved(self, ref: str, expected: ObjectId | None) -> None:
-        actual = self.refs.read(ref)
-        raise RefMoved(
-            ref,
-            expected=None if expected is None else str(expected),
-            actual=None if actual is None else str(actual),
-        )
+    def branch(self, name: str) -> Commit:
+        """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
+        commit = self.newest(name)
+        if commit is None:
+            raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
+        return commit
+
+    def branches(self) -> dict[str, Commit]:
+        """The newest commit of each branch, by name."""
+        return {name: self.objects.commit(oid) for name, oid in self.refs.list(HEADS).items()}
+
+    def create_branch(
+        self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
+    ) -> Commit:
+        """A new branch at a revision, with the merge policies of the branch `like`; AlreadyExists."""
+        commit = self.resolve(at, head=head)
+        check_ref_name(name)
+        rows = {} if like is None else self.policies.rows_for(name, like)
+        self._create_branch(name, commit, at if isinstance(at, str) else commit.short, rows)
+        return commit
+
+    def _create_branch(
+        self, name: str, commit: Commit, origin: str, rows: Mapping[str, bytes | None]
+    ) -> None:
+        action = f"branch: created from {origin}"
+        if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
+            raise AlreadyExists(
+                f"there is a branch {name!r} already; choose another name or delete it first", name=name
+            )
+
+    def delete_branch(self, name: str) -> Commit:
+        """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
+        commit = self.branch(name)
+        if self.refs.head().branch == name:
+            raise InvalidInput(f"HEAD is on branch {name!r}; switch to another branch before deleting it")
+        self._delete_branch(name, commit, "branch: deleted")
+        return commit
+
+    def _delete_branch(self, name: str, commit: Commit, action: str) -> None:
+        """Delete a branch with its policies; RefMoved if it is not at the commit."""
+        rows = self.policies.rows_without(name)
+        if not self.refs.publish(HEADS + name, rows, expected=commit.oid, new=None, action=action):
+            raise self.ref_moved(HEADS + name, commit.oid)
+
+    def rename_branch(self, old: str, new: str) -> Commit:
+        """Rename a branch, and move HEAD along; AlreadyExists if the name is taken.
+
+        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile.
+        """
+        commit = self.branch(old)
+        rows = self.policies.rows_for(check_ref_name(new), old)
+        rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
+        self._create_branch(new, commit, commit.short, rows)
+        follows = self.refs.head().branch == old
+        if follows:
+            self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
+        try:
+            self._delete_branch(old, commit, f"branch: renamed to {new}")
+        except RefMoved:
+            if follows:
+                self.refs.set_head(branch=old, action=f"branch: not renamed to {new}")
+            raise
+        return commit
+
+    def move_branch(self, name: str, rev: Revision, *, seen: Commit | None = None) -> Commit:
+        """Put an existing branch on another commit; the reflog keeps the old one.
+
+        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
+        """
+        old, target = seen or self.branch(name), self.resolve(rev)
+        self.swap_branch(name, old, target, action=f"reset: to {target.short}")
+        return target
+
+    # Tags and HEAD
+
+    def tags(self) -> dict[str, Commit]:
+        """The commit of each tag, by name."""
+        return {name: self.objects.commit(oid) for name, oid in self.refs.list(TAGS).items()}
+
+    def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
+        """A new tag at a revision; AlreadyExists if the name is taken."""
+        commit = self.resolve(rev, head=head)
+        ref = TAGS + check_ref_name(name, "tag")
+        if not self._move(ref, expected=None, to=commit.oid, action="tag: created"):
+            raise AlreadyExists(f"there is a tag {name!r} already; delete it first to move it", name=name)
+        return commit
+
+    def delete_tag(self, name: str) -> Commit:
+        """Delete a tag; the commit it named."""
+        ref = TAGS + check_ref_name(name, "tag")
+        oid = self.refs.read(ref)
+        if oid is None:
+            raise NotFound(f"no tag {name!r}", name=name, candidates=list(self.refs.list(TAGS))[:10])
+        if not self.refs.compare_and_swap(ref, expected=oid, new=None, action="tag: deleted"):
+            raise self.ref_moved(ref, oid)
+        return self.objects.commit(oid)
+
+    def checkout(self, target: str) -> Head:
+        """Put HEAD on the branch of that name, or else detach it at the commit that the revision names."""
+        head = self.refs.head()
+        if target == head.branch or self.refs.read(HEADS + target) is not None:
+            check_ref_name(target)
+            self.refs.set_head(branch=target, action=f"checkout: to {target}")
+        else:
+            commit = self.resolve(target)
+            action = f"checkout: to {commit.short}"
+            self._keeping(
+                [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
+            )
+        return self.refs.head()

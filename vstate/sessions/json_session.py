@@ -14,7 +14,7 @@ from typing import Any
 from blake3 import blake3
 
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.replacing import make_directory, replace_file
+from vstate.kv.files import make_directory, replace_file
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.settling import in_a_thread
 from vstate.sessions.state_module import StateModule, load_all, save_all

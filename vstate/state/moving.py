@@ -23,9 +23,9 @@ from vstate.objects.commit import Commit, Event, microseconds
 from vstate.objects.expiry import is_expired
 from vstate.objects.tree import KeyChange
 from vstate.repo.compare.diff import Diff
+from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS, Head
 from vstate.repo.repository import Revision
-from vstate.repo.rules.guard import Guard
 from vstate.state.mapping import WorkingMapping, alone
 from vstate.state.publishing import publish
 from vstate.state.staged import Staged

@@ -10,9 +10,9 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
+from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
-from vstate.repo.rules.guard import Guard
 from vstate.state.staged import Staged
 from vstate.state.working import WorkingValues
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vstate.objects.ids import NewObjects
-from vstate.repo.overlay import Overlay
+from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.timed import Asked
 from vstate.values.entry import Encoded, Reader

@@ -19,10 +19,10 @@ from vstate.errors import (
 )
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change
+from vstate.repo.core import Revision
 from vstate.repo.history import Log
 from vstate.repo.names.dates import parse_ttl
 from vstate.repo.names.refs import HEADS, check_ref_name
-from vstate.repo.repository import Landing, Revision
 from vstate.repo.rules.policies import Policy
 from vstate.state.base import check_key
 from vstate.state.mapping import alone
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
-    from vstate.repo.merge.apply import Given
+    from vstate.repo.merge.apply import Given, Landing
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease

@@ -9,7 +9,7 @@ from vstate.errors import InvalidInput, Unpicklable
 from vstate.objects import tree
 from vstate.objects.expiry import EXPIRING, Expiry, moment_of, split_expiry, with_expiry
 from vstate.objects.ids import ObjectId
-from vstate.repo.overlay import Overlay
+from vstate.repo.objects import Overlay
 from vstate.repo.repository import Repository
 from vstate.state.base import missing
 from vstate.state.baselines import Baseline, Baselines

@@ -2,9 +2,9 @@
 
 Invariants of this layer:
 
-- Encoding never changes the value, and one encoding is a consistent set: every object that the entry
-  links to is either among the new objects or in what the caller said is stored already.
+- Encoding never changes the value. Every object that the entry links to is among the new objects, or among
+  those that the caller names as stored.
 - Only `pickling` unpickles, through `guarded` where there is an allow-list. `inert` reads the same bytes,
   imports nothing and calls nothing.
-- Nothing here reads a store: objects come through the `Reader` that the caller passes in.
+- Nothing here reads a store: the caller passes in a `Reader` of objects.
 """

@@ -1,4 +1,4 @@
-"""Absent: what stands for no value in a merge; apart from `merging`, which `import vstate` does not need."""
+"""ABSENT, which stands for no value in a merge; here because `import vstate` does not load `merging`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ABSENT: Final[_Absent] = object.__new__(_Absent)
 
 
 class Unmergeable(Exception):
-    """The policy cannot decide, for a `reason`. `path` is where inside the value, such as `["a"]["b"]`."""
+    """The policy cannot decide. `reason` says why, and `path` where in the value, such as `["a"]["b"]`."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason, path)

@@ -1,9 +1,9 @@
-"""Allow: which classes and functions a pickle may name, when whoever wrote the store is not trusted.
+"""Allow: which classes and functions a pickle may name, when the writer of the store is not trusted.
 
 A pickle is a program that imports names and calls them. With an `Allow` it gets only the names that the
-patterns cover, and those that plain data needs. What is named is checked twice: by the name in the pickle
-before anything is imported, and by what was found there, which may have come from elsewhere
-(`numpy.testing.os.system` is a name under `numpy`).
+patterns cover, and those that plain data needs. Two names are checked: the one in the pickle, before the
+import, and the own name of the object that the import found. They may differ: `numpy.testing.os.system` is a
+name under `numpy`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _PATHS: Final = ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixP
 ALWAYS: Final = frozenset(
     f"{module}.{name}"
     for module, names in {
-        "builtins": "list dict set frozenset tuple bytearray bytes str int float bool complex range slice object",
+        "builtins": "list dict set frozenset tuple bytearray bytes str int float bool complex range slice "
+        "object",
         "collections": "OrderedDict defaultdict deque Counter",
         "copyreg": "_reconstructor __newobj__",
         "datetime": "date datetime time timedelta timezone tzinfo",
@@ -32,30 +33,28 @@ ALWAYS: Final = frozenset(
         "uuid": "UUID",
         "array": "array _array_reconstructor",
         "pathlib": " ".join(_PATHS),
-        "pathlib._local": " ".join(_PATHS),  # where Python 3.13 says that they are
+        "pathlib._local": " ".join(_PATHS),  # their module in Python 3.13
     }.items()
     for name in names.split()
 )
-"""The names that plain data needs. None of them does anything but make a value of its own type; what can be
-done with them all the same is in docs/security.md."""
+"""The names that plain data needs. Each only makes a value of its own type; docs/security.md says how far a
+hostile pickle gets with them."""
 
 SINGLETONS: Final = {"builtins.Ellipsis": ..., "builtins.NotImplemented": NotImplemented}
 
 _WILDCARDS: Final = frozenset("*?[")
-_NOT_NAMED: Final = (
-    "`allow` does not name it; add it only if everybody who can write to the store may call it"
-)
+_NOT_NAMED: Final = "`allow` does not name it; add it only if every writer of the store may call it"
 
 
 class Allow:
     """The classes and functions that a pickle may name, by patterns.
 
-    - `"app"` or `"app.models.Plan"`: the module and everything in it and below it, or that one class or
-      function. What a module has only imported from elsewhere is not in it.
-    - `"app.*.Plan"`: with `*`, `?` and `[...]`, as fnmatch reads them, in the full name, dots included. The
-      first part, the package, has to be spelled out.
+    - `"app"` or `"app.models.Plan"`: the module with everything in it and below it, or that one class or
+      function. Names that a module only imports from elsewhere are not in it.
+    - `"app.*.Plan"`: `*`, `?` and `[...]` match in the full name, dots included, as in fnmatch. The first
+      part, the package, has no wildcards.
 
-    A pattern is trust in all that it covers: a pickle may call it with any arguments.
+    A pattern is trust in everything that it covers: a pickle may call it with any arguments.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
@@ -63,18 +62,18 @@ class Allow:
         self._covered = re.compile("|".join(map(_expression, self.patterns)) or r"(?!)", re.DOTALL)
 
     def names(self, name: str) -> bool:
-        """Whether a pattern covers `name`, a module and a qualified name with a dot between."""
+        """Whether a pattern covers `name`: a module, a dot, and a qualified name."""
         return self._covered.fullmatch(name) is not None
 
     def find(self, module: str, name: str) -> Any:
-        """The class or function that a pickle names; CannotLoad, with nothing imported, if it may not."""
+        """The class or function that a pickle names. If it is not allowed: CannotLoad, and no import."""
         full = f"{module}.{name}"
         parts = name.split(".")
         if not all(map(str.isidentifier, [*module.split("."), *parts])):
-            raise CannotLoad(ascii(full)[1:-1][:200], "that is no name of a class or function")
+            raise CannotLoad(ascii(full)[1:-1][:200], "this is not the name of a class or function")
         if full in SINGLETONS:
             return SINGLETONS[full]
-        # A module such as app.__main__ would be a program that runs as it is imported.
+        # Importing a module such as app.__main__ would run a program.
         hidden = module != "__main__" and any(part.startswith("__") for part in module.split("."))
         if hidden or not self._permits(full):
             self._refuse(full)
@@ -84,14 +83,14 @@ class Allow:
                 found = self._member(found, part, full)
         except CannotLoad:
             raise
-        except Exception as error:
+        except Exception as error:  # the module's own code runs, and may raise anything
             raise CannotLoad(full, f"{type(error).__name__}: {error}") from error
         return self._checked(found, full)
 
     def attribute(self, owner: Any, name: Any) -> Any:
-        """What a pickle gets for `getattr`: the member of a class that the patterns cover, and no more.
+        """The pickle's `getattr`: it finds only members of classes, and only those that the patterns cover.
 
-        Members of enumerations and class methods, ZoneInfo's among them, are pickled so.
+        Pickle writes it for members of enumerations and for class methods, such as those of ZoneInfo.
         """
         if not isinstance(owner, type) or type(name) is not str:
             self._refuse("builtins.getattr")
@@ -102,14 +101,14 @@ class Allow:
         return name is not None and (name in ALWAYS or self.names(name))
 
     def _member(self, owner: Any, part: str, full: str) -> Any:
-        """The attribute of a class, by the rule that the class which defines it has to be permitted."""
+        """The attribute of a class. The class that defines it must be allowed."""
         if not isinstance(owner, type):
-            # Through a module, a function or an instance everything else can be reached.
-            what = "a module" if isinstance(owner, ModuleType) else f"a {type(owner).__qualname__}"
-            raise CannotLoad(full, f"the name leads through {what}, not through classes alone")
+            # Through a module, a function or an instance a pickle could reach everything else.
+            kind = "a module" if isinstance(owner, ModuleType) else f"a {type(owner).__qualname__}"
+            raise CannotLoad(full, f"the name leads through {kind}, not through classes alone")
         if isinstance(owner, EnumMeta) and part in owner.__members__:
             return owner.__members__[part]
-        for base in owner.__mro__:  # not of its metaclass, whose methods getattr would find too
+        for base in owner.__mro__:  # getattr would also find the methods of the metaclass
             if part in vars(base):
                 defined = f"{_name_of(base)}.{part}"
                 if not self._permits(defined):
@@ -118,12 +117,12 @@ class Allow:
         raise CannotLoad(full, f"{_name_of(owner)} has no {part}")
 
     def _checked(self, found: Any, full: str) -> Any:
-        """`found`, if it is by itself what may be named, wherever it was found."""
+        """`found`, if its own name is allowed; CannotLoad otherwise."""
         own = _name_of(found)
         if isinstance(found, ModuleType):
             self._refuse(full, f"the module {found.__name__}")
         if own is None:
-            # An instance. Plain containers that a module happens to hold could be edited by a pickle.
+            # An instance. A pickle could edit a plain container that a module happens to hold.
             kind = _name_of(type(found))
             if kind is None or not self.names(kind):
                 self._refuse(full, f"a {kind}")
@@ -147,10 +146,10 @@ class Allow:
 
 
 def _name_of(found: Any) -> str | None:
-    """The name that a class or a function says it has; None for anything else."""
+    """The own name of a class or a function; None for anything else."""
     module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     if module is None and isinstance(found, BuiltinFunctionType):
-        # A built-in method: of a class, as dict.fromkeys, or of an instance, as [].append.
+        # A built-in method of a class, such as dict.fromkeys, or of an instance, such as [].append.
         owner = found.__self__ if isinstance(found.__self__, type) else type(found.__self__)
         module = owner.__module__
     return f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else None
@@ -158,12 +157,12 @@ def _name_of(found: Any) -> str | None:
 
 def _expression(pattern: object) -> str:
     if not isinstance(pattern, str) or not pattern or not pattern.isprintable() or " " in pattern:
-        raise InvalidInput(f"{pattern!r} is no pattern of a name; say 'app', 'app.models.Plan' or 'app.*'")
+        raise InvalidInput(f"{pattern!r} is not a pattern of names; use 'app', 'app.models.Plan' or 'app.*'")
     package, dot, rest = pattern.partition(".")
     if not package.isidentifier():
-        raise InvalidInput(f"the pattern {pattern!r} leaves the package open; begin with its name: 'app.*'")
+        raise InvalidInput(f"the pattern {pattern!r} names no package; begin with its name, as in 'app.*'")
     if not _WILDCARDS.isdisjoint(rest):
         return translate(pattern)
     if dot and not all(part.isidentifier() for part in rest.split(".")):
-        raise InvalidInput(f"{pattern!r} is no name of a module, a class or a function")
+        raise InvalidInput(f"{pattern!r} is not the name of a module, a class or a function")
     return rf"{re.escape(pattern)}(?:\..*)?"

@@ -1,4 +1,4 @@
-"""numpy's arrays, scalars and dtypes, read from what their pickles say, without numpy."""
+"""numpy's arrays, scalars and dtypes, read from their pickles without numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vstate.values.budget import Budget
-from vstate.values.record import Record
+from vstate.values.instance import Instance
 
 __all__ = ["Array", "Layout", "array_from_buffer", "fill_array", "scalar"]
 
@@ -40,23 +40,23 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class Array(Record):
-    """A numpy array: fields `dtype`, `shape`, `order` ("F", only if so), `data` (its first elements, in
-    the order of memory) and `omitted` (how many more there are)."""
+class Array(Instance):
+    """A numpy array: fields `dtype`, `shape`, `order` (only if "F"), `data` (its first elements, in the order
+    of memory) and `omitted` (the number of the others)."""
 
     raw: memoryview | None = None
-    """All the elements as bytes, where they are known; not a copy."""
+    """All elements as bytes, where known; not a copy."""
     itemsize: int = 0
     """Bytes of one element in `raw`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a dtype says about one element."""
+    """The layout of one element, as its dtype describes it."""
 
     name: str
     code: str
-    """Kind and bytes, such as "f8"; only the kind for "O", "S", "U", "V"."""
+    """Kind and number of bytes, such as "f8"; the kind alone for "O", "S", "U", "V"."""
     itemsize: int
     order: str
     """"<" or ">"."""
@@ -65,7 +65,7 @@ class Layout:
     @classmethod
     def of(cls, dtype: object) -> Layout | None:
         """The layout that a pickled `numpy.dtype` describes, or None."""
-        if not isinstance(dtype, Record) or dtype.type != "numpy.dtype" or not dtype.args:
+        if not isinstance(dtype, Instance) or dtype.type != "numpy.dtype" or not dtype.args:
             return None
         code = dtype.args[0]
         if not isinstance(code, str) or not code[1:].isdecimal() or len(code) > 8:
@@ -86,7 +86,7 @@ class Layout:
         return cls(f">{name}" if order == ">" else name, code, count, order)
 
     def decode(self, raw: memoryview, count: int) -> list[object] | None:
-        """The first `count` elements in `raw`, or None for a kind that is not understood."""
+        """The first `count` elements in `raw`; None for an unknown kind."""
         size = self.itemsize
         pieces = (bytes(raw[at : at + size]) for at in range(0, count * size, size or 1))
         if self.code == "S":
@@ -116,7 +116,7 @@ def _field_names(state: tuple[object, ...]) -> str:
 
 
 def _unit(state: tuple[object, ...]) -> str:
-    # A dtype of times ends its state with (metadata, (unit, count, numerator, denominator)).
+    # The state of a dtype of times ends with (metadata, (unit, count, numerator, denominator)).
     match state[8:]:
         case ((_, (bytes(unit), int(count), *_)),) if len(unit) <= 4 and 0 < count < 10**6:
             text = unit.decode("ascii", "replace")
@@ -139,7 +139,7 @@ def _time(number: int, unit: str) -> object:
 
 
 def array_from_buffer(args: tuple[object, ...], budget: Budget) -> Array | None:
-    """What `numpy._core.numeric._frombuffer(buffer, dtype, shape, order)` would make, or None."""
+    """The array that `numpy._core.numeric._frombuffer(buffer, dtype, shape, order)` would make, or None."""
     match args:
         case (bytes() | bytearray() | memoryview() as buffer, dtype, tuple(shape), str(order)):
             array = Array("numpy.ndarray")
@@ -148,7 +148,7 @@ def array_from_buffer(args: tuple[object, ...], budget: Budget) -> Array | None:
 
 
 def fill_array(array: Array, state: object, budget: Budget) -> bool:
-    """Give a bare array the state (version, shape, dtype, is Fortran, data); False if it is none."""
+    """Give a bare array the state (version, shape, dtype, is Fortran, data); False for any other state."""
     match state:
         case (_, tuple(shape), dtype, int(fortran), data):
             order = "F" if fortran else "C"
@@ -161,8 +161,8 @@ def fill_array(array: Array, state: object, budget: Budget) -> bool:
     return False
 
 
-def scalar(args: tuple[object, ...], budget: Budget) -> Record | None:
-    """What `numpy._core.multiarray.scalar(dtype, data)` would make, or None."""
+def scalar(args: tuple[object, ...], budget: Budget) -> Instance | None:
+    """The scalar that `numpy._core.multiarray.scalar(dtype, data)` would make, or None."""
     match args:
         case (dtype, bytes() | bytearray() | memoryview() as data):
             layout = Layout.of(dtype)
@@ -171,7 +171,7 @@ def scalar(args: tuple[object, ...], budget: Budget) -> Record | None:
                 _pay(layout, 1, budget)
                 decoded = layout.decode(raw, 1)
                 if decoded is not None:
-                    return Record(f"numpy.{layout.name.split('[')[0]}", args=(decoded[0],))
+                    return Instance(f"numpy.{layout.name.split('[')[0]}", args=(decoded[0],))
     return None
 
 

@@ -1,4 +1,4 @@
-"""What reading one untrusted pickle may cost."""
+"""Budget: the cost of reading one untrusted pickle, and its limits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from vstate.errors import VStateError
 
 __all__ = ["Budget", "InertError", "Limits"]
 
-# Hashes of numbers and tuples are not secret: a forger can put any number of keys into one bucket, and
-# a dict of n such keys takes n**2 steps. Honest data has a handful (-1 and -2 share a hash).
+# Hashes of numbers and tuples are no secret. A forger can give n keys one hash, and a dict of them takes n**2
+# steps. Honest data has a handful of such keys: -1 and -2 share a hash.
 _MOST_KEYS_OF_ONE_HASH: Final = 256
-# Hashing and comparing tuples recurses in C, where nothing stops it before the stack ends.
+# Hashing and comparing tuples recurses in C, where no recursion limit protects the stack.
 _DEEPEST_KEY: Final = 100
 _UNHASHABLE: Final = (list, dict, set, bytearray, memoryview)
 _PLAIN: Final = (
@@ -30,8 +30,7 @@ _PLAIN: Final = (
 
 
 class InertError(VStateError):
-    """A pickle is malformed, or costs more to read than allowed. `reason` says what is wrong, `offset`
-    in bytes where."""
+    """A pickle is malformed, or costs more to read than allowed, for this `reason`; `offset` is in bytes."""
 
     def __init__(self, reason: str, *, offset: int | None = None) -> None:
         where = "" if offset is None else f" (at byte {offset})"
@@ -42,22 +41,22 @@ class InertError(VStateError):
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that one pickle may cost.
+    """The most that reading one pickle may cost.
 
-    With the defaults reading any input takes less than 2 s, and less than 128 MB beside the pickle and its
-    buffers, so that two values can be compared, or one be written as JSON, in 256 MB.
+    With the defaults, any input takes less than 2 s, and less than 128 MB besides the pickle and its buffers.
+    So two values can be compared, or one written as JSON, in 256 MB.
     """
 
     depth: int = 10_000
     """Containers inside each other."""
     nodes: int = 2_000_000
-    """Opcodes, which bounds the time; one opcode makes at most one object."""
+    """Opcodes, and with them the time. One opcode makes at most one object."""
     bytes: int = 80 * 2**20
-    """About the bytes of memory that the value takes, with what it takes to read it."""
+    """Estimated bytes of memory, for the value and for reading it."""
 
 
 class Budget:
-    """What is left of some `Limits`. Every method raises InertError when it does not suffice."""
+    """The rest of some `Limits`. Every method raises InertError when it does not suffice."""
 
     __slots__ = ("bytes", "nodes")
 
@@ -78,9 +77,9 @@ class Budget:
             raise InertError("it has more parts than allowed")
 
     def take_key(self, key: object, hashes: dict[str, int]) -> None:
-        """Pay for hashing `key` and comparing it in a container; `hashes` counts that container's keys.
+        """Pay for hashing `key` and comparing it in a container; `hashes` counts that container's hashes.
 
-        Raises InertError also when `key` has no hash.
+        Raises InertError also when `key` cannot be hashed.
         """
         if isinstance(key, str | bytes):
             self.take_nodes(len(key) >> 6)
@@ -88,7 +87,7 @@ class Budget:
             return
         elif isinstance(key, _PLAIN):
             weight = self._weigh(key)
-            value = str(hash(key))  # a text, since nobody can guess the hashes of those
+            value = str(hash(key))  # a text, since a forger cannot choose the hash of a text
             hashes[value] = count = hashes.get(value, 0) + 1
             self.take_bytes(160)
             self.take_nodes(1 + weight * (count >> 3))
@@ -98,7 +97,7 @@ class Budget:
             raise InertError(f"a {type(key).__name__} cannot be a key or a member of a set")
 
     def _weigh(self, key: object) -> int:
-        """Pay for every part of `key`, shared parts each time; their number."""
+        """Pay for every part of `key`, a shared part each time; the number of parts."""
         weight = 0
         waiting = [(key, 0)]
         while waiting:

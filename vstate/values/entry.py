@@ -1,9 +1,9 @@
-"""Entry: what a tree stores for one key, and how a value becomes one.
+"""Entry: the bytes that a tree stores for one key, and how a value becomes an entry.
 
-An entry is `[ATOM, value]` for an atom, or `[codec, payload, size, type]`: the payload of PICKLE is a list
-of parts (the pickle, then its buffers), of BYTES and TEXT one part. A part is bytes when it is small enough
-to stand in the entry, else a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
-The entry of a key that expires has one more element, see `vstate.objects.expiry`.
+An entry is `[ATOM, value]` for an atom, or else `[codec, payload, size, type]`. The payload of PICKLE is a
+list of parts: the pickle, then its buffers. The payload of BYTES and TEXT is one part. A small part is bytes
+in the entry; a longer one is a link `[id, length]` to a blob or a stream. `size` is in bytes, over all parts.
+The entry of a key that expires has one element more: see `vstate.objects.expiry`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from vstate.values.allow import Allow
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
-_SET_OPCODES = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET; other bytes may look like them
+_SET_OPCODES = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET; other bytes may have the same values
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
 ATOM_BYTES = 100
-"""A str or bytes up to this long is an atom; a longer one is stored by itself, without pickle."""
+"""A str or bytes up to this long is an atom; a longer one is stored as it is, without pickle."""
 
 INLINE_BYTES = 128
-"""A part up to this long stands in the entry; a longer one is an object, which equal values share."""
+"""A part up to this long is in the entry; a longer one is an object, which equal values share."""
 
 Part = bytes | Link
 
 
 class Reader(Protocol):
-    """How stored objects are read; both methods verify what they return or raise CorruptObject."""
+    """Reads stored objects. Each method verifies the objects that it returns, or raises CorruptObject."""
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
-        """The bodies of these blobs, whose lengths in bytes have to be these."""
+        """The bodies of these blobs, which must have these lengths in bytes."""
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
         """The bodies of these index nodes."""
@@ -58,7 +58,7 @@ class Encoded(NamedTuple):
 class Decoded(NamedTuple):
     """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
 
-    `unordered`: it may hold sets, whose order pickling shows and loading does not keep.
+    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it.
     """
 
     value: Any
@@ -68,10 +68,7 @@ class Decoded(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A decoded entry; `value` is the atom itself when `codec` is ATOM, and `parts` is empty then.
-
-    `expiry` says when the key expires, None if never.
-    """
+    """A decoded entry. For an ATOM, `value` is the atom and `parts` is empty; `expiry` is None for never."""
 
     codec: int
     parts: tuple[Part, ...]
@@ -129,10 +126,10 @@ _ATOM_TYPES = frozenset({type(None), bool, float})
 
 
 def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encoded:
-    """The value as an entry, and its objects less those that `previous` holds.
+    """The value as an entry, and its objects without those that `previous` holds.
 
-    `previous` are the chunks of the parts of what is stored under the same key now: a guess that saves
-    time. Raises whatever pickling raises.
+    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. Passes
+    on every error of pickling.
     """
     kind = type(value)
     if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
@@ -144,7 +141,7 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encode
     if kind is str:
         try:
             data = value.encode()
-        except UnicodeEncodeError:  # lone surrogates, which pickle can carry
+        except UnicodeEncodeError:  # a lone surrogate, which pickle can store
             return _encode_pickle(value, previous)
         if len(data) <= ATOM_BYTES:
             return _atom(value)
@@ -180,7 +177,7 @@ def _encode_parts(
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
-    # Of one part, `split` has seen to it.
+    # For one part, `split` has done this.
     for known in previous if len(previous) > 1 or len(parts) > 1 else ():
         if known is not None and objects:
             for oid in (*known.ids, *known.indexes):
@@ -190,9 +187,9 @@ def _encode_parts(
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
-    """The value of an entry. Unpickles, so runs the code that a pickle names: any, or what `allow` covers.
+    """The value of an entry. Unpickling runs the code that a pickle names: any, or only names in `allow`.
 
-    Raises CorruptObject, or CannotLoad naming the class that is in the way.
+    Raises CorruptObject, or CannotLoad with the name of the class that cannot be loaded.
     """
     if entry.codec == ATOM:
         return Decoded(entry.value, (), entry.size)
@@ -233,7 +230,7 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
 
 
 def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
-    """The chunks of the entry's parts, from their indexes alone (None for short ones); CorruptObject."""
+    """The chunks of the entry's parts (None for short ones), from the indexes alone. Raises CorruptObject."""
     chunks: list[Chunks | None] = []
     for part in entry.parts:
         if isinstance(part, Link) and not is_single(part):
@@ -247,5 +244,5 @@ def entry_chunks(entry: Entry, reader: Reader) -> tuple[Chunks | None, ...]:
 
 
 def _writable(part: bytes | bytearray) -> bytearray:
-    # An array over a read-only buffer would load as read-only; pickle marks those that were.
+    # An array over a read-only buffer would load as read-only. The pickle marks the buffers that were.
     return part if isinstance(part, bytearray) else bytearray(part)

@@ -1,9 +1,9 @@
 """Guarded: unpickling with an allow-list.
 
-That a pickle finds no other names is not enough: it can also edit what it found. BUILD sets attributes, of
-classes and functions too, for the whole process. The C unpickler has no place to look at that, so it gets
-only pickles all of whose names are of things that nobody can edit. For the others there is CPython's
-unpickler in Python, which does the same opcode by opcode and can be told what not to do.
+It is not enough to limit the names that a pickle finds, because a pickle can also edit the named things:
+BUILD sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid that. So
+it gets only pickles whose names are all of immutable things. Other pickles go to CPython's unpickler in
+Python, which runs the same opcodes and lets us check each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _EditableError(Exception):
 
 
 def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> Any:
-    """The value of the pickle, which gets no name that `allow` does not cover, and edits none of them.
+    """The value of the pickle. It gets only names that `allow` covers, and cannot edit the named things.
 
     Raises CannotLoad, as `pickling.loads` does.
     """
@@ -46,14 +46,14 @@ def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> An
     careful = _Careful(bytes(data), buffers, allow)
     value = loaded(careful.load, lambda: careful.last_global)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
-        raise CannotLoad("builtins.getattr", "a pickle may use it on a class, and not have it")
+        raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
     return value
 
 
 def _extensions() -> bool:
     """Whether the process uses copyreg's registry of short codes for classes.
 
-    Unpicklers keep what a code stood for, and then give it out without asking `find_class`.
+    Unpicklers remember the class of a code, and then return it without a call of `find_class`.
     """
     return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
 
@@ -66,11 +66,11 @@ def _find(allow: Allow, module: str, name: str) -> Any:
 
 
 def _refuse_persistent() -> NoReturn:
-    raise CannotLoad("its pickle", "it refers to something outside of the store, by a persistent id")
+    raise CannotLoad("its pickle", "a persistent id in it refers to something outside the store")
 
 
 class _Fast(Loader):
-    """The C unpickler; it stops with _EditableError at a name of what could be edited."""
+    """The C unpickler; it stops with _EditableError at the name of anything that can be edited."""
 
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
@@ -89,7 +89,7 @@ class _Fast(Loader):
 
 
 class _Careful(pickle._Unpickler):
-    """The unpickler in Python, which uses what it found and never edits it."""
+    """The unpickler in Python; it never edits a named thing."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     last_global = ""
@@ -98,7 +98,7 @@ class _Careful(pickle._Unpickler):
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
         self._found: dict[int, tuple[Any, str]] = {}
-        """What was found, by its address, and its name. Held here so that nothing else gets that address."""
+        """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
@@ -113,7 +113,7 @@ class _Careful(pickle._Unpickler):
         raise CannotLoad(f"the class with the extension code {code}", "only names can be allowed, not codes")
 
     def refuse_edit(self, target: Any, build: bool) -> None:
-        """CannotLoad if `target` was there before the pickle: a class, a function, a member of an Enum."""
+        """CannotLoad if `target` existed before the pickle: a class, a function, a member of an Enum."""
         name = self._found[id(target)][1] if id(target) in self._found else ""
         if not name and build and isinstance(target, _SHARED):
             name = self.last_global
@@ -135,7 +135,7 @@ for _opcode, _target in {
     pickle.BUILD: lambda loader: loader.stack[-2],
     pickle.APPEND: lambda loader: loader.stack[-2],
     pickle.SETITEM: lambda loader: loader.stack[-3],
-    # These take everything from the mark on, and edit what lies below it.
+    # These take everything above the mark, and edit the object below the mark.
     pickle.APPENDS: lambda loader: loader.metastack[-1][-1],
     pickle.SETITEMS: lambda loader: loader.metastack[-1][-1],
     pickle.ADDITEMS: lambda loader: loader.metastack[-1][-1],

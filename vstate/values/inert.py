@@ -1,8 +1,8 @@
-"""Reads a pickle without running any of it.
+"""Inert: reads a pickle without running any of it.
 
-The opcodes are interpreted here. Plain data is built as itself, everything else becomes a `Record` or a
-`Global` that carries its name: nothing that the data names is imported or called, and there is no way
-round that. Whatever the data, reading it ends within `Limits`, with a value or with an `InertError`.
+The opcodes are interpreted here. Plain data is built as itself, and anything else becomes an `Instance` or a
+`Global` with its name. No code here imports or calls a name of the data. Reading any data ends within
+`Limits`, with a value or with an `InertError`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Final
 from vstate.values import shapes
 from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
+from vstate.values.hashtable import CROWDED, HashTable, add_members, make_frozenset
+from vstate.values.instance import Global, Instance, preview, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
-from vstate.values.record import Global, Record, preview, printable
-from vstate.values.table import CROWDED, Table, add_members, make_frozenset
 
-__all__ = ["Array", "Global", "InertError", "Limits", "Record", "plain", "preview", "printable", "read"]
+__all__ = ["Array", "Global", "InertError", "Instance", "Limits", "plain", "preview", "printable", "read"]
 
-_OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in what it is taken into
+_OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together
 _LIST_BYTES: Final = 72
 _DICT_BYTES: Final = 80
 _SET_BYTES: Final = 232
-_ENTRY_BYTES: Final = 100  # of a dict, a set or the memo, with the slack it grows by
+_ENTRY_BYTES: Final = 100  # of a dict or the memo, with the slack for growth
 _SHARED_BYTES: Final = 160  # of an id in two sets
-_MOST_DIGITS: Final = 4300  # the same as Python's own limit; longer ones take quadratic time
-_SHORT: Final = 64  # keys up to here cost nothing extra
-_LONG: Final = 2**20  # bytes from which a text is not copied before it is decoded
+_MOST_DIGITS: Final = 4300  # Python's own limit; parsing takes quadratic time
+_SHORT: Final = 64  # characters; shorter keys cost nothing extra
+_LONG: Final = 2**20  # bytes; longer texts are decoded without a copy
 _LAST_PROTOCOL: Final = 5
 _INT: Final = struct.Struct("<i")
 _FLOAT: Final = struct.Struct(">d")
@@ -56,10 +56,10 @@ _ESCAPES: Final = {
 def read(
     data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
 ) -> object:
-    """The value in the pickle `data`, protocols 0 to 5, with nothing of it run.
+    """The value in the pickle `data`, of protocols 0 to 5. Nothing in it runs.
 
     None, bool, numbers, str, bytes, bytearray, list, tuple, dict, set, frozenset and the values of datetime
-    are themselves; shared and cyclic references are kept. Anything else is a `Record` or a `Global`.
+    are themselves; shared and cyclic references are kept. Anything else is an `Instance` or a `Global`.
     `buffers` are the out-of-band buffers in order. Raises InertError, and nothing else, when the data is
     malformed, cut short, or larger than `limits` allow.
     """
@@ -72,7 +72,7 @@ def read(
         reason = "it ends too early"
     except (MemoryError, RecursionError):
         reason = "it needs more memory than there is"
-    # Outside of the handlers: as its context, the first error would keep everything that was built.
+    # Raised outside the handlers: as the context, the first error would keep all values in memory.
     raise InertError(reason, offset=machine.at)
 
 
@@ -87,16 +87,16 @@ class _Machine:
         self.stack: list[object] = []
         self.marks: list[int] = []
         self.floor = 0
-        """The height of the stack at the last mark: nothing below it may be taken."""
+        """The height of the stack at the last mark; no opcode may take a value below it."""
         self.memo: list[object] = []
         self.scattered: dict[str, object] = {}
-        """The memo's entries that were not put in order. By text: nobody can guess the hashes of texts."""
+        """Memo entries out of order. By text: a forger cannot choose the hash of a text."""
         self.shared: set[int] = set()
-        """The ids of containers that were taken from the memo, so that more than one thing may hold them."""
+        """The ids of containers that were recalled from the memo: several parents may hold them."""
         self.hashes: dict[int, dict[str, int]] = {}
-        """How often each hash occurs, by the id of a dict or set with keys that a forger can choose."""
-        self.tables: dict[int, Table] = {}
-        """The hash tables of those dicts and sets that have many such keys."""
+        """How often each hash occurs, by the id of a dict or set whose hashes a forger can choose."""
+        self.tables: dict[int, HashTable] = {}
+        """The models of the dicts and sets with many such keys, by their ids."""
         self.buffers = iter(buffers)
         self.limits = limits
         self.budget = Budget(limits)
@@ -113,11 +113,11 @@ class _Machine:
                     return value
                 handler = _HANDLERS[opcode]
                 if handler is None:
-                    raise InertError(f"0x{opcode:02x} is no opcode")
+                    raise InertError(f"0x{opcode:02x} is not an opcode")
                 self.at += 1
                 handler(self)
             left -= _BATCH
-            # Afterwards, so that a small pickle is not charged for a batch.
+            # Paid after the batch: a small pickle pays for none.
             self.budget.take_bytes(_BATCH * _OPCODE_BYTES)
         raise InertError("it has more parts than allowed")
 
@@ -136,7 +136,7 @@ class _Machine:
         return int.from_bytes(self.take(size), "little")
 
     def length(self, size: int) -> int:
-        """A length that takes `size` bytes itself, checked against what is left, and paid for."""
+        """A length, itself of `size` bytes, checked against the rest of the data, and paid for."""
         length = self.number(size)
         if length > len(self.data) - self.at:
             raise InertError(f"{length} bytes should follow, but it ends before")
@@ -144,15 +144,15 @@ class _Machine:
         return length
 
     def counted(self, size: int) -> bytes:
-        """A run of bytes behind its length."""
+        """Bytes behind their length."""
         return self.take(self.length(size))
 
     def text(self, size: int) -> str:
-        """A run of UTF-8 behind its length."""
+        """UTF-8 behind its length."""
         start = self.at + size
         raw: bytes | memoryview = self.counted(size)
-        if not raw.isascii():  # type: ignore[union-attr]  # it is bytes still
-            # One such character can make each of the others take four bytes.
+        if not raw.isascii():  # type: ignore[union-attr]  # still bytes
+            # One wide character makes every character of the text take four bytes.
             self.budget.take_bytes(3 * len(raw))
         if len(raw) > _LONG:
             raw = memoryview(self.data)[start : self.at]
@@ -235,7 +235,7 @@ class _Machine:
             if type(key) is not str or len(key) > _SHORT:
                 budget.take_key(key, self.hashes.setdefault(id(container), {}))
                 if table is None and len(container) >= CROWDED:
-                    table = self.tables[id(container)] = Table(container, budget)
+                    table = self.tables[id(container)] = HashTable(container, budget)
             budget.take_bytes(_ENTRY_BYTES)
             if table is not None:
                 table.expect(key)
@@ -244,7 +244,7 @@ class _Machine:
     def set_items(self, target: object, flat: list[object]) -> None:
         if len(flat) % 2:
             raise InertError("a key has no value")
-        if isinstance(target, Record):
+        if isinstance(target, Instance):
             if target.entries is None:
                 target.entries = {}
                 self.budget.take_bytes(_DICT_BYTES)
@@ -254,7 +254,7 @@ class _Machine:
         self.put(target, zip(flat[::2], flat[1::2], strict=True))
 
     def extend(self, target: object, items: list[object]) -> None:
-        if isinstance(target, Record):
+        if isinstance(target, Instance):
             if target.items is None:
                 target.items = []
                 self.budget.take_bytes(_LIST_BYTES)
@@ -264,16 +264,16 @@ class _Machine:
         target.extend(items)
 
     def check_depth(self, value: object) -> None:
-        """Raise InertError when containers are nested too deep, going through each once."""
+        """InertError if containers are nested too deep. Visits each container once."""
         seen: set[int] = set()
-        # What was recalled as an argument is in several records without itself being marked as shared.
+        # Arguments of a recalled call may be in several instances, and are not marked as shared.
         left = self.limits.nodes
         path: list[Iterator[object]] = [iter((value,))]
         while path:
             for child in path[-1]:
                 if type(child) not in _CONTAINERS:
                     continue
-                # Only what was recalled can be reached twice; to keep the other ids would cost memory.
+                # Only a recalled container can be reached twice; keeping the other ids would cost memory.
                 if id(child) in self.shared:
                     if id(child) in seen:
                         continue
@@ -300,7 +300,7 @@ class _Machine:
             self.pop_to_mark()
             return
         value = self.pop()
-        if isinstance(value, Record) and value.called:
+        if isinstance(value, Instance) and value.called:
             shapes.set_state(value, self.budget)
 
     def op_pop_mark(self) -> None:
@@ -333,7 +333,7 @@ class _Machine:
 
     def op_int(self) -> None:
         line = self.digits()
-        # How protocols 0 and 1 write bools.
+        # Protocols 0 and 1 write bools like this.
         self.stack.append(line == b"01" if line in (b"00", b"01") else _decimal(line))
 
     def op_long(self) -> None:
@@ -393,7 +393,7 @@ class _Machine:
         self.stack.append(self.python2(self.counted(1)))
 
     def python2(self, raw: bytes) -> str | bytes:
-        """A string of Python 2, which was both: a text where it is ASCII."""
+        """A str of Python 2, which held text or bytes: text if it is ASCII."""
         if not raw.isascii():
             return raw
         self.budget.take_bytes(len(raw))
@@ -403,13 +403,13 @@ class _Machine:
         line = self.line()
         self.budget.take_bytes(4 * len(line))
         try:
-            # Not by the codec's name: finding it would import a module.
+            # Not by the codec's name: the lookup would import a module.
             self.stack.append(codecs.raw_unicode_escape_decode(line, "strict")[0])
         except UnicodeDecodeError:
             raise InertError("a text has a malformed escape") from None
 
     def op_short_binunicode(self) -> None:
-        # text(1), spelt out: this is the commonest opcode by far.
+        # text(1), inlined: this is the most frequent opcode by far.
         start = self.at + 1
         end = start + self.data[self.at]
         raw = self.data[start:end]
@@ -564,7 +564,7 @@ class _Machine:
     def op_stack_global(self) -> None:
         name, module = self.pop(), self.pop()
         if not isinstance(name, str) or not isinstance(module, str):
-            raise InertError("the name of a global is no text")
+            raise InertError("the name of a global is not a text")
         self.push_global(module, name)
 
     def op_ext1(self) -> None:
@@ -579,7 +579,7 @@ class _Machine:
     def extension(self, size: int) -> None:
         code = int.from_bytes(self.take(size), "little", signed=size == 4)
         if code <= 0:
-            raise InertError(f"{code} is no extension code")
+            raise InertError(f"{code} is not an extension code")
         self.push_global("copyreg", f"extension_{code}")
 
     def op_reduce(self) -> None:
@@ -621,7 +621,7 @@ class _Machine:
         self.stack.append(shapes.call(self.stack.pop(), (id,), self.budget))
 
 
-_CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, Record, Array, Global})
+_CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, Instance, Array, Global})
 _HANDLERS: Final[list[Callable[[_Machine], None] | None]] = [
     getattr(_Machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
     for code in range(256)
@@ -631,7 +631,7 @@ _HANDLERS: Final[list[Callable[[_Machine], None] | None]] = [
 def _children(container: object) -> Iterator[object]:
     if isinstance(container, dict):
         return chain(container, container.values())
-    if isinstance(container, Record):
+    if isinstance(container, Instance):
         return container.children()
     if isinstance(container, Global):
         return iter(container.fields.values())
@@ -640,7 +640,7 @@ def _children(container: object) -> Iterator[object]:
 
 
 def _size(container: object) -> int:
-    if isinstance(container, Record):
+    if isinstance(container, Instance):
         return len(container.fields) + len(container.kwargs) + 4
     if isinstance(container, Global):
         return len(container.fields) + 1

@@ -1,4 +1,4 @@
-"""Inspection: what an entry holds, read as plain data, without running any of it."""
+"""Inspection: the value of an entry as plain data, without running any of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from vstate.errors import InvalidInput
 from vstate.values.entry import ATOM, PICKLE, TEXT, Entry, Reader, read_parts
 
 _WIDEST_TEXT = 80 * 1024 * 1024
-_NARROW = bytes(range(0xC4))  # bytes of UTF-8 that only stand in characters below U+0100
-_NOT_WIDEST = bytes(range(0xF0))  # the same for U+10000
+_NARROW = bytes(range(0xC4))  # bytes of UTF-8 that occur only in characters below U+0100
+_NOT_WIDEST = bytes(range(0xF0))  # and below U+10000
 _CONTINUATION = bytes(range(0x80, 0xC0))
 
 INSPECT_BYTES = 64 * 1024 * 1024
@@ -15,22 +15,22 @@ INSPECT_BYTES = 64 * 1024 * 1024
 
 
 def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> object:
-    """The entry's value as plain data and records. Imports nothing and calls nothing that it names.
+    """The entry's value as `inert.read` returns it: nothing that the value names is imported or called.
 
-    Raises InvalidInput over `limit` bytes and for a text that is none, InertError for a pickle that makes
-    no sense.
+    Raises InvalidInput for a value of more than `limit` bytes and for malformed UTF-8, and InertError for a
+    malformed pickle.
     """
     if entry.codec == ATOM:
         value: object = entry.value
         return value
     if entry.size > limit:
-        raise InvalidInput(f"a value of {entry.size} bytes is too long to show: the limit is {limit}")
+        raise InvalidInput(f"a value of {entry.size} bytes is too long to show: the limit is {limit} bytes")
     parts, _ = read_parts(entry, reader)
     if entry.codec == PICKLE:
         from vstate.values import inert  # late, for a quick `import vstate`
 
         data = bytes(parts.pop(0))
-        # Two values have to fit beside each other, to be compared, and arrays stay on their buffers.
+        # Arrays keep their buffers, and two values must fit into memory to be compared.
         left = inert.Limits().bytes - sum(map(len, parts))
         return inert.read(data, parts, limits=inert.Limits(bytes=left))
     if entry.codec == TEXT:
@@ -40,7 +40,7 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
 
 def _text(data: bytes | bytearray) -> str:
     if not data.isascii():
-        # One wide character makes all the others as wide.
+        # In Python, one wide character makes all characters of a text as wide.
         wide = data.translate(None, _NARROW)
         width = 4 if wide.translate(None, _NOT_WIDEST) else 2 if wide else 1
         size = width * len(data.translate(None, _CONTINUATION))
@@ -49,17 +49,17 @@ def _text(data: bytes | bytearray) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"this text is no UTF-8: {error.reason} at byte {error.start}") from None
+        raise InvalidInput(f"this text is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def describe(entry: Entry) -> str:
-    """The type and size of an entry's value, to be read: `list, 4.1 kB`, and when its key expires, if it does."""
+    """The type and size of an entry's value, for people: `list, 4.1 kB`; and its expiry, if it has one."""
     text = f"{entry.type}, {size_text(entry.size)}"
     return text if entry.expiry is None else f"{text}, expires {entry.expiry}"
 
 
 def size_text(size: int) -> str:
-    """A number of bytes to be read, in decimal units: `4.1 kB`."""
+    """A number of bytes for people, in decimal units: `4.1 kB`."""
     if size < 1000:
         return f"{size} B"
     power = 1

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 __all__ = ["Overlap", "merge_lines"]
 
-# What difflib may look at to align one side. How often it comes back to the same lines nobody knows before: of
-# what was tried, 1,000 lines that are one of three, every second of them edited, took longest: 1.2 seconds.
+# What difflib may look at to align one side. How often it comes back to the same lines nobody knows before:
+# of what was tried, 1,000 lines that are one of three, every second of them edited, took longest: 1.2
+# seconds.
 _MOST_STEPS: Final = 250_000
 _DEEPEST: Final = 10  # ranges inside each other that are searched for lines that occur once
 

@@ -1,4 +1,4 @@
-"""Merge policies: what two changes of one value make together, as functions of the values alone."""
+"""Merge policies: each merges two changes of one value, as a function of the values alone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from vstate.values.tokens import Tokens, same
 __all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "append_onto", "same"]
 
 Policy = Callable[[Any, Any, Any], Any]
-"""(base, ours, theirs) -> the merged value; base may be ABSENT. It changes none of them; the result may share
-parts with them."""
+"""(base, ours, theirs) -> the merged value; base may be ABSENT. A policy changes no argument, and its result
+may share parts with them."""
 
 _SHOWN: Final = 60  # characters of a key in a path
 _ITEMS: Final = (list, tuple)
@@ -33,12 +33,15 @@ _DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation, Overflow])
 
 
-# --- what every policy does
+# --- common to all policies
 
 
 def _policy(decide: Policy) -> Policy:
-    """`decide`, but a removal is refused, and what it cannot decide is still decided if only one side
-    changed, or both alike."""
+    """`decide` with two rules around it.
+
+    A side that removed the value makes Unmergeable. If `decide` cannot merge, but only one side changed, or
+    both changed alike, that change is the result.
+    """
 
     @functools.wraps(decide)
     def policy(base: Any, ours: Any, theirs: Any) -> Any:
@@ -47,7 +50,7 @@ def _policy(decide: Policy) -> Policy:
         try:
             return decide(base, ours, theirs)
         except Unmergeable:
-            value = _settled(Tokens(), base, ours, theirs)
+            value = _only_change(Tokens(), base, ours, theirs)
             if value is _CLASH:
                 raise
             return value
@@ -58,21 +61,21 @@ def _policy(decide: Policy) -> Policy:
 _CLASH: Final = object()
 
 
-def _settled(tokens: Tokens, base: Any, ours: Any, theirs: Any) -> Any:
-    """The value that only one side changed, or both alike; else _CLASH."""
+def _only_change(tokens: Tokens, base: Any, ours: Any, theirs: Any) -> Any:
+    """The result if only one side changed the base, or both changed it alike; else _CLASH."""
     if tokens.same(base, theirs) or tokens.same(ours, theirs):
         return ours
     return theirs if tokens.same(base, ours) else _CLASH
 
 
-def _common_type(what: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any) -> Callable[..., Any]:
-    """The type of both sides and the base, which must be one of `kinds`."""
+def _common_type(policy: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any) -> Callable[..., Any]:
+    """The one type of both sides and the base, which must be one of `kinds`."""
     for value in (ours, theirs):
         if not _is_one_of(value, kinds):
-            raise Unmergeable(f"{what} cannot merge a value of type {type_name(value)}")
+            raise Unmergeable(f"{policy} cannot merge a value of type {type_name(value)}")
     for value in (theirs, base):
         if type(value) is not type(ours) and value is not ABSENT:
-            raise Unmergeable(f"{what} cannot merge {type_name(ours)} with {type_name(value)}")
+            raise Unmergeable(f"{policy} cannot merge {type_name(ours)} with {type_name(value)}")
     return type(ours)
 
 
@@ -86,13 +89,13 @@ def _is_one_of(value: Any, kinds: Sequence[type]) -> bool:
 
 @_policy
 def _counter(base: Any, ours: Any, theirs: Any) -> Any:
-    """A number to which both sides added something: both are added. A base that is absent counts as 0."""
+    """A number: the result is the base plus the differences of both sides. An absent base counts as 0."""
     old = 0 if base is ABSENT else base
     for value in (old, ours, theirs):
         number = isinstance(value, int | float | complex | Decimal | Fraction)
         if not number or isinstance(value, bool | Enum):
             raise Unmergeable(f"counter cannot add values of type {type_name(value)}")
-    # A sum of floats would not give back exactly what the only side that changed says.
+    # If one side changed, its value is the result: a sum of floats might differ in the last bits.
     if same(old, ours):
         return theirs
     if same(old, theirs):
@@ -114,11 +117,11 @@ def _counter(base: Any, ours: Any, theirs: Any) -> Any:
 
 @_policy
 def _union(base: Any, ours: Any, theirs: Any) -> Any:
-    """Members, items or entries that both sides kept or one side added; what one side removed is gone.
+    """Members, items or entries that both sides kept or one side added; those that one side removed are gone.
 
-    Items of a list are in ours' order, then what theirs added, once. Being in it is what counts, not how
-    often; but a list that one side left alone is exactly as the other side has it. Entries of a dict are
-    merged by key; both sides may not change one entry differently.
+    Items of a list keep ours' order, followed by theirs' additions. An item is in the list or not, however
+    often; but if one side left the list alone, the result is the other side's list. Entries of a dict are
+    merged by key; the two sides may not change one entry differently.
     """
     kind = _common_type("union", (set, frozenset, *_ITEMS, *_DICTS), base, ours, theirs)
     if kind in _DICTS:
@@ -151,22 +154,22 @@ def _repeats(tokens: Sequence[Hashable]) -> bool:
 
 @_policy
 def _deep(base: Any, ours: Any, theirs: Any) -> Any:
-    """Dicts inside dicts, merged by path; anything else, lists too, is a leaf that only one side may change.
+    """Dicts inside dicts, merged by path. Anything else, a list too, is a leaf that only one side may change.
 
-    Keys are in ours' order, then what theirs added; in theirs' order where ours left the keys as they were.
+    Keys keep ours' order, then theirs' additions; or theirs' order, if ours did not change the keys.
     """
     _common_type("deep", _DICTS, base, ours, theirs)
     return _merged_dicts(base, ours, theirs, inner=True)
 
 
 _Path = tuple["_Path | None", object]
-"""The keys that lead to a value, last one first; most are never written out."""
+"""The keys that lead to a value, the last one first; most paths are never written out."""
 
 
 def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
     """Three dicts merged by key, and with `inner` those inside them, however deep; base may be ABSENT."""
     tokens = Tokens()
-    # A dict that is in several places, or in itself, is merged once.
+    # By ids: a dict that is in several places, or in itself, is merged once.
     made: dict[tuple[int, int, int], Any] = {}
     waiting: list[tuple[Any, Any, Any, Any, _Path | None]] = []
 
@@ -182,7 +185,7 @@ def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
         target, *trio, path = waiting.pop()
         count = 0
         for key, before, mine, other in _entries(tokens, trio, path):
-            value = _settled(tokens, before, mine, other)
+            value = _only_change(tokens, before, mine, other)
             if value is _CLASH:
                 step = (path, key)
                 if not inner or not _is_dict(before, mine, other):
@@ -192,7 +195,9 @@ def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
                 target[key] = value
                 count += 1
         if len(target) < count:
-            raise Unmergeable("it has keys that are equal but not the same, as 1 and True", _written(path))
+            raise Unmergeable(
+                "it has keys that are equal but not the same, such as 1 and True", _written(path)
+            )
     return result
 
 
@@ -209,17 +214,17 @@ def _empty_dict(tokens: Tokens, base: Any, ours: Any, theirs: Any, path: _Path |
     if type(ours) is not defaultdict:
         return type(ours)()
     old = base.default_factory if base is not ABSENT else ABSENT
-    factory = _settled(tokens, old, ours.default_factory, theirs.default_factory)
+    factory = _only_change(tokens, old, ours.default_factory, theirs.default_factory)
     if factory is _CLASH:
         raise Unmergeable("both sides changed the default_factory", _written(path))
     return defaultdict(factory)
 
 
 def _entries(tokens: Tokens, trio: Sequence[Any], path: _Path | None) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """The keys of base, ours and theirs, in the order of the result, each with its values or ABSENT."""
+    """The keys of base, ours and theirs, in the order of the result, each with its three values or ABSENT."""
     sides = []
     for entries in ({} if value is ABSENT else value for value in trio):
-        # By token: an object that is a key need not equal its other copy, and 1 and True must not meet.
+        # By token: an object that is a key need not equal its copy, and 1 is not True.
         sides.append({tokens.of(key): (key, value) for key, value in entries.items()})
         if len(sides[-1]) < len(entries):
             raise Unmergeable("several of its keys are the same", _written(path))
@@ -257,7 +262,7 @@ def _written(path: _Path | None) -> str:
 
 @_policy
 def _append(base: Any, ours: Any, theirs: Any) -> Any:
-    """A sequence to which both sides appended: what was there, then ours' additions, then theirs'."""
+    """A sequence to which both sides appended: the base, then ours' additions, then theirs'."""
     kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, ours, theirs)
     start = kind() if base is ABSENT else base
     tokens = Tokens()
@@ -267,14 +272,14 @@ def _append(base: Any, ours: Any, theirs: Any) -> Any:
 def append_in_order(
     base: Any, steps_ours: Sequence[tuple[Any, Any]], steps_theirs: Sequence[tuple[Any, Any]]
 ) -> Any:
-    """The base, then what both sides appended, in the order of time.
+    """The base, then the additions of both sides, in the order of time.
 
-    The steps are the (time, value) of the sequence along a side's commits, oldest first; a side without
-    any left it as it was. What was appended at one time stays in one piece, each side stays in its own
-    order, and ours comes first at equal times. If a step does not begin with the one before it, all of
-    its side is one piece at its last time; lists that earlier merges added to in the middle are ours, then
-    what is new in theirs. Raises Unmergeable where the policy "append" does. The result
-    may share parts with the steps.
+    The steps of a side are the (time, value) of the sequence along its commits, oldest first; a side without
+    steps did not change it. The additions of one step stay together, each side keeps its own order, and ours
+    comes first at equal times. If a step does not begin with the step before, the additions of its side are
+    one piece at the side's last time. If an earlier merge added to a list in the middle, the result is ours,
+    then the items that are new in theirs. Raises Unmergeable where the policy "append" does. The result may
+    share parts with the steps.
     """
     if not steps_theirs:
         return steps_ours[-1][1] if steps_ours else base
@@ -291,10 +296,10 @@ def append_in_order(
         except Unmergeable:
             if kind not in _ITEMS:
                 raise
-            # Earlier merges, each in the order of its own two sides, wove items in between: then ours first.
+            # Earlier merges put items in between, each in the order of its own two sides.
             _without(tokens, start, ours)
             return _joined(kind, [ours, _without(tokens, start, theirs)])
-        # Merging, unlike sorting, keeps the order of each side also where its times do not ascend.
+        # Not sorted: a merge keeps the order of each side even if its times do not ascend.
         return _joined(kind, [start, *(piece for _, piece in heapq.merge(*pieces, key=itemgetter(0)))])
 
     return in_order(base, steps_ours[-1][1], steps_theirs[-1][1])
@@ -302,9 +307,9 @@ def append_in_order(
 
 @_policy
 def append_onto(base: Any, change: Any, branch: Any) -> Any:
-    """What the branch has, then what the change appended to the base, whatever became of that on the branch: the
-    order there, which others have seen and append to as well, stays. Unmergeable if the change did more
-    than append.
+    """The branch's sequence, then the items that the change appended to the base.
+
+    The branch keeps its order, which others have seen. Unmergeable if the change did more than append.
     """
     kind = _common_type("append", (list, tuple, str, bytes, bytearray), base, change, branch)
     start = kind() if base is ABSENT else base
@@ -325,7 +330,7 @@ def _pieces(tokens: Tokens, start: Any, steps: Sequence[tuple[Any, Any]]) -> lis
 
 
 def _appended(tokens: Tokens, start: Any, value: Any) -> Any:
-    """What `value` has behind `start`."""
+    """The part of `value` behind `start`; Unmergeable if `value` does not begin with it."""
     if type(value) is not type(start):
         raise Unmergeable(f"{type_name(start)} became {type_name(value)}")
     if type(start) not in _ITEMS:
@@ -336,12 +341,15 @@ def _appended(tokens: Tokens, start: Any, value: Any) -> Any:
         at = next((i for i, (old, new) in pairs if not tokens.same(old, new)), min(len(start), len(value)))
         where = f"[{at}]"
     if at < len(start):
-        raise Unmergeable("a side did not only append: it changed or removed what was there before", where)
+        raise Unmergeable(_NOT_APPENDED, where)
     return value[at:]
 
 
+_NOT_APPENDED: Final = "a side did not only append: it changed or removed what was there before"
+
+
 def _without(tokens: Tokens, start: Sequence[Any], value: Sequence[Any]) -> list[Any]:
-    """The items of `value` less those of `start`; Unmergeable unless all of these are there, in any order."""
+    """The items of `value` without those of `start`, in any order; Unmergeable if one is missing."""
     left, added = Counter(map(tokens.of, start)), []
     for item in value:
         token = tokens.of(item)
@@ -350,7 +358,7 @@ def _without(tokens: Tokens, start: Sequence[Any], value: Sequence[Any]) -> list
         else:
             added.append(item)
     if left.total():
-        raise Unmergeable("a side did not only append: it changed or removed what was there before")
+        raise Unmergeable(_NOT_APPENDED)
     return added
 
 
@@ -365,7 +373,7 @@ def _joined(kind: Callable[..., Any], parts: Sequence[Any]) -> Any:
 
 @_policy
 def _text(base: Any, ours: Any, theirs: Any) -> Any:
-    """Lines of text: what one side changed is taken, what both changed alike once. See `merge_lines`."""
+    """Text, merged by lines: see `merge_lines`."""
     _common_type("text", (str,), base, ours, theirs)
     merged = merge_lines("" if base is ABSENT else base, ours, theirs)
     if isinstance(merged, Overlap):
@@ -376,7 +384,7 @@ def _text(base: Any, ours: Any, theirs: Any) -> Any:
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {"counter": _counter, "union": _union, "append": _append, "deep": _deep, "text": _text}
 )
-"""The policies by name. Each raises Unmergeable when it cannot decide, as for a value that one side removed.
+"""The policies by name. Each raises Unmergeable when it cannot decide, as if one side removed the value.
 
-They are to be asked also when both sides came to the same value: both may have counted one more.
+Call a policy even if both sides have the same value: both may have counted one more.
 """

@@ -1,9 +1,8 @@
 """The opcodes of pickle, protocols 0 to 5, and the frames around them.
 
-A FRAME opcode only says how many bytes a reader may fetch at once. Its place follows from sizes, not from
-content, so one edit moves all the frames behind it and spoils every chunk that a content-defined chunker
-would have found again. `frameless` takes the frames out before a pickle is stored, `framed` puts a
-single one back before it is loaded.
+A FRAME opcode only says how many bytes a reader may fetch at once. Its place depends on sizes, not on
+content: one edit moves all frames behind it, and every chunk there becomes a new one. So `frameless`
+removes the frames before a pickle is stored, and `framed` adds a single one before it is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["FRAME", "OPCODES", "PROTO", "STOP", "Opcode", "framed", "frameless"]
 
 
 class Opcode(NamedTuple):
-    """One opcode and how its argument is written; at most one of the three numbers is not 0."""
+    """An opcode and the encoding of its argument; at most one of the three numbers is not 0."""
 
     name: str
     fixed: int = 0
@@ -22,7 +21,7 @@ class Opcode(NamedTuple):
     prefix: int = 0
     """Bytes of the little-endian length in front of an argument of variable size."""
     lines: int = 0
-    """Lines of an argument in text, each ended by a newline."""
+    """Lines of an argument in text, each with a newline at its end."""
 
 
 # Source: the comments of CPython's Lib/pickletools.py, PEP 307, PEP 3154 and PEP 574.
@@ -117,8 +116,8 @@ _FIRST_FRAMED_PROTOCOL: Final = 4
 def frameless(data: bytes) -> bytes:
     """`data`, a pickle as CPython writes it, without its FRAME opcodes; it loads to the same value.
 
-    Idempotent. A pickle of a protocol that has no frames, and data that is no well-formed
-    pickle, comes back unchanged.
+    Idempotent. Returns a pickle of a protocol without frames, and data that is not a well-formed pickle,
+    unchanged.
     """
     if len(data) < 11 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL:
         return data
@@ -128,10 +127,10 @@ def frameless(data: bytes) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    """`data`, a pickle without frames, as PROTO and one frame around all the rest.
+    """`data`, a pickle without frames, as PROTO and one frame around the rest.
 
-    The C unpickler reads a file opcode by opcode unless frames tell it how much to fetch. Data that starts
-    with a frame, or whose protocol has none, comes back unchanged.
+    Without frames, the C unpickler reads a file opcode by opcode. Returns data that starts with a frame, or
+    whose protocol has none, unchanged.
     """
     if len(data) < 3 or data[0] != PROTO or data[1] < _FIRST_FRAMED_PROTOCOL or data[2] == FRAME:
         return data
@@ -147,13 +146,13 @@ def _without_frames(data: bytes) -> bytes:
     at = 2
     while at < size:
         if data[at] != FRAME:
-            # Between frames stand only large objects and up to three bytes of small opcodes.
+            # Between frames are only large objects and up to three bytes of small opcodes.
             at = _end_of_opcode(data, at)
             continue
         body = at + _FRAME_HEADER
         kept.append(view[start:at])
         start = body
-        # The pickler never splits an opcode between frames, so nothing inside needs to be looked at.
+        # The pickler never splits an opcode between frames, so a frame is kept unread.
         at = body + int.from_bytes(data[at + 1 : body], "little")
     if at != size or not kept:
         return data
@@ -162,7 +161,7 @@ def _without_frames(data: bytes) -> bytes:
 
 
 def _end_of_opcode(data: bytes, at: int) -> int:
-    """Where the opcode at `at` ends; past the end of `data` if it is unknown or cut short."""
+    """The end of the opcode at `at`; past the end of `data` if the opcode is unknown or cut short."""
     opcode = OPCODES.get(data[at])
     if opcode is None:
         return len(data) + 1

@@ -23,7 +23,7 @@ OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
 
 OUT_OF_BAND_LIMIT = 64
-"""The buffers beyond these stay in the pickle, so that the entry of a list of a million arrays stays short."""
+"""Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""
 
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
@@ -32,13 +32,13 @@ _LONG_SWITCH_SECONDS = 10.0
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     """The value as a frameless pickle and its large contiguous buffers, not copied.
 
-    Classes and functions that another process could not import, those of `__main__` above all, go in by
-    value. Raises whatever pickling raises.
+    Classes and functions that another process cannot import, above all those of `__main__`, are stored by
+    value. Passes on every error of pickling.
     """
     try:
         return _dumps(value)
     except RuntimeError as error:
-        # Another thread edited a dict or set of the value while it was walked.
+        # Another thread edited a dict or set of the value during the walk.
         if "during iteration" not in str(error):
             raise
     with _undisturbed():
@@ -56,7 +56,7 @@ _switching = threading.Lock()
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep other threads from running in between, as far as the interpreter lets us."""
+    """Keep other threads from running, as far as the interpreter allows."""
     with _switching:
         usual = sys.getswitchinterval()
         sys.setswitchinterval(_LONG_SWITCH_SECONDS)
@@ -67,7 +67,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's, but an open file is refused, as pickle does: it would read the file and store a copy of it."""
+    """cloudpickle's pickler, but it refuses an open file, as pickle does; cloudpickle would store a copy."""
 
     dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
         {
@@ -100,13 +100,13 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
 def loads(
     data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
 ) -> Any:
-    """The value that `dumps` gave `data` and `buffers` for. Runs the code that the pickle names: any, or with
-    `allow` only what that covers.
+    """The value that `dumps` stored in `data` and `buffers`.
 
-    Raises CannotLoad, naming the class or function that is in the way.
+    Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
+    CannotLoad with the name of the class or function that cannot be loaded.
     """
     if allow is not None:
-        # Late, because it builds on this module; and a program without an allow-list never needs it.
+        # Late: it imports this module, and a program without an allow-list never needs it.
         from vstate.values.guarded import loads_allowed
 
         return loads_allowed(data, buffers, allow)
@@ -115,21 +115,21 @@ def loads(
 
 
 def loaded(load: Callable[[], Any], last_global: Callable[[], str]) -> Any:
-    """What `load` returns; CannotLoad, with the name that was found last, for whatever it raises."""
+    """The result of `load`. Any error becomes CannotLoad with the name that the pickle found last."""
     try:
         return load()
     except CannotLoad:
         raise
-    except Exception as error:
+    except Exception as error:  # the code that a pickle names may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise CannotLoad(last_global() or "its pickle", reason) from error
 
 
 class Loader(pickle.Unpickler):
-    """Finds classes as pickle does, but takes the running program's own class for one of `__main__`.
+    """Finds classes as pickle does, but for a class of `__main__` it takes the running program's own.
 
-    cloudpickle would make a second class of the same name, to which isinstance() answers no in a program
-    that was started again.
+    cloudpickle would make a second class of the same name. In a program that was started again, isinstance()
+    with the program's own class would then be False.
     """
 
     last_global = ""
@@ -141,17 +141,17 @@ class Loader(pickle.Unpickler):
             return own
         try:
             return super().find_class(module, name)
-        except Exception as error:
+        except Exception as error:  # the import runs the module's code, which may raise anything
             raise CannotLoad(self.last_global, f"{type(error).__name__}: {error}") from error
 
 
 def own_builder(module: str, name: str) -> Callable[..., Any] | None:
-    """What is called instead of a function of cloudpickle's."""
+    """The function that replaces this one of cloudpickle's, if any."""
     return _BUILDERS.get(name) if module == by_value.__name__ else None
 
 
 def _own_class(module: str | None, name: str) -> type | None:
-    """The class of the running program with this name, if there is one and only one, nested ones included."""
+    """The running program's class of this name, nested ones included, if there is exactly one."""
     main = sys.modules.get("__main__") if module == "__main__" else None
     if main is None:
         return None
@@ -201,7 +201,7 @@ _BUILDERS: dict[str, Callable[..., Any]] = {
 }
 
 
-# What cannot be pickled, and where it is
+# Where a value cannot be pickled
 
 
 _SEARCH_LIMIT = 10_000
@@ -212,11 +212,11 @@ _DEEP_PATH_LIMIT = 3
 def culprit(value: Any, path: str, error: BaseException) -> str:
     """Where in `value` pickling fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
 
-    `path` is how the value itself is reached. Follows the first part that fails by itself, down to one
-    that has no such part; looks at 10,000 parts at the most.
+    `path` leads to the value itself. Follows the first part that cannot be pickled by itself, down to a part
+    without such parts. Tries at most 10,000 parts.
     """
     tried = 0
-    # What is too deep has no one culprit: a few steps show where it begins.
+    # A value that is too deep has no single culprit: a few steps show where it begins.
     for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
         for step, part in _parts(value):
             tried += 1
@@ -244,7 +244,7 @@ def _is_recursion(error: BaseException) -> bool:
 def _failure(value: Any) -> BaseException | None:
     try:
         dumps(value)
-    except Exception as error:
+    except Exception as error:  # the value's own code may raise anything
         return error
     return None
 
@@ -271,5 +271,5 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         if not isinstance(value, type):
             for name, item in attributes.items():
                 yield f".{name}", item
-    except Exception:  # a hostile __getattr__ or __repr__: then the value itself is the answer
+    except Exception:  # the value's own __getattr__ or __repr__ failed: it is the culprit itself
         return

@@ -1,4 +1,4 @@
-"""Values as data that JSON can hold."""
+"""Plain: values as data that JSON can hold."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
-from vstate.values.record import Global, Record, in_order
+from vstate.values.instance import Global, Instance, in_order
 
 __all__ = ["plain"]
 
 _DEEPEST: Final = 60  # json recurses too
 _MOST_TEXT: Final = 64 * 2**20  # characters of JSON
-_BLOCK: Final = 64 * 1024  # characters of a long text that are looked at together
+_BLOCK: Final = 64 * 1024  # characters of a long text that are measured together
 _LONGEST_BYTES: Final = 64 * 1024
 _WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 digits
 _WIDEST_HEX: Final = 2**22  # bits
 
 
 def plain(value: object, *, max_nodes: int = 100_000) -> object:
-    """`value`, as `read` returns it, as None, bool, int, float, str, list and dict with str keys only.
+    """`value`, as `inert.read` returns it, as None, bool, int, float, str, list and dict with str keys only.
 
-    Anything else is a dict with a key that starts with "$"; a "$" in front of a key of the value
-    itself is doubled. A record is {"$type": name, field: ...} with "$args", "$kwargs", "$items",
-    "$entries", "$state" and "$called" where it has them; a global {"$global": name}; others are
-    "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, when not every key is a str), "$float"
-    (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone",
-    "$timedelta" (seconds). A tuple is a list.
+    Anything else is a dict with a key that starts with "$"; a "$" at the start of the value's own keys is
+    doubled. A tuple is a list. An `Instance` is {"$type": name, field: ...}, with "$args", "$kwargs",
+    "$items",
+    "$entries", "$state" and "$called" if it has them; a `Global` is {"$global": name}. The others are
+    "$bytes" (base64), "$set", "$frozenset", "$dict" (a list of pairs, if not every key is a str), "$float"
+    (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
+    "$timedelta" (seconds).
 
-    The result is bounded: `max_nodes` parts, of which deep ones count more, and 1 KiB of text for each, 64 MiB at the most, counted as
-    JSON writes it. What is left out is {"$more": count}, {"$cycle": true}, {"$deep": true}, or a "$size" in
-    characters or bytes beside the beginning of a string.
+    The result is bounded. It has at most `max_nodes` parts, where deep ones count more; and 1 KiB of JSON
+    text for each, 64 MiB in all. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts
+    that are left out; "$size", in characters or bytes, stands beside the beginning of a string that is cut.
     """
     return _Plain(max_nodes).convert(value, 0)
 
@@ -46,9 +47,9 @@ class _Plain:
         self.inside: set[int] = set()
 
     def convert(self, value: object, depth: int) -> object:
-        # json writes what is deep through as many functions inside each other.
+        # json writes nested data through as many nested function calls.
         self.left -= 1 + (depth >> 3)
-        if not isinstance(value, list | tuple | dict | set | frozenset | Record | Global):
+        if not isinstance(value, list | tuple | dict | set | frozenset | Instance | Global):
             return self._atom(value)
         if id(value) in self.inside:
             return {"$cycle": True}
@@ -63,8 +64,8 @@ class _Plain:
     def _container(self, value: object, depth: int) -> object:
         if isinstance(value, Global):
             return {"$global": self._name(value.name), **self._named(value.fields, depth)}
-        if isinstance(value, Record):
-            return self._record(value, depth)
+        if isinstance(value, Instance):
+            return self._instance(value, depth)
         if isinstance(value, dict):
             return self._entries(value, depth)
         if isinstance(value, list | tuple):
@@ -73,21 +74,21 @@ class _Plain:
         members: Iterable[object] = in_order(value) if len(value) <= self.left else value
         return {f"${type(value).__name__}": self._items(members, len(value), depth)}
 
-    def _record(self, record: Record, depth: int) -> dict[str, object]:
-        result: dict[str, object] = {"$type": self._name(record.type)}
-        if record.called:
+    def _instance(self, instance: Instance, depth: int) -> dict[str, object]:
+        result: dict[str, object] = {"$type": self._name(instance.type)}
+        if instance.called:
             result["$called"] = True
-        if record.args:
-            result["$args"] = self._items(record.args, len(record.args), depth)
-        if record.kwargs:
-            result["$kwargs"] = self._named(record.kwargs, depth)
-        result.update(self._named(record.fields, depth))
-        if record.items is not None:
-            result["$items"] = self._items(record.items, len(record.items), depth)
-        if record.entries is not None:
-            result["$entries"] = self._entries(record.entries, depth)
-        if record.state is not None:
-            result["$state"] = self.convert(record.state, depth)
+        if instance.args:
+            result["$args"] = self._items(instance.args, len(instance.args), depth)
+        if instance.kwargs:
+            result["$kwargs"] = self._named(instance.kwargs, depth)
+        result.update(self._named(instance.fields, depth))
+        if instance.items is not None:
+            result["$items"] = self._items(instance.items, len(instance.items), depth)
+        if instance.entries is not None:
+            result["$entries"] = self._entries(instance.entries, depth)
+        if instance.state is not None:
+            result["$state"] = self.convert(instance.state, depth)
         return result
 
     def _items(self, items: Iterable[object], total: int, depth: int) -> list[object]:
@@ -100,7 +101,7 @@ class _Plain:
         return result
 
     def _entries(self, entries: Mapping[object, object], depth: int) -> dict[str, object]:
-        # Those that are not looked at do not matter.
+        # Only as many keys as will be shown.
         if all(isinstance(key, str) for key in islice(entries, max(self.left, 0))):
             return self._named(entries, depth)
         pairs: list[object] = []
@@ -112,7 +113,7 @@ class _Plain:
         return {"$dict": pairs}
 
     def _named(self, entries: Mapping[Any, object], depth: int) -> dict[str, object]:
-        """The entries of a mapping whose first keys, as many as there may be parts, are str."""
+        """The entries of a mapping; as many of its keys as will be shown are str."""
         result: dict[str, object] = {}
         for key, value in entries.items():
             if self._is_spent() or self._fitting(key) < len(key):
@@ -129,7 +130,7 @@ class _Plain:
         return text
 
     def _fitting(self, text: str) -> int:
-        """Pay for as much of `text` as there is room for; how many characters that is."""
+        """Pay for as much of `text` as fits; the number of its characters."""
         for start in range(0, len(text), _BLOCK):
             block = text[start : start + _BLOCK]
             length = _json_length(block)
@@ -148,7 +149,7 @@ class _Plain:
             return value
         if isinstance(value, int):
             if value.bit_length() <= _WIDEST_INT:
-                self.text_left -= value.bit_length()  # more than its digits, which take long to find
+                self.text_left -= value.bit_length()  # more than its digits, which are slow to count
                 return value
             if value.bit_length() > min(_WIDEST_HEX, max(self.text_left, 0) << 2):
                 return {"$int": None, "$size": value.bit_length() // 8 + 1}

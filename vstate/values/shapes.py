@@ -1,7 +1,7 @@
-"""What well-known classes look like in a pickle, recognised by name alone.
+"""Shapes: how well-known classes are pickled, recognised by name alone.
 
-Each shape gets the arguments of a call that loading would make. It returns plain data or a Record, or
-None for arguments that the real thing would never have written; the call is then shown as it is.
+A shape gets the arguments of a call that loading would make. It returns plain data, an Instance or a
+Global; or None for arguments that the class itself never writes, and then the call is shown as a call.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
-from vstate.values.record import Global, Record
-from vstate.values.table import make_frozenset, make_set
+from vstate.values.hashtable import make_frozenset, make_set
+from vstate.values.instance import Global, Instance
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
@@ -25,7 +25,7 @@ _RECORD_BYTES: Final = 300
 # Protocols 0 to 2 use the names of Python 2.
 _OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
-# What is data by its nature: these are made by calling their class, and shown without angle brackets.
+# Pickles make these by a call of the class. They are data, so they are shown without angle brackets.
 _DATA: Final = frozenset(
     {
         "builtins.range",
@@ -59,21 +59,21 @@ def make_global(module: str, name: str, budget: Budget) -> Global:
     return Global(f"{module}.{name}" if module else name)
 
 
-def new(function: object, args: object, kwargs: object, budget: Budget) -> Record:
-    """What `cls.__new__(cls, *args, **kwargs)` stands for."""
+def new(function: object, args: object, kwargs: object, budget: Budget) -> Instance:
+    """The object that `cls.__new__(cls, *args, **kwargs)` would make."""
     name = _name_of(function, budget)
     if not isinstance(args, tuple):
         raise InertError("the arguments of an object are no tuple")
     budget.take_bytes(_RECORD_BYTES)
     if kwargs is None:
-        return Record(name, args=args)
+        return Instance(name, args=args)
     if not isinstance(kwargs, dict):
         raise InertError("the keyword arguments of an object are no dict")
-    return Record(name, args=args, kwargs=_names(kwargs, budget))
+    return Instance(name, args=args, kwargs=_names(kwargs, budget))
 
 
 def call(function: object, args: object, budget: Budget) -> object:
-    """What `function(*args)` stands for. It is not called."""
+    """The value that stands for the result of `function(*args)`. Nothing is called."""
     name = _name_of(function, budget)
     if not isinstance(args, tuple):
         raise InertError("the arguments of a call are no tuple")
@@ -83,21 +83,21 @@ def call(function: object, args: object, budget: Budget) -> object:
     if built is not None:
         return built
     if name.startswith(("builtins.", "pathlib.")) and name.endswith(("Error", "Exception", "Path")):
-        return Record(name, args=args)
-    return Record(name, args=args, called=name not in _DATA)
+        return Instance(name, args=args)
+    return Instance(name, args=args, called=name not in _DATA)
 
 
 def _name_of(function: object, budget: Budget) -> str:
     if isinstance(function, Global):
         return function.name
-    if isinstance(function, Record):
+    if isinstance(function, Instance):
         budget.take_bytes(4 * len(function.type))
         return f"{function.type}(…)"[:_LONGEST_NAME]
     raise InertError(f"it calls a {type(function).__name__}")
 
 
 def _tidy(name: str) -> str:
-    """A name without what differs between releases of numpy and cloudpickle."""
+    """The name by which _SHAPES knows it: the modules differ between releases of numpy and cloudpickle."""
     if name.startswith("numpy._core."):
         return f"numpy.core.{name[12:]}"
     if name.startswith("cloudpickle."):
@@ -109,7 +109,7 @@ def build(target: object, state: object, budget: Budget) -> None:
     """Give `target` the state that BUILD would give it."""
     if isinstance(target, Array) and fill_array(target, state, budget):
         return
-    if isinstance(target, Record):
+    if isinstance(target, Instance):
         if target.type == "uuid.UUID" and _fill_uuid(target, state):
             return
         _give_state(target, state, budget)
@@ -119,31 +119,31 @@ def build(target: object, state: object, budget: Budget) -> None:
         raise InertError(f"it gives attributes to a {type(target).__name__}")
 
 
-def set_state(record: Record, budget: Budget) -> None:
-    """Apply `setter(target, state)`, a call whose result is thrown away, to the record of its target."""
-    match record.args:
-        case (Record() as target, state) if record.called and target.state is None:
+def set_state(instance: Instance, budget: Budget) -> None:
+    """Apply `setter(target, state)`, a call whose result the pickle drops, to its target."""
+    match instance.args:
+        case (Instance() as target, state) if instance.called and target.state is None:
             _give_state(target, state, budget)
 
 
-def _give_state(record: Record, state: object, budget: Budget) -> None:
+def _give_state(instance: Instance, state: object, budget: Budget) -> None:
     parts: tuple[dict[object, object], ...] = ()
-    if isinstance(record, Array):
-        # Its fields are those that were checked when it was described.
-        record.state = state
+    if isinstance(instance, Array):
+        # Its fields come from a checked description: a state may not replace them.
+        instance.state = state
         return
     match state:
         case dict(attributes):
             parts = (attributes,)
-        # An object with __slots__ has the state (its __dict__ or None, its slots).
+        # The state of an object with __slots__: (its __dict__ or None, its slots).
         case (dict() | None as attributes, dict(slots)):
             parts = (attributes, slots) if isinstance(attributes, dict) else (slots,)
     named = [_names(part, budget) for part in parts]
     if not parts or sum(map(len, named)) < sum(map(len, parts)):
-        record.state = state
+        instance.state = state
         return
     for part in named:
-        record.fields.update(part)
+        instance.fields.update(part)
 
 
 def _names(entries: dict[object, object], budget: Budget) -> dict[str, object]:
@@ -152,12 +152,12 @@ def _names(entries: dict[object, object], budget: Budget) -> dict[str, object]:
     return {name: value for name, value in entries.items() if isinstance(name, str)}
 
 
-def _fill_uuid(record: Record, state: object) -> bool:
+def _fill_uuid(instance: Instance, state: object) -> bool:
     match state:
         case {"int": int(number)} if 0 <= number < 2**128:
             digits = f"{number:032x}"
             cuts = (0, 8, 12, 16, 20, 32)
-            record.args = ("-".join(digits[start:end] for start, end in pairwise(cuts)),)
+            instance.args = ("-".join(digits[start:end] for start, end in pairwise(cuts)),)
             return True
     return False
 
@@ -189,7 +189,7 @@ def _bytearray(args: tuple[object, ...], budget: Budget) -> object:
 
 
 def _encoded(args: tuple[object, ...], budget: Budget) -> object:
-    # How protocols 0 to 2, which have no bytes, write them.
+    # Protocols 0 to 2 have no bytes, and write them as encoded text.
     match args:
         case (str(text), "latin1" | "latin-1"):
             budget.take_bytes(2 * len(text))
@@ -233,16 +233,16 @@ def _attribute(args: tuple[object, ...], budget: Budget) -> object:
 
 
 def _reconstructed(args: tuple[object, ...], budget: Budget) -> object:
-    # What copyreg writes in protocols 0 and 1: the class, the builtin it derives from, and that one's value.
+    # copyreg in protocols 0 and 1: the class, its builtin base class, and the value of the base class.
     match args:
         case (Global(name=name), Global(), list(items)):
-            return Record(name, items=items)
+            return Instance(name, items=items)
         case (Global(name=name), Global(), dict(entries)):
-            return Record(name, entries=entries)
+            return Instance(name, entries=entries)
         case (Global(name=name), Global(), None):
-            return Record(name)
+            return Instance(name)
         case (Global(name=name), Global(), value):
-            return Record(name, args=(value,))
+            return Instance(name, args=(value,))
     return None
 
 
@@ -267,9 +267,9 @@ def _path(kind: str) -> Shape:
         if len(parts) != len(args):
             return None
         budget.take_bytes(4 * sum(map(len, parts)))
-        # The first part of an absolute path ends with the separator already.
+        # The first part of an absolute path ends with the separator.
         root = parts.pop(0) if parts and parts[0].endswith(separator) else ""
-        return Record(f"pathlib.{kind}", args=(root + separator.join(parts),))
+        return Instance(f"pathlib.{kind}", args=(root + separator.join(parts),))
 
     return shape
 
@@ -278,36 +278,36 @@ def _path(kind: str) -> Shape:
 
 
 def _ordered_dict(args: tuple[object, ...], budget: Budget) -> object:
-    return None if args else Record("collections.OrderedDict", entries={})
+    return None if args else Instance("collections.OrderedDict", entries={})
 
 
 def _default_dict(args: tuple[object, ...], budget: Budget) -> object:
-    return Record("collections.defaultdict", args=args, entries={}) if len(args) <= 1 else None
+    return Instance("collections.defaultdict", args=args, entries={}) if len(args) <= 1 else None
 
 
 def _counter(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
-            return Record("collections.Counter", entries={})
+            return Instance("collections.Counter", entries={})
         case (dict(entries),):
-            return Record("collections.Counter", entries=entries)
+            return Instance("collections.Counter", entries=entries)
     return None
 
 
 def _deque(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case () | ((),):
-            return Record("collections.deque", items=[])
+            return Instance("collections.deque", items=[])
         case ((), int(maxlen)):
-            return Record("collections.deque", fields={"maxlen": maxlen}, items=[])
+            return Instance("collections.deque", fields={"maxlen": maxlen}, items=[])
         case (list(items),):
-            return Record("collections.deque", items=items)
+            return Instance("collections.deque", items=items)
         case (list(items), int(maxlen)):
-            return Record("collections.deque", fields={"maxlen": maxlen}, items=items)
+            return Instance("collections.deque", fields={"maxlen": maxlen}, items=items)
     return None
 
 
-# --- datetime: real values, from numbers that its constructors check
+# --- datetime: real values, whose constructors check the numbers
 
 
 def _datetime(args: tuple[object, ...], budget: Budget) -> object:
@@ -329,7 +329,7 @@ def _datetime(args: tuple[object, ...], budget: Budget) -> object:
                 )
             except ValueError:
                 return None
-            return value if zone is known else Record("datetime.datetime", args=(value, zone))
+            return value if zone is known else Instance("datetime.datetime", args=(value, zone))
     return None
 
 
@@ -353,7 +353,7 @@ def _time(args: tuple[object, ...], budget: Budget) -> object:
                 value = datetime.time(raw[0] & 0x7F, raw[1], raw[2], microseconds, known, fold=raw[0] >> 7)
             except ValueError:
                 return None
-            return value if zone is known else Record("datetime.time", args=(value, zone))
+            return value if zone is known else Instance("datetime.time", args=(value, zone))
     return None
 
 
@@ -368,7 +368,7 @@ def _timedelta(args: tuple[object, ...], budget: Budget) -> object:
 def _zone(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (str(key), _):
-            return Record("zoneinfo.ZoneInfo", args=(key,))
+            return Instance("zoneinfo.ZoneInfo", args=(key,))
     return None
 
 
@@ -394,31 +394,23 @@ def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-def _array_from_buffer(args: tuple[object, ...], budget: Budget) -> object:
-    return array_from_buffer(args, budget)
-
-
-def _scalar(args: tuple[object, ...], budget: Budget) -> object:
-    return scalar(args, budget)
-
-
 def _index(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), dict(fields)):
-            return Record(name, fields=_names(fields, budget))
+            return Instance(name, fields=_names(fields, budget))
     return None
 
 
 def _block_array(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), int(), None):
-            return Record(name)
+            return Instance(name)
         case (Global(name=name), int(), state):
-            return Record(name, state=state)
+            return Instance(name, state=state)
     return None
 
 
-# --- cloudpickle: classes and functions that are pickled whole
+# --- cloudpickle: classes and functions that are stored by value
 
 
 def _builtin_type(args: tuple[object, ...], budget: Budget) -> object:
@@ -511,8 +503,8 @@ _SHAPES: Final[dict[str, Shape]] = {
     "datetime.timedelta": _timedelta,
     "datetime.timezone": _timezone,
     "numpy.core.multiarray._reconstruct": _bare_array,
-    "numpy.core.multiarray.scalar": _scalar,
-    "numpy.core.numeric._frombuffer": _array_from_buffer,
+    "numpy.core.multiarray.scalar": scalar,
+    "numpy.core.numeric._frombuffer": array_from_buffer,
     "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked": _block_array,
     "pandas.core.indexes.base._new_Index": _index,
     "zoneinfo.ZoneInfo._unpickle": _zone,

@@ -1,4 +1,4 @@
-"""Which values are the same: what a merge, which compares three copies of everything, goes by."""
+"""Tokens: whether two live values are the same. A merge compares three copies of everything with them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from vstate.values.entry import encode_value
 
 __all__ = ["Tokens", "same"]
 
-# By id, since a metaclass may decide what equals its classes, and whether they can be hashed.
+# By id: a metaclass may define the equality and the hash of its classes.
 _SCALARS: Final = frozenset(map(id, (int, bool, bytes, NoneType)))
 _CONTAINERS: Final = frozenset(map(id, (list, tuple, dict, set, frozenset)))
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two values mean the same to a merge: they have one type and encode alike.
+    """Whether two values are the same to a merge: they have one type and encode alike.
 
     1, 1.0 and True differ, and so do 0.0 and -0.0; NaN is NaN. The order of a dict counts, that of a
-    set does not. Values that cannot be pickled are the same only if they are one object. Asks no
+    set does not. Values that cannot be pickled are the same only if they are one object. Calls no
     `__eq__`, and never raises.
     """
     return Tokens().same(a, b)
@@ -28,20 +28,19 @@ def same(a: object, b: object) -> bool:
 class Tokens:
     """Gives values tokens: hashable, and equal if and only if the values are the same.
 
-    Containers of the plain types are compared by their parts rather than by their pickle, which shows
-    the order of a set, and which of its equal strings are one object. The values must live, and stay as
-    they are, as long as this does.
+    Containers of the plain types are compared by their parts, not by their pickle: a pickle shows the order
+    of a set, and which equal strings are one object. The values must live, unchanged, as long as the Tokens.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, Hashable] = {}
-        # Every different container gets a number, and stands in the token of the next one as that: tokens
-        # are as flat for a deep value as for any other.
+        # Each different container gets a number, which stands for it in the token of its parent. So the
+        # token of a deep value is as flat as any other.
         self._numbers: dict[Hashable, int] = {}
         self._encoded: set[int] = set()
 
     def same(self, a: object, b: object) -> bool:
-        """As the function `same`; what was compared once is known from then on."""
+        """As the function `same`, but it remembers the tokens of containers."""
         return a is b or (type(a) is type(b) and self.of(a) == self.of(b))
 
     def of(self, value: Any) -> Hashable:
@@ -61,7 +60,7 @@ class Tokens:
             missing = [part for part, token in zip(parts, tokens, strict=True) if token is None]
             for part in missing:
                 if id(part) in begun and id(part) not in self._known:
-                    # It holds itself: pickle can follow that.
+                    # A container inside itself: pickle can follow that.
                     self._known[id(part)] = self._encoding(part)
             if missing:
                 waiting += missing
@@ -72,7 +71,7 @@ class Tokens:
         return self._known[id(value)]
 
     def _ready(self, value: Any) -> Hashable | None:
-        """The token of what has no parts or is known already, else None."""
+        """The token of a value without parts, or with a known token; else None."""
         kind = type(value)
         if kind is str:
             return value  # type: ignore[no-any-return]
@@ -92,9 +91,9 @@ class Tokens:
         kind = type(value)
         try:
             if id(kind) not in self._encoded:
-                # The first pickling of a class may leave something in it, which then is pickled with it.
+                # The first pickling of a class may cache something in it, which the next one would store.
                 self._encoded.add(id(kind))
                 encode_value(value)
             return id(kind), encode_value(value).entry
-        except Exception:
+        except Exception:  # the value's own code may raise anything
             return Tokens, id(value)

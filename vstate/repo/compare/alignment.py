@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from vstate.values.inert import Array, Global, Record
+from vstate.values.inert import Array, Global, Instance
 
 __all__ = ["Alignment", "same_atom", "size_of"]
 
@@ -195,8 +195,8 @@ def _same(old: object, new: object, left: list[int], depth: int) -> bool | None:
         if not all(key in new for key in old):
             return False
         return _all_same(((value, new[key]) for key, value in old.items()), left, depth + 1)
-    if isinstance(old, Record) and not isinstance(old, Array):
-        assert isinstance(new, Record)
+    if isinstance(old, Instance) and not isinstance(old, Array):
+        assert isinstance(new, Instance)
         if old.type != new.type or old.called != new.called:
             return False
         return _all_same(zip(_parts(old), _parts(new), strict=True), left, depth + 1)
@@ -223,8 +223,8 @@ def _all_same(pairs: Iterable[tuple[object, object]], left: list[int], depth: in
     return True if sure else None
 
 
-def _parts(record: Record) -> tuple[object, ...]:
-    return (record.args, record.kwargs, record.fields, record.items, record.entries, record.state)
+def _parts(instance: Instance) -> tuple[object, ...]:
+    return (instance.args, instance.kwargs, instance.fields, instance.items, instance.entries, instance.state)
 
 
 def _sketch(value: object, left: list[int], depth: int) -> object:
@@ -247,7 +247,7 @@ def _sketch(value: object, left: list[int], depth: int) -> object:
         return (kind, len(value), frozenset(_pairs(value, left, deeper)) if whole else None)
     if isinstance(value, Global):
         return (kind, value.name)
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         # What is empty is left out.
         parts = [part for part in enumerate(_parts(value)) if part[1]]
         sketches = _sketches((part for _, part in parts), left, deeper)

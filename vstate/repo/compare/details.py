@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from vstate.arguments import check_limit
 from vstate.repo.compare.alignment import Alignment, same_atom, size_of
-from vstate.values.inert import Array, Global, Record, preview, printable
+from vstate.values.inert import Array, Global, Instance, preview, printable
 
 __all__ = ["Detail", "common_prefix", "details"]
 
@@ -55,7 +55,7 @@ class Detail:
 def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
     """What turns `old` into `new`, both as `vstate.values.inert.read` returns them; at most `limit` changes.
 
-    Entries are matched by key, the fields of records by name, and the items of lists by aligning
+    Entries are matched by key, the fields of instances by name, and the items of lists by aligning
     equal ones, so that an insertion is one added item; an index is one into the new list, for
     a removed item into the old one. A text is a whole. Types count: 1, 1.0 and True differ; NaN is NaN.
     What several places share is compared, and shown, at the first of them. The work is bounded: of
@@ -153,9 +153,9 @@ class _Comparison:
         """The pairs of parts of two containers of one type; None when they have no parts in common."""
         if isinstance(old, Array) and isinstance(new, Array) and old.type == new.type:
             return self.arrays(path, old, new)
-        if isinstance(old, Record) and isinstance(new, Record):
+        if isinstance(old, Instance) and isinstance(new, Instance):
             alike = old.type == new.type and old.called == new.called
-            return self.records(path, old, new) if alike else None
+            return self.instances(path, old, new) if alike else None
         if isinstance(old, Global) and isinstance(new, Global) and old.name == new.name:
             return self.named(path, old.fields, new.fields)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -171,7 +171,7 @@ class _Comparison:
 
     # --- one generator for each kind of container
 
-    def records(self, path: _Path | None, old: Record, new: Record) -> Iterator[_Pair | Detail]:
+    def instances(self, path: _Path | None, old: Instance, new: Instance) -> Iterator[_Pair | Detail]:
         if len(old.args) == len(new.args) == 1 and not (old.fields or new.fields):
             # `Decimal('1')` has nothing but its argument: that needs no name.
             yield path, old.args[0], new.args[0]
@@ -179,7 +179,7 @@ class _Comparison:
             yield _Path(path, str, ".args"), old.args, new.args
         yield from self.named(path, old.kwargs, new.kwargs)
         yield from self.named(path, old.fields, new.fields)
-        # As pairs: several records may share them.
+        # As pairs: several instances may share them.
         yield path, old.items or _NO_ITEMS, new.items or _NO_ITEMS
         yield path, old.entries or _NO_ENTRIES, new.entries or _NO_ENTRIES
         yield _Path(path, str, ".state"), old.state, new.state
@@ -199,7 +199,7 @@ class _Comparison:
         self, path: _Path | None, old: Mapping[object, object], new: Mapping[object, object]
     ) -> Iterator[_Pair | Detail]:
         self.left -= len(old) + len(new)
-        # By token: a record is another object in the other value, and 1 and True must not meet.
+        # By token: an instance is another object in the other value, and 1 and True must not meet.
         later = dict(self.by_token(new, old))
         for token, key in self.by_token(old, later):
             before = old[key]
@@ -255,7 +255,7 @@ class _Comparison:
         shape = old.fields.get("shape")
         alike = all(old.fields.get(name) == new.fields.get(name) for name in ("dtype", "order"))
         if not alike or shape != new.fields.get("shape") or old.raw is None or new.raw is None:
-            yield from self.records(path, old, new)
+            yield from self.instances(path, old, new)
             return
         # Many arrays may share one buffer.
         self.left -= len(old.raw) >> 6

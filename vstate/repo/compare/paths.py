@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from vstate.errors import InvalidInput, NotFound
 from vstate.repo.compare.details import details
-from vstate.values.inert import Array, Global, Record
+from vstate.values.inert import Array, Global, Instance
 
 __all__ = [
     "SEQUENCES",
@@ -56,8 +56,8 @@ class Part(NamedTuple):
 
 
 def kind_of(value: object) -> object:
-    """What two values have in common if their parts can be compared: the type, of records the class."""
-    if isinstance(value, Record):
+    """What two values have in common if their parts can be compared: the type, of instance the class."""
+    if isinstance(value, Instance):
         return (type(value), value.type, value.called)
     return (Global, value.name) if isinstance(value, Global) else type(value)
 
@@ -70,7 +70,7 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
         yield from _items("items", value)
     elif isinstance(value, set | frozenset):
         yield from _members(value, prints)
-    elif isinstance(value, Record):
+    elif isinstance(value, Instance):
         yield from [_only_argument(value)] if _is_wrapper(value) else _items("args", value.args)
         yield from _named("kwargs", value.kwargs)
         yield from _named("fields", value.fields)
@@ -84,7 +84,7 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
 
 def sequence_of(value: object, group: str) -> Sequence[object]:
     """The list or tuple inside `value` that has the parts of this group, which is one of SEQUENCES."""
-    found = getattr(value, group) if isinstance(value, Record) else value
+    found = getattr(value, group) if isinstance(value, Instance) else value
     return found if isinstance(found, list | tuple) else ()
 
 
@@ -95,7 +95,7 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
         assert isinstance(value, set | frozenset)
         return next((part._replace(value=member) for member in value if prints.place(member) == place), None)
     if part.group == "state":
-        assert isinstance(value, Record)
+        assert isinstance(value, Instance)
         return None if value.state is None else part._replace(value=value.state)
     named = value if isinstance(value, dict) else getattr(value, part.group) or {}
     if isinstance(place, str):
@@ -105,13 +105,13 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
     )
 
 
-def _is_wrapper(record: Record) -> bool:
+def _is_wrapper(instance: Instance) -> bool:
     # As `details` has it: `Decimal('1')` has nothing but its argument, which needs no name.
-    return len(record.args) == 1 and not record.fields
+    return len(instance.args) == 1 and not instance.fields
 
 
-def _only_argument(record: Record) -> Part:
-    return Part("args", 0, "", record.args[0])
+def _only_argument(instance: Instance) -> Part:
+    return Part("args", 0, "", instance.args[0])
 
 
 def _items(group: str, items: Sequence[object]) -> Iterator[Part]:
@@ -150,7 +150,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
     The path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
     without the dot), `["text"]` for any other text, `[7]` for an index or a key that is no text, `{'a'}` for a
-    member of a set, and `.args[0]` and `.state` for the parts of a record that have no names. Long keys end
+    member of a set, and `.args[0]` and `.state` for the parts of a instance that have no names. Long keys end
     in "…", as printed. Raises NotFound naming the step that leads nowhere, InvalidInput for what is no path,
     and for a step that several keys print as.
     """
@@ -159,7 +159,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
     rest = path if path[0] in ".[{" else f".{path}"
     length = len(rest)
     trail: list[Part] = []
-    # A step can mean more than one part of a record, so a way that leads nowhere is walked back.
+    # A step can mean more than one part of a instance, so a way that leads nowhere is walked back.
     waiting = [_candidates(value, rest, prints)]
     seen: set[tuple[int, int]] = set()
     furthest: tuple[int, object] = (length, value)
@@ -193,7 +193,7 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
         yield from _indexed("items", value, rest)
     elif isinstance(value, set | frozenset):
         yield from _one_of(rest, (part for part in _members(value, prints) if rest.startswith(part.step)))
-    elif isinstance(value, Record):
+    elif isinstance(value, Instance):
         if _is_wrapper(value):
             yield _only_argument(value)
         else:
@@ -267,7 +267,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     else:
         steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
-        name = value.type if isinstance(value, Record) else type(value).__name__
+        name = value.type if isinstance(value, Instance) else type(value).__name__
         has = f"which is a {name}" if steps else f"which is a {name} without parts"
     return NotFound(f"no {_cut(step)} {where}, {has}", name=path, candidates=similar)
 
@@ -345,8 +345,8 @@ class Fingerprints:
         if isinstance(value, Array) and value.raw is not None:
             shape = repr([value.fields.get(name) for name in ("dtype", "shape", "order")])
             return b"array" + _atom(value.type) + _atom(shape) + blake3(value.raw).digest()
-        if isinstance(value, Record):
-            head = b"record%d" % value.called + _atom(value.type) + self._pairs(value.fields)
+        if isinstance(value, Instance):
+            head = b"instance%d" % value.called + _atom(value.type) + self._pairs(value.fields)
             arguments = (
                 b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
             )
@@ -382,7 +382,7 @@ def _children(value: object) -> Iterable[object]:
         return value
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
         return [*inside, *(part for part in (value.items, value.entries) if part is not None)]
     return value.fields.values() if isinstance(value, Global) else ()

@@ -9,12 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS
+from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core, Revision
 from vstate.repo.exchange.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
@@ -31,16 +31,13 @@ from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
 
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository, Revision
-
 _CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
 _ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
 
 
 def export(
-    repo: Repository,
+    repo: Core,
     file: File,
     revs: Sequence[Revision],
     *,
@@ -93,7 +90,7 @@ def export(
     )
 
 
-def _refs_to_export(repo: Repository, revs: Sequence[Revision], as_branch: str | None) -> dict[str, ObjectId]:
+def _refs_to_export(repo: Core, revs: Sequence[Revision], as_branch: str | None) -> dict[str, ObjectId]:
     if isinstance(revs, str | Commit | ObjectId):
         revs = [revs]
     if not revs:
@@ -109,7 +106,7 @@ def _refs_to_export(repo: Repository, revs: Sequence[Revision], as_branch: str |
     return refs
 
 
-def _ref_of(repo: Repository, rev: Revision) -> str:
+def _ref_of(repo: Core, rev: Revision) -> str:
     """The branch or tag that a revision names, in full."""
     if rev == HEAD and (branch := repo.refs.head().branch) is not None:
         return HEADS + branch
@@ -130,7 +127,7 @@ class _Plan:
     The header needs the totals, and it comes first: so the objects are found before the first one is written.
     """
 
-    def __init__(self, repo: Repository, progress: TransferProgress) -> None:
+    def __init__(self, repo: Core, progress: TransferProgress) -> None:
         self._repo = repo
         self._progress = progress
         self._records = bytearray()

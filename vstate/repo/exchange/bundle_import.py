@@ -10,29 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import BLOB, COMMIT, ObjectId
-from vstate.repo.core import FORMAT
+from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.history import History, shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Sweep, check_ref_name
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.objects import PREFIX, Objects
+from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
+from vstate.repo.objects import Objects
 from vstate.repo.upkeep.damage import Damage, Loss, link_key
 from vstate.repo.upkeep.metadata import Rows
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
-
 
 def load(
-    repo: Repository, file: File, *, prefix: str = "", progress: TransferProgress | None = None
+    repo: Core, file: File, *, prefix: str = "", progress: TransferProgress | None = None
 ) -> BundleReport:
     """As `Repository.import_bundle` promises."""
     began = time.monotonic()
@@ -87,7 +84,7 @@ class _Import:
     """
 
     def __init__(
-        self, repo: Repository, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
+        self, repo: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
     ) -> None:
         self._repo = repo
         self._bundle = bundle
@@ -167,7 +164,7 @@ class _Import:
         Others take a commit that is there for a sign that all its objects are there.
         """
         for frame in self._bundle.frames():
-            keys = {PREFIX + item.oid.hex(): item.oid for item in frame.items}
+            keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
             for item in frame.items:
                 if item.kind is COMMIT:
                     self._bundled.add(item.oid)
@@ -214,7 +211,7 @@ class _Import:
         return ends
 
     def _are_here(self, ids: Sequence[ObjectId]) -> bool:
-        keys = [PREFIX + oid.hex() for oid in ids]
+        keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
         if self._kept is not None and not all(oid in self._kept or oid in self._bundled for oid in ids):
             return False
         return len(self._repo.store.present(keys)) == len(set(keys))

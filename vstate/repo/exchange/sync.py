@@ -20,14 +20,15 @@ from vstate.errors import (
 )
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
+from vstate.repo.core import Core
+from vstate.repo.exchange.connection import connected
 from vstate.repo.exchange.transfer import Copied, Transfer
 from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
-from vstate.repo.names.remotes import ORIGIN, connected
+from vstate.repo.names.remotes import ORIGIN
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.progress import TransferProgress
-    from vstate.repo.repository import Repository
 
 Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
 
@@ -93,8 +94,8 @@ class Wanted:
 
 
 def push(
-    repo: Repository,
-    place: Repository | KVStore | str | PathLike[str] | None,
+    repo: Core,
+    place: Core | KVStore | str | PathLike[str] | None,
     branches: str | Iterable[str] | None,
     *,
     force: bool,
@@ -142,8 +143,8 @@ def push(
 
 
 def fetch(
-    repo: Repository,
-    place: Repository | KVStore | str | PathLike[str] | None,
+    repo: Core,
+    place: Core | KVStore | str | PathLike[str] | None,
     branches: str | Iterable[str] | None,
     *,
     remote: str | None,
@@ -157,8 +158,8 @@ def fetch(
 
 
 def _fetched(
-    repo: Repository,
-    other: Repository,
+    repo: Core,
+    other: Core,
     branches: str | Iterable[str] | None,
     remote: str | None,
     tags: bool,
@@ -187,8 +188,8 @@ def _fetched(
 
 
 def pull(
-    repo: Repository,
-    place: Repository | KVStore | str | PathLike[str] | None,
+    repo: Core,
+    place: Core | KVStore | str | PathLike[str] | None,
     branch: str,
     merge: Callable[[ObjectId, str], MergeResult],
     *,
@@ -223,10 +224,10 @@ class Sync:
 
     def __init__(
         self,
-        source: Repository,
-        target: Repository,
+        source: Core,
+        target: Core,
         *,
-        near: Repository,
+        near: Core,
         action: str,
         progress: TransferProgress | None,
     ) -> None:
@@ -335,7 +336,7 @@ class Sync:
             return True
 
 
-def _note(repo: Repository, remote: str, refs: Iterable[SyncRef]) -> str:
+def _note(repo: Core, remote: str, refs: Iterable[SyncRef]) -> str:
     """Update the tracking refs of a remote after a push; "" or the reason why that failed.
 
     Raises no error of this store: the refs of the remote have moved, and the caller has to learn that.
@@ -349,7 +350,7 @@ def _note(repo: Repository, remote: str, refs: Iterable[SyncRef]) -> str:
     return ""
 
 
-def _track(repo: Repository, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
+def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
     """Move a tracking ref to a commit of this store."""
     ref = tracking_ref(remote, branch)
     while (old := repo.refs.read(ref)) != oid:
@@ -372,13 +373,13 @@ def check_remote_name(name: str) -> str:
     return name
 
 
-def policy_rows(repo: Repository, branch: str) -> Mapping[str, bytes | None]:
+def policy_rows(repo: Core, branch: str) -> Mapping[str, bytes | None]:
     """The rows that give a new branch the merge policies of this one."""
     repo.policies.read(branch)  # raises for damaged rows, which are not copied
     return {key: row for key, row in repo.policies.rows_for(branch, branch).items() if row is not None}
 
 
-def _heads(repo: Repository, names: Sequence[str] | None) -> dict[str, ObjectId]:
+def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:
     heads = repo.refs.list(HEADS) if names is not None else checked_refs(repo, HEADS)
     for name in names or ():
         if name not in heads:
@@ -388,7 +389,7 @@ def _heads(repo: Repository, names: Sequence[str] | None) -> dict[str, ObjectId]
     return heads if names is None else {name: heads[name] for name in names}
 
 
-def checked_refs(repo: Repository, prefix: str) -> dict[str, ObjectId]:
+def checked_refs(repo: Core, prefix: str) -> dict[str, ObjectId]:
     """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may
     have.
     """
@@ -416,7 +417,7 @@ def _names(names: str | Iterable[str]) -> list[str]:
     return [check_ref_name(name) for name in dict.fromkeys([names] if isinstance(names, str) else names)]
 
 
-def _check_deletable(repo: Repository, names: Sequence[str]) -> None:
+def _check_deletable(repo: Core, names: Sequence[str]) -> None:
     """NotFound if the store lacks a branch to delete, InvalidInput if HEAD is on it."""
     _heads(repo, names)
     head = repo.refs.head().branch
@@ -427,7 +428,7 @@ def _check_deletable(repo: Repository, names: Sequence[str]) -> None:
         )
 
 
-def _current(repo: Repository) -> str:
+def _current(repo: Core) -> str:
     branch = repo.refs.head().branch
     if branch is None:
         raise InvalidInput(

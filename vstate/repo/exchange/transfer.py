@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptObject, CorruptStore
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS
+from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.refs import REFLOG
-from vstate.repo.objects import PREFIX, Objects
+from vstate.repo.objects import Objects
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.progress import TransferProgress
-    from vstate.repo.repository import Repository
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_OBJECTS = 1000
@@ -67,9 +66,7 @@ class Transfer:
     that is at hand.
     """
 
-    def __init__(
-        self, source: Repository, target: Repository, near: Repository, progress: TransferProgress
-    ) -> None:
+    def __init__(self, source: Core, target: Core, near: Core, progress: TransferProgress) -> None:
         self._source = source
         self._target = target
         self._progress = progress
@@ -195,7 +192,7 @@ class _Ahead:
     some commits: they are then read one by one.
     """
 
-    def __init__(self, repo: Repository, ref: str) -> None:
+    def __init__(self, repo: Core, ref: str) -> None:
         self._repo = repo
         self._ref = ref
         self._asked = 0
@@ -266,7 +263,7 @@ class _Sender:
         self._wait()
 
     def _flush(self) -> None:
-        batch = {PREFIX + found.oid.hex(): found for found in self._batch}
+        batch = {OBJECT_PREFIX + found.oid.hex(): found for found in self._batch}
         self._batch, self._size = [], 0
         there = self._target.present(batch) if batch else batch.keys()
         missing = [found for key, found in batch.items() if key not in there]
@@ -298,8 +295,8 @@ class _Sender:
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
-    there = store.present([PREFIX + oid.hex() for oid in ids]) if ids else ()
-    return [oid for oid in ids if PREFIX + oid.hex() in there]
+    there = store.present([OBJECT_PREFIX + oid.hex() for oid in ids]) if ids else ()
+    return [oid for oid in ids if OBJECT_PREFIX + oid.hex() in there]
 
 
 def _whole_commits(objects: Objects, ids: Sequence[ObjectId]) -> Iterator[Commit]:

@@ -1,15 +1,16 @@
-"""combine: a branch with what other commits changed: merge, cherry-pick, revert."""
+"""Apply the changes of other commits to a branch: merge, cherry-pick, revert."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
-from vstate.errors import InvalidInput, MergeConflict, RefMoved
+from vstate.errors import InvalidInput, MergeConflict
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
+from vstate.repo.core import Core
 from vstate.repo.merge.three_way import (
     Base,
     Merged,
@@ -22,15 +23,15 @@ from vstate.repo.merge.three_way import (
 from vstate.repo.names.refs import HEADS
 from vstate.repo.rules.policies import Policy, check_policy
 
-if TYPE_CHECKING:
-    from vstate.repo.repository import Landing, Repository
+Landing = Callable[[Collection[str]], None] | None
+"""Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
 Given = Policy | Mapping[str, Policy] | None
-"""What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
+"""A caller's policy: one for every key, or policies by prefix, which override the branch's."""
 
 
 def merge(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit | None,
     theirs: Commit,
@@ -40,7 +41,7 @@ def merge(
     name: str,
     landing: Landing,
 ) -> MergeResult:
-    """As `Repository.merge` promises; `name` is what the commit was called."""
+    """As `Repository.merge` promises; `name` is the caller's name for the commit."""
     check_given(policy)
     repo.require_trusted(theirs)
     base = None if head is None else Base(repo, head, theirs, lambda: effective(repo, branch, policy))
@@ -50,12 +51,12 @@ def merge(
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
         if landing is not None:
             landing(keys)
-        repo.fast_forward(branch, head, theirs, action=f"merge {name}: fast-forward")
+        repo.swap_branch(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         raise InvalidInput(
-            f"{name} cannot be merged: the history in which it parted from {branch} was cut off; cherry_pick its "
-            "commits instead"
+            f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
+            "cherry_pick its commits instead"
         )
     merged = _merged(
         repo,
@@ -86,7 +87,7 @@ def merge(
 
 
 def cherry_pick(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     picked: Commit,
@@ -113,7 +114,7 @@ def cherry_pick(
 
 
 def revert(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     reverted: Commit,
@@ -124,7 +125,7 @@ def revert(
 ) -> Commit | None:
     """As `Repository.revert` promises."""
     before = _before(repo, reverted)
-    what = f" {reverted.message}" if reverted.message else ""
+    title = f" {reverted.message}" if reverted.message else ""
     return _apply(
         repo,
         branch,
@@ -133,25 +134,25 @@ def revert(
         new=before,
         policy=policy,
         operation=f"reverting {reverted.short}",
-        message=message or f"Revert {reverted.short}{what}",
+        message=message or f"Revert {reverted.short}{title}",
         info={"reverted": reverted.id},
         action=f"revert: {reverted.short}",
         landing=landing,
     )
 
 
-def _before(repo: Repository, commit: Commit) -> Commit | None:
-    """The first parent; InvalidInput if it was cut off, so that nobody knows what the commit changed."""
+def _before(repo: Core, commit: Commit) -> Commit | None:
+    """The first parent, None for a first commit; InvalidInput if the parent was cut off."""
     before = next(iter(repo.history.before(commit)), None)
     if before is None and repo.history.is_shallow(commit):
         raise InvalidInput(
-            f"what {commit.short} changed is not known any more: the history before it was cut off"
+            f"the changes of {commit.short} are no longer known: the history before it was cut off"
         )
     return before
 
 
 def _apply(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     *,
@@ -164,7 +165,7 @@ def _apply(
     action: str,
     landing: Landing,
 ) -> Commit | None:
-    """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
+    """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
     check_given(policy)
     for commit in (old, new):
         if commit is not None:
@@ -203,8 +204,8 @@ def _apply(
     )
 
 
-def _changes_of_keys(repo: Repository, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
-    """Which of the keys stand otherwise in `head` than they did before their changes, and how."""
+def _changes_of_keys(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
+    """The entries in `head` of those changed keys that differ there from their old entry."""
     ours = {}
     for key, before, _ in theirs:
         entry = tree.lookup(repo.objects.node, head.tree, key)
@@ -214,7 +215,7 @@ def _changes_of_keys(repo: Repository, head: Commit, theirs: Iterable[KeyChange]
 
 
 def _merged(
-    repo: Repository,
+    repo: Core,
     branch: str,
     ours: Mapping[str, bytes | None],
     theirs: Iterable[KeyChange],
@@ -227,21 +228,21 @@ def _merged(
     return merged
 
 
-def effective(repo: Repository, branch: str, policy: Given) -> dict[str, Policy]:
-    """The branch's policies with those that the caller gave before them, or the one given for every key."""
+def effective(repo: Core, branch: str, policy: Given) -> dict[str, Policy]:
+    """The branch's policies, overridden by the caller's; or the caller's one policy for every key."""
     if policy is None or isinstance(policy, Mapping):
         return {**repo.policies.read(branch), **check_given(policy)}
     return check_given(policy)
 
 
 def check_given(policy: Given) -> dict[str, Policy]:
-    """The given policies by prefix; InvalidInput and TypeError for what is none."""
+    """The caller's policies by prefix; InvalidInput and TypeError for anything else."""
     given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
     return {prefix: check_policy(value) for prefix, value in given.items()}
 
 
 def _land(
-    repo: Repository,
+    repo: Core,
     branch: str,
     head: Commit,
     merged: Merged,
@@ -261,6 +262,5 @@ def _land(
     if not repo.publish(
         branch, [commit], merged.objects | objects, nodes, expected=head.oid, action=action, needs=needs
     ):
-        actual = repo.refs.read(HEADS + branch)
-        raise RefMoved(HEADS + branch, expected=head.id, actual=None if actual is None else str(actual))
+        raise repo.ref_moved(HEADS + branch, head.oid)
     return commit

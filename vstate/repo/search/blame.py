@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects import tree
@@ -25,13 +25,11 @@ from vstate.repo.compare.paths import (
     parts_of,
     sequence_of,
 )
+from vstate.repo.core import Core
 from vstate.repo.walk import NewestFirst
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
 
 __all__ = ["Blamed", "align", "blame", "blame_items"]
 
@@ -59,7 +57,7 @@ class Blamed:
 
 
 def blame(
-    repo: Repository, start: Commit, key: str, path: str | None = None, *, progress: Progress | None = None
+    repo: Core, start: Commit, key: str, path: str | None = None, *, progress: Progress | None = None
 ) -> Commit:
     """As `Repository.blame` promises."""
     walk = _Walk(repo, start, key, progress)
@@ -82,9 +80,7 @@ def blame(
             return at
 
 
-def blame_items(
-    repo: Repository, start: Commit, key: str, *, progress: Progress | None = None
-) -> list[Blamed]:
+def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | None = None) -> list[Blamed]:
     """As `Repository.blame_items` promises."""
     walk = _Walk(repo, start, key, progress, by_element=True)
     first = walk.version(walk.data)
@@ -132,7 +128,7 @@ class _Walk:
 
     def __init__(
         self,
-        repo: Repository,
+        repo: Core,
         start: Commit,
         key: str,
         progress: Progress | None,

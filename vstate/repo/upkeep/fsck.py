@@ -6,22 +6,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptStore, VStateError
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import COMMIT, KINDS, ObjectId
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.names.refs import REFLOG, Sweep
-from vstate.repo.objects import PREFIX, kind_of
+from vstate.repo.core import Core
+from vstate.repo.names.refs import REF, REFLOG, Sweep
+from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Rows, is_foreign, object_id
 from vstate.repo.upkeep.repair import Repair
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
-
-if TYPE_CHECKING:
-    from vstate.repo.repository import Repository
 
 LISTED = 1000
 """How many damages, and how many losses, a report lists. It counts the others."""
@@ -90,7 +87,7 @@ class FsckReport:
 
 
 def check(
-    repo: Repository,
+    repo: Core,
     *,
     full: bool = True,
     repair: bool = False,
@@ -130,7 +127,7 @@ def check(
 
 
 def _repaired(
-    repo: Repository, found: Inspection, full: bool, progress: UpkeepProgress | None
+    repo: Core, found: Inspection, full: bool, progress: UpkeepProgress | None
 ) -> tuple[bool, list[str], list[str], list[str]]:
     """Repair; whether all is well now, the refs still broken, the repairs made, and those not made."""
     done: list[str] = []
@@ -147,7 +144,7 @@ def _repaired(
     return found.ok, found.broken, done, work.left + work.still_broken(found)
 
 
-def _inspected(repo: Repository, full: bool, progress: UpkeepProgress | None) -> Inspection:
+def _inspected(repo: Core, full: bool, progress: UpkeepProgress | None) -> Inspection:
     for _ in range(_ATTEMPTS):
         sweep = _sweep(repo)
         inspection = Inspection(repo, full, progress or (lambda step, count: None))
@@ -157,7 +154,7 @@ def _inspected(repo: Repository, full: bool, progress: UpkeepProgress | None) ->
     return inspection
 
 
-def _sweep(repo: Repository) -> Sweep | None:
+def _sweep(repo: Core) -> Sweep | None:
     try:
         return repo.refs.sweep()
     except CorruptStore:
@@ -167,7 +164,7 @@ def _sweep(repo: Repository) -> Sweep | None:
 class Inspection:
     """One check of a whole store."""
 
-    def __init__(self, repo: Repository, full: bool, progress: UpkeepProgress) -> None:
+    def __init__(self, repo: Core, full: bool, progress: UpkeepProgress) -> None:
         self.full = full
         self._progress = progress
         self.salvage = Salvage(repo.store)
@@ -254,10 +251,10 @@ class Inspection:
             self.verifier.extend(roots)
 
     def _present_commits(self, ids: Mapping[ObjectId, str]) -> list[tuple[str, ObjectId]]:
-        rows = self.salvage.rows([PREFIX + oid.hex() for oid in ids])
+        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         found = []
         for oid, ref in ids.items():
-            row = rows.get(PREFIX + oid.hex())
+            row = rows.get(OBJECT_PREFIX + oid.hex())
             other = isinstance(row, bytes) and kind_of(row) not in (COMMIT, None)
             # A damaged object of another kind has overwritten the commit.
             if row is not None and not (other and self.salvage.kind_of_whole(oid, row) is not None):
@@ -292,9 +289,9 @@ class Inspection:
         self._check_orphans(orphans)
 
     def _check_orphans(self, ids: Sequence[ObjectId]) -> None:
-        rows = self.salvage.rows([PREFIX + oid.hex() for oid in ids])
+        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         for oid in ids:
-            row = rows.get(PREFIX + oid.hex())
+            row = rows.get(OBJECT_PREFIX + oid.hex())
             if row is None:
                 continue  # gc has removed it
             self.orphans += 1

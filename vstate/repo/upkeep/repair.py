@@ -10,20 +10,19 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import one_line
 from vstate.objects.ids import ObjectId
-from vstate.repo.core import FORMAT_KEY
+from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
 from vstate.repo.idset import IdSet
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, TAGS
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.objects import DAMAGED, INCONSISTENT, PREFIX, TRASH
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.salvage import Row
 
 if TYPE_CHECKING:
     from vstate.objects.commit import Commit
-    from vstate.repo.repository import Repository
     from vstate.repo.upkeep.fsck import Inspection
 
 ACTION = "fsck: repaired"
@@ -37,7 +36,7 @@ class Repair:
     leaves the store no worse, and the next repair goes on.
     """
 
-    def __init__(self, repo: Repository, found: Inspection) -> None:
+    def __init__(self, repo: Core, found: Inspection) -> None:
         self._repo = repo
         self._store = repo.store
         self._found = found
@@ -122,7 +121,7 @@ class Repair:
                 self._store.delete(key)  # the object that it names is gone
                 continue
             oid = ObjectId.parse(key.removeprefix(DAMAGED))
-            row = self._found.salvage.row(PREFIX + oid.hex())
+            row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
             if oid not in self._loss.bad and self._found.salvage.kind_of_whole(oid, row) is not None:
                 healed.append(key)
         self._store.delete_many(healed)
@@ -308,11 +307,11 @@ class Repair:
     def _set_objects_aside(self) -> None:
         moved = noted = 0
         for oid in self._found.verifier.bad:
-            row = self._found.salvage.row(PREFIX + oid.hex())
+            row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
             if row is None:
                 noted += self._note_missing(oid)
             elif oid in self._found.verifier.malformed or self._found.salvage.kind_of_whole(oid, row) is None:
-                moved += self._set_aside(PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
+                moved += self._set_aside(OBJECT_PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
         if moved:
             self.done.append(f"moved {_objects(moved)} aside, to {DAMAGED}: writing the same again will heal")
         if noted:
@@ -330,7 +329,7 @@ class Repair:
 
     def _note_missing(self, oid: ObjectId) -> bool:
         trash = self._found.salvage.row(TRASH + oid.hex())
-        if trash is None and self._found.salvage.row(PREFIX + oid.hex()) is not None:
+        if trash is None and self._found.salvage.row(OBJECT_PREFIX + oid.hex()) is not None:
             return False  # gc has put it back
         row = trash[8:] if isinstance(trash, bytes) else b""
         if not self._store.compare_and_swap(DAMAGED + oid.hex(), None, row):

@@ -1,4 +1,4 @@
-"""What stands for an object that was not built, and how values are shown."""
+"""Instance and Global, which stand for objects that were not built; `preview` shows values to people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-__all__ = ["Global", "Record", "in_order", "is_float_nan", "preview", "printable"]
+__all__ = ["Global", "Instance", "in_order", "is_float_nan", "preview", "printable"]
 
 _LONGEST_NAME: Final = 200
 _LONGEST_TEXT: Final = 500
@@ -20,8 +20,8 @@ _WIDEST_INT: Final = 1000  # bits: the decimal digits of an int take quadratic t
 class Global:
     """Something that a pickle refers to by name: a class, a function. It was not imported.
 
-    Shown as `<os.system>`. `fields` holds what the pickle itself says about it, which cloudpickle does for
-    classes and functions of `__main__`. Compares and hashes by identity.
+    Shown as `<os.system>`. For a class or function of `__main__`, `fields` holds the definition that
+    cloudpickle wrote. Compares and hashes by identity.
     """
 
     name: str
@@ -32,35 +32,35 @@ class Global:
 
 
 @dataclass(eq=False, slots=True, repr=False)
-class Record:
+class Instance:
     """An object that a pickle describes. It was not built, and none of its code ran.
 
-    Shown as `app.Plan(goal='x')`. In angle brackets, `<os.system('echo hi')>`, it is a call that loading
-    would make: that has not happened, so nothing is known about its result (`called` is True).
-    Compares and hashes by identity, so that a Record can be a key whatever it holds.
+    Shown as `app.Plan(goal='x')`. If `called`, it is a call that loading would make, with an unknown result;
+    then it is shown in angle brackets, `<os.system('echo hi')>`. Compares and hashes by identity, so that an
+    Instance can be a key with any content.
     """
 
     type: str
-    """The full name of the class, or of what would be called."""
+    """The full name of the class, or of the function of a call."""
     fields: dict[str, object] = field(default_factory=dict)
     """The attributes by name."""
     args: tuple[object, ...] = ()
-    """The positional arguments it is made from."""
+    """The positional arguments of the constructor."""
     kwargs: dict[str, object] = field(default_factory=dict)
-    """The keyword arguments it is made from."""
+    """The keyword arguments of the constructor."""
     items: list[object] | None = None
     """The elements, if it is a kind of list, deque or set."""
     entries: dict[object, object] | None = None
     """The entries, if it is a kind of dict."""
     state: object = None
-    """What its `__setstate__` would get, where that is no mapping of attributes."""
+    """The argument of its `__setstate__`, unless that is a mapping of attributes."""
     called: bool = False
 
     def __repr__(self) -> str:
         return preview(self, width=None, max_depth=4, max_items=10)
 
     def children(self) -> Iterator[object]:
-        """Everything directly inside it; `args`, `items`, `entries` as wholes, which others may share."""
+        """Everything directly inside; `args`, `items` and `entries` whole, since others may share them."""
         yield self.args
         yield from self.kwargs.values()
         yield from self.fields.values()
@@ -70,7 +70,7 @@ class Record:
 
 
 def printable(text: str) -> str:
-    """`text` without quotes, cut to 200 characters, with everything escaped that could drive a terminal."""
+    """`text` without quotes, cut to 200 characters, with control characters escaped."""
     if len(text) > _LONGEST_NAME:
         text = text[:_LONGEST_NAME] + "…"
     return text if text.isprintable() else repr(text)[1:-1]
@@ -82,7 +82,7 @@ def is_float_nan(value: object) -> bool:
 
 
 def in_order(members: Iterable[object]) -> list[object]:
-    """The members of a set, those that sort in their order: the order of a set differs from run to run."""
+    """The members of a set, sorted as far as possible, because the order of a set differs from run to run."""
     texts: list[str] = []
     numbers: list[int | float] = []
     others: list[object] = []
@@ -104,11 +104,12 @@ def preview(
     max_items: int = 20,
     max_nodes: int = _MOST_NODES,
 ) -> str:
-    """`value`, as `read` returns it, for people: one line if that fits `width` columns, else indented lines.
+    """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else several.
 
-    Whatever the value, the text is bounded: deeper containers, later items and the rest of long strings are
-    "…" with their number, also after `max_nodes` parts in all, and a container inside itself is `<cycle>`. Control characters are escaped, so
-    a stored string cannot drive a terminal. `width=None` asks for one line however long.
+    The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest
+    of long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
+    characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
+    length.
     """
     node = _Outline(max_depth=max_depth, max_items=max_items, max_nodes=max_nodes).node(value, 0)
     if width is None:
@@ -118,7 +119,7 @@ def preview(
 
 @dataclass(slots=True)
 class _Group:
-    """A bracketed part of a preview; each part has a prefix such as `name=`."""
+    """A part of a preview in brackets. Each part inside has a prefix, such as `name=`."""
 
     opening: str
     closing: str
@@ -126,7 +127,7 @@ class _Group:
 
 
 class _Outline:
-    """Turns a value into nested groups of text, a bounded number of them."""
+    """Turns a value into a bounded number of nested groups of text."""
 
     def __init__(self, *, max_depth: int, max_items: int, max_nodes: int) -> None:
         self.max_depth = min(max_depth, 50)
@@ -136,7 +137,7 @@ class _Outline:
 
     def node(self, value: object, depth: int) -> str | _Group:
         self.left -= 1
-        if not isinstance(value, list | tuple | dict | set | frozenset | Record):
+        if not isinstance(value, list | tuple | dict | set | frozenset | Instance):
             if isinstance(value, str | bytes | bytearray):
                 self.left -= min(len(value), _LONGEST_TEXT) // 25
             return _atom(value)
@@ -144,7 +145,7 @@ class _Outline:
             return "<cycle>"
         if self.left < 0:
             return "…"
-        if depth >= self.max_depth and (isinstance(value, Record) or value):
+        if depth >= self.max_depth and (isinstance(value, Instance) or value):
             return _folded(value)
         self.inside.add(id(value))
         try:
@@ -153,8 +154,8 @@ class _Outline:
             self.inside.remove(id(value))
 
     def _container(self, value: object, depth: int) -> _Group:
-        if isinstance(value, Record):
-            return self._record(value, depth)
+        if isinstance(value, Instance):
+            return self._instance(value, depth)
         if isinstance(value, dict):
             return _Group("{", "}", self._entries(value, depth))
         if isinstance(value, list):
@@ -169,23 +170,23 @@ class _Outline:
             return _Group("frozenset({", "})", parts) if parts else _Group("frozenset(", ")", parts)
         return _Group("{", "}", parts) if parts else _Group("set(", ")", parts)
 
-    def _record(self, record: Record, depth: int) -> _Group:
-        parts = self._items(record.args, len(record.args), depth)
-        if record.items is not None:
-            parts.append(("", _Group("[", "]", self._items(record.items, len(record.items), depth))))
-        if record.entries is not None:
-            parts.append(("", _Group("{", "}", self._entries(record.entries, depth))))
-        for named in (record.kwargs, record.fields):
+    def _instance(self, instance: Instance, depth: int) -> _Group:
+        parts = self._items(instance.args, len(instance.args), depth)
+        if instance.items is not None:
+            parts.append(("", _Group("[", "]", self._items(instance.items, len(instance.items), depth))))
+        if instance.entries is not None:
+            parts.append(("", _Group("{", "}", self._entries(instance.entries, depth))))
+        for named in (instance.kwargs, instance.fields):
             for name, value in islice(named.items(), self.max_items):
                 if self.left < 0:
                     break
                 parts.append((f"{printable(name)}=", self.node(value, depth)))
             if len(named) > self.max_items:
                 parts.append(("", _more(len(named) - self.max_items)))
-        if record.state is not None:
-            parts.append(("state=", self.node(record.state, depth)))
-        name = printable(record.type)
-        return _Group(f"<{name}(", ")>", parts) if record.called else _Group(f"{name}(", ")", parts)
+        if instance.state is not None:
+            parts.append(("state=", self.node(instance.state, depth)))
+        name = printable(instance.type)
+        return _Group(f"<{name}(", ")>", parts) if instance.called else _Group(f"{name}(", ")", parts)
 
     def _items(self, items: Iterable[object], total: int, depth: int) -> list[tuple[str, str | _Group]]:
         parts: list[tuple[str, str | _Group]] = []
@@ -213,7 +214,7 @@ def _more(count: int) -> str:
 
 
 def _folded(value: object) -> str:
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         return f"<{printable(value.type)}(…)>" if value.called else f"{printable(value.type)}(…)"
     if isinstance(value, dict | set):
         return "{…}"

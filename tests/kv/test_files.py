@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vstate.kv.replacing import make_directory, replace_file
+from vstate.kv.files import make_directory, replace_file
 
 
 def test_long_names(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Locking: whose turn it is, among the threads and processes of one machine.
+"""Queues: the order in which the threads and processes of one machine use a store.
 
-Nothing here keeps a store consistent: that is the store's own business. It only spares work and waiting, so
-where there are no file locks, or when somebody sits on one, everybody does without.
+Nothing here keeps a store consistent: SQLite does. A queue saves work and makes waiting fair. Where a file
+lock is missing, or its holder is stuck, everybody goes on without it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from contextlib import contextmanager
 
 from blake3 import blake3
 
+from vstate.backoff import Backoff
+
 if sys.platform != "win32":
     import fcntl
 
 PATIENCE = 2.0
-"""Seconds after which a turn is not waited for any more: whoever has it is slow, or stopped."""
+"""Seconds to wait for a turn. Beyond that its holder is slow or stopped."""
 
 FIRST_PAUSE = 0.0001
 LONGEST_PAUSES = (0.0007, 0.0002)
-"""Seconds between two tries: many may wait to be the next, but only one to be at it."""
+"""Seconds between two tries: many processes may wait to be next, but only one waits to begin."""
 
 POLITE_PAUSE = 0.001
-"""Seconds that one who had to wait gives the others before it queues again; longer than they sleep."""
+"""Seconds that a process which had to wait gives the others before it queues again. Longer than they
+sleep."""
 
 FILES = 16
 
 
 class Turnstile:
-    """Which process is the next to write. A writer takes it before it asks SQLite for the write lock, and
-    leaves it as soon as it has that: so one that has just written cannot overtake one that waits.
+    """The process that writes next. A writer takes the turnstile, asks SQLite for the write lock, and leaves
+    as soon as it has that lock. So a process that has just written cannot overtake one that waits.
 
-    Without it, of four processes that write all the time, three waited for 3 s and longer. It is a flock
-    on the directory, since closing any descriptor of the file itself would drop SQLite's own locks.
-    It only makes for fairness: where there is no flock, or when somebody sits on it, writers do without.
+    Without a turnstile, three of four processes that write all the time waited for 3 s and longer. It is a
+    flock on the directory: closing any descriptor of the file itself would drop SQLite's own locks.
     """
 
     __slots__ = ("descriptor", "directory", "held")
@@ -47,12 +49,12 @@ class Turnstile:
         self.held = False
 
     def take(self) -> bool:
-        """Whether it is this process's turn now."""
+        """Return whether this process is the next to write. True where there is no flock."""
         if sys.platform != "win32" and not self.held:
             try:
                 if self.descriptor is None:
                     self.descriptor = os.open(self.directory, os.O_RDONLY)
-                # Said before it is so: an interruption right after the call must not leave it unsaid.
+                # Set before the lock is taken: an interruption right after the call must not lose it.
                 self.held = True
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -63,21 +65,24 @@ class Turnstile:
         return True
 
     def leave(self) -> None:
+        """Let the next process in."""
         if sys.platform != "win32" and self.held and self.descriptor is not None:
             self.held = False
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        """Leave, and close the descriptor."""
         descriptor, self.descriptor, self.held = self.descriptor, None, False
         if descriptor is not None:
             os.close(descriptor)
 
 
-class Queue:
-    """Those who want to do the same thing in one directory, one after the other.
+class UpdateQueue:
+    """The callers that want to update the same thing in one directory, one after the other.
 
-    Two locks: who holds the first is the next, who holds the second is at it. One that has just been at it
-    has to queue for the first again, and so cannot overtake the one that waits there.
+    It takes two file locks: the holder of the first is next, the holder of the second has the turn. A caller
+    that has just had its turn queues for the first lock again, and so cannot overtake the one that waits
+    there.
     """
 
     def __init__(self, directory: str, name: str) -> None:
@@ -88,7 +93,7 @@ class Queue:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait for the turn, for two seconds at the most, and have it in the with block."""
+        """Wait for the turn, PATIENCE at most, and hold it in the with block."""
         opened: list[int] = []
         if self._waited:
             time.sleep(POLITE_PAUSE)
@@ -107,24 +112,24 @@ class Queue:
                 _close_first(opened)
 
     def _lock(self, path: str, opened: list[int], limit: float, longest_pause: float) -> bool:
-        """Open the file, put its descriptor into `opened`, and lock it; False if it cannot be had."""
+        """Open the file, append its descriptor to `opened`, and lock it. False if the lock cannot be had."""
         try:
-            # Put there before it is locked: whatever interrupts this, it is closed in the end.
+            # Appended before it is locked: whatever interrupts this, the descriptor is closed in the end.
             opened.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
         except OSError:
             return False
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, longest_pause, seconds=limit - time.monotonic(), growth=1.5)
         while True:
             try:
                 fcntl.flock(opened[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
-            except OSError as error:
-                if not isinstance(error, BlockingIOError) or time.monotonic() > limit:
+            except BlockingIOError:
+                # A refused lock and not the clock tells that others wait: opening the files may take as long.
+                self._waited = True
+                if not backoff.pause():
                     return False
-            # Not told by the clock: opening the files may take as long, and one who is alone need not be polite.
-            self._waited = True
-            time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
-            pause = min(pause * 1.5, longest_pause)
+            except OSError:
+                return False
 
 
 def _close_first(opened: list[int]) -> None:

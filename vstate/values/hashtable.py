@@ -1,9 +1,12 @@
-"""The hash tables of the dicts and sets that are built from untrusted keys.
+"""HashTable: bounds the time of building dicts and sets from untrusted keys.
 
-The hashes of numbers and of tuples of them are no secret, and where CPython puts a key follows from its
-hash. Whoever knows that can choose n keys, no two with the same hash, so that each is compared with n
-others before it finds its place: a pickle of 3.8 MB took 33 s. So the search for a place is made here
-first, on a table that only says which places are taken, and paid for step by step.
+The hashes of numbers, and of tuples of them, are no secret, and a key's hash decides where CPython puts the
+key. A forger can choose n keys with n different hashes so that each key probes n places: a pickle of 3.8 MB
+took 33 s. So each key is first placed in a model of the table, which has only taken and free places, and
+every probe is paid for.
+
+Why not simpler? CPython inserts and grows in C, where nothing can interrupt it. A list of pairs would avoid
+hashing, but then an honest dict with thousands of numbers as keys would be no dict any more.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from typing import Final
 
 from vstate.values.budget import Budget
 
-__all__ = ["CROWDED", "Table", "add_members", "make_frozenset", "make_set"]
+__all__ = ["CROWDED", "HashTable", "add_members", "make_frozenset", "make_set"]
 
 CROWDED: Final = 1024
-"""Dicts and sets of fewer keys are not watched: at worst a search in them takes a microsecond."""
+"""Dicts and sets of fewer keys are not modelled: a search in them takes a microsecond at worst."""
 
 _SMALLEST: Final = 8
 _FREE_STEPS: Final = 16  # honest keys need one or two
@@ -24,16 +27,16 @@ _SHORT: Final = 64  # texts up to here cost nothing extra
 _UNSIGNED: Final = 2**64 - 1
 # Source: CPython's Objects/dictobject.c and Objects/setobject.c, alike from 3.7 to 3.13.
 _PERTURB_SHIFT: Final = 5
-_LINEAR_PROBES: Final = 9  # a set looks at so many neighbours before it jumps
-_LARGE_SET: Final = 50_000  # up to here a set grows four times, then twice as large
+_LINEAR_PROBES: Final = 9  # a set probes so many neighbours before it jumps
+_LARGE_SET: Final = 50_000  # up to here a set grows by a factor of four, then of two
 _DICT_ENTRY: Final = 16  # bytes for each place of a table, at the least; at the most 20
 _SET_ENTRY: Final = 16
 _SET_BYTES: Final = 200
 _MEMBER_BYTES: Final = 64  # with the slack that a set grows by
 
 
-class Table:
-    """Which places are taken in the table of a dict or set with `CROWDED` keys or more."""
+class HashTable:
+    """The taken places in the table of a dict or set with `CROWDED` keys or more."""
 
     __slots__ = ("_budget", "_container", "_count", "_neighbours", "_place", "_taken")
 
@@ -43,7 +46,7 @@ class Table:
         self._neighbours = _LINEAR_PROBES if isinstance(container, set) else 0
         self._count = len(container)
         self._place = 0
-        """Where the key goes that was searched for last."""
+        """The place of the key of the last `expect`."""
         self._fill(self._size_now())
 
     @property
@@ -52,9 +55,9 @@ class Table:
         return len(self._taken)
 
     def expect(self, key: object) -> None:
-        """Pay for putting `key` into the container, which has to come next."""
+        """Pay for adding `key` to the container. The caller must add it before the next `expect`."""
         count = len(self._container)
-        if count != self._count:  # the key before was a new one
+        if count != self._count:  # the last key was a new one
             self._taken[self._place] = 1
             self._count = count
         size = len(self._taken)
@@ -63,7 +66,7 @@ class Table:
         self._place = self._search(hash(key))
 
     def freeze(self) -> None:
-        """Pay for a frozenset of the set, which has a table of its own."""
+        """Pay for making a frozenset of the set: it has its own table."""
         size = _power_above(2 * len(self._container))
         if size != len(self._taken):
             self._fill(size)
@@ -80,26 +83,26 @@ class Table:
         return _power_above(3 * count - 1)
 
     def _size_now(self) -> int:
-        """The places in the container's table now, or with the next key if that makes it another kind."""
+        """The number of places in the container's table, or after the next key if that rebuilds the table."""
         container = self._container
-        # There is room for all at any rate: without a free place a search would not end.
+        # Always room for all keys: without a free place a search would not end.
         least = _power_above(3 * len(container) // 2)
         if isinstance(container, set):
             return max(_power_above((container.__sizeof__() - _SET_BYTES) // _SET_ENTRY) // 2, least)
         if all(type(key) is str for key in container):
-            # The first key that is no text makes a table of texts one of anything.
+            # The first key that is not a text rebuilds the table: a dict of texts has its own kind.
             return self._size_after(len(container))
         return max(_power_above(container.__sizeof__() // _DICT_ENTRY) // 2, least)
 
     def _fill(self, size: int) -> None:
-        """Put all the keys into an empty table of so many places, as CPython does when a table grows."""
+        """Put all keys into an empty table of this size, as CPython does when a table grows."""
         self._budget.take_bytes(size)
         self._taken = bytearray(size)
         for key in self._container:
             self._taken[self._search(hash(key))] = 1
 
     def _search(self, number: int) -> int:
-        """The place for a key with this hash. Raises InertError if that takes too long."""
+        """The free place for a key with this hash. Raises InertError if the search takes too long."""
         taken, mask = self._taken, len(self._taken) - 1
         perturb = number & _UNSIGNED
         at = perturb & mask
@@ -123,11 +126,11 @@ def add_members(
     members: Sequence[object],
     budget: Budget,
     hashes: dict[str, int],
-    table: Table | None = None,
-) -> Table | None:
-    """Add `members` to `target`, paid for; the table of `target`, None as long as it needs none.
+    table: HashTable | None = None,
+) -> HashTable | None:
+    """Add `members` to `target` and pay for it; returns the table of `target`, None for few members.
 
-    `hashes` and `table` are what earlier calls for this set left. Raises InertError for what cannot be a member.
+    `hashes` and `table` come from earlier calls for this set. Raises InertError for an unhashable member.
     """
     budget.take_bytes(_MEMBER_BYTES * len(members))
     odd = 0
@@ -140,7 +143,7 @@ def add_members(
         return None
     for member in members:
         if table is None and len(target) >= CROWDED:
-            table = Table(target, budget)
+            table = HashTable(target, budget)
         if table is not None:
             table.expect(member)
         target.add(member)
@@ -148,7 +151,7 @@ def add_members(
 
 
 def make_set(members: Sequence[object], budget: Budget) -> set[object]:
-    """A new set of `members`, paid for."""
+    """A new set of `members`; pays for it."""
     budget.take_bytes(_SET_BYTES)
     made: set[object] = set()
     add_members(made, members, budget, {})
@@ -156,7 +159,7 @@ def make_set(members: Sequence[object], budget: Budget) -> set[object]:
 
 
 def make_frozenset(members: Sequence[object], budget: Budget) -> frozenset[object]:
-    """A new frozenset of `members`, paid for."""
+    """A new frozenset of `members`; pays for it."""
     budget.take_bytes(_SET_BYTES)
     made: set[object] = set()
     table = add_members(made, members, budget, {})

@@ -1,0 +1,12 @@
+"""A store in one SQLite file.
+
+`store` reads and writes rows; `database` makes, opens and syncs the file, and says what its errors mean;
+`queues` decides which process is next. sqlite3 is imported when a store is made.
+"""
+
+from vstate.kv.disk.store import Disk
+
+__all__ = ["Disk"]
+
+# Errors and pickles name the class by the place it is imported from.
+Disk.__module__ = __name__

@@ -1,0 +1,55 @@
+"""Files: contents that are replaced as a whole, and names that outlive a power cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Make `data` the contents of a file, which keeps its permissions. A reader sees the old contents or the
+    new.
+
+    Contents and name are on the disk when this returns. Without `durable`, a power cut may leave the file
+    empty. Raises OSError and leaves the file alone, except where only the sync of the directory fails.
+    """
+    # 40 characters are 160 bytes at most, and file systems take 255 for a name.
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            with suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its missing parents, and sync their names to the disk. Raises OSError."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    # A new directory outlives a power cut once its parent is on the disk.
+    sync_directory(path.parent)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Sync the names in a directory to the disk, where the system can open a directory. Raises OSError."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
