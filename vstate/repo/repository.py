@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from vstate.objects.commit import Commit
 from vstate.repo.core import Core, Revision
-from vstate.repo.names.refs import HEADS, Head
+from vstate.repo.names.refs import Head
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
@@ -105,23 +105,6 @@ class Repository(Core):
 
     # Changes of a branch
 
-    def rollback(
-        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
-    ) -> Commit:
-        """A new commit on the branch with the state of `rev`; the commits between stay in history.
-
-        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
-        """
-        old = seen or self.branch(branch)
-        target = self.resolve(rev)
-        self.require_trusted(old)
-        self.require_trusted(target)
-        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
-        action = f"rollback: to {target.short}"
-        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
-            raise self.ref_moved(HEADS + branch, old.oid)
-        return commit
-
     def merge(
         self,
         branch: str,
@@ -140,15 +123,10 @@ class Repository(Core):
         MergeConflict for unresolved keys, and RefMoved as `rollback` does; the branch is unchanged then.
         `name` stands for `rev` in the commit's message.
         """
-        old = seen or self.newest(branch)
-        if old is not None:
-            self.require_trusted(old)
-        theirs = self.resolve(rev)
-        name = name or (rev if isinstance(rev, str) else theirs.short)
         from vstate.repo.merge import apply
 
         return apply.merge(
-            self, branch, old, theirs, policy=policy, message=message, name=name, landing=landing
+            self, branch, rev, policy=policy, message=message, seen=seen, name=name, landing=landing
         )
 
     def cherry_pick(
@@ -165,11 +143,11 @@ class Repository(Core):
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, picked = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
+        return apply.cherry_pick(
+            self, branch, rev, policy=policy, message=message, seen=seen, landing=landing
+        )
 
     def revert(
         self,
@@ -185,11 +163,9 @@ class Repository(Core):
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, reverted = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
+        return apply.revert(self, branch, rev, policy=policy, message=message, seen=seen, landing=landing)
 
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
@@ -368,11 +344,6 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
-
-
-def _rollback_message(target: Commit) -> str:
-    nested = target.message.startswith("Rollback to ")
-    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
 
 
 __all__ = ["Repository", "Revision"]
