@@ -20,7 +20,6 @@ from seaweed_server import READER_KEY, SECRET_KEY, S3Place, SeaweedServer
 
 from vstate import Versioned
 from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable
-from vstate.kv import s3 as s3_module
 from vstate.kv.s3 import S3
 from vstate.repo.repository import Repository
 from vstate.testing import KVStoreTests
@@ -297,8 +296,8 @@ def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place
     with s3_place.open(timeout=8) as store:
         assert store.compare_and_swap("key", None, b"1")
         with ExitStack() as hanging:
-            for queue in store._queues:
-                hanging.enter_context(queue)
+            for lock in store._locks:
+                hanging.enter_context(lock)
             begin = time.monotonic()
             assert store.compare_and_swap("key", b"1", b"2")
             assert 3.9 < time.monotonic() - begin < 7.9
@@ -326,7 +325,7 @@ def test_a_server_that_ignores_conditions_is_refused(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without conditional writes two commits could overwrite each other: the first swap says so."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     with s3_place.open(endpoint=proxy.endpoint, skip_signature=True) as store:
         with pytest.raises(InvalidInput, match="conditions"):
@@ -345,7 +344,7 @@ def test_no_swap_before_conditions_are_known_to_be_heeded(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
     """The answer to the probe is lost: it is asked again, and a server that ignores conditions is still refused."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     with s3_place.open() as other:
         other.set("key", b"theirs")
@@ -368,7 +367,7 @@ def test_each_server_is_probed(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bucket of the same name is another one elsewhere, by whatever option it is reached."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     endpoint = s3_place.options["endpoint"]
     options = {name: value for name, value in s3_place.options.items() if name != "endpoint"}
@@ -847,7 +846,7 @@ def test_little_is_remembered(store: S3) -> None:
     """Of many values, and of large ones, a handle keeps no copies."""
     store.set_many({f"n/{number}": bytes(1000) for number in range(1100)})
     store.set_many({f"large/{number}": bytes(10_000) for number in range(10)})
-    known = store._known._keys
+    known = store._marks._keys
     assert len(known) == 1024
     assert sum(len(value or b"") for value, _ in known.values()) == 1024 * 1000
 

@@ -15,6 +15,7 @@ import pytest
 from agent_stores import AgentStore
 from clock import standing_still
 from loops import in_a_loop
+from servers import on_server
 
 from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
 from vstate.managers import StateConfig, StateManager
@@ -370,7 +371,7 @@ async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
     await manager.save("k", 0)
     await manager.save("k", 1)
     store.down = True
-    await until(lambda: "not committed, and still gathered" in caplog.text)
+    await until(lambda: "not committed yet, and still pending" in caplog.text)
     store.down = False
     other = StateManager(store)
     end = time.monotonic() + 60
@@ -430,6 +431,7 @@ async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentSt
     await other.close()
 
 
+@pytest.mark.parametrize("shared_store", ["disk", on_server("redis"), on_server("postgres")], indirect=True)
 @pytest.mark.slow
 def test_subscribers_hear_other_processes(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     script = """

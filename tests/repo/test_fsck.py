@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -15,6 +14,7 @@ import pytest
 from damaged_stores import LONG, TEXT, check_clean, copy, damaged, fill, lost, states, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
@@ -22,9 +22,6 @@ from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
 from vstate.repo.upkeep.fsck import LISTED
 from vstate.testing import Faulty
-
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
-
 
 # What is whole
 

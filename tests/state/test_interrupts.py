@@ -7,7 +7,6 @@ where a loop jumps back and where a generator goes on, which is left to real sig
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -25,11 +24,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.state.base import ReadableState
 
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
 MOMENTS = None if SOAK else 40
 """How many moments of each operation are tried: all, or that many at random."""
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 from test_interrupts import interrupted
 
 from vstate import (
@@ -504,7 +505,7 @@ def holder(directory: Path, ttl: float) -> Iterator[subprocess.Popen[str]]:
 def test_eight_processes_and_one_critical_section(tmp_path: Path) -> None:
     """Never two are inside, no increment is lost, and each holder's number is one above the last one's."""
     Disk(tmp_path / "store").close()
-    rounds = 30 if os.environ.get("VSTATE_SOAK") else 6
+    rounds = 30 if SOAK else 6
     workers = [start(WORKER, tmp_path, rounds) for _ in range(8)]
     for worker in workers:
         worker.communicate(timeout=200)

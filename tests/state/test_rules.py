@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import (
@@ -683,7 +683,7 @@ def test_readable_forms() -> None:
 @pytest.mark.slow
 def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) -> None:
     """A value of 256 MB (1 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
-    size = 2**30 if os.environ.get("VSTATE_SOAK") == "1" else 256 * 10**6
+    size = 2**30 if SOAK else 256 * 10**6
     with Versioned(Disk(tmp_path / "s", durability="process")) as state:
         value = bytearray(size)
         value[size // 3] = 7

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import os
 import pickle
 import threading
 import time
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate.values.absent import ABSENT
 from vstate.values.lines import Overlap, merge_lines
@@ -858,7 +858,7 @@ def test_long_texts_with_many_edits() -> None:
 @pytest.mark.slow
 def test_many_items() -> None:
     """No policy takes more than seconds for a hundred thousand items, hashable or not."""
-    size = 100_000 if os.environ.get("VSTATE_SOAK") else 20_000
+    size = 100_000 if SOAK else 20_000
     plain = list(range(size))
     sides: list[list[Any]] = [[{"id": i, "tags": ["a"]} for i in range(size)] for _ in range(3)]
     began = time.perf_counter()
