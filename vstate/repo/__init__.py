@@ -18,7 +18,7 @@ Invariants of this layer:
 - A ref moves only by compare-and-swap, after every object it leads to was written, and leaves a line in
   its reflog.
 - Refs are never cached.
-- Nothing here unpickles.
+- Only `load` unpickles. The command line never calls it.
 """
 
 from vstate.repo.compare.diff import Change, Diff
