@@ -1,8 +1,8 @@
 """Alignment: which items of two sequences belong together.
 
-Items that occur once in both sequences are aligned first, as patience diff does. Between them stands a longest
-common subsequence, by E. Myers, "An O(ND) difference algorithm and its variations" (1986), which is quick where
-there are few differences.
+A range of items with few differences is aligned by its longest common subsequence (E. Myers, "An O(ND)
+difference algorithm and its variations", 1986). In other ranges, the items that occur once on both sides are
+aligned first, as patience diff does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 __all__ = ["Aligner", "common_ends"]
 
+_FEW: Final = 50  # edits up to which no anchors are searched
 _DEEPEST: Final = 10  # nested ranges that are searched for items that occur once
 
 Pair = tuple[int, int]
@@ -41,9 +42,13 @@ class Aligner:
             found += ((bottom - step, right - step) for step in range(1, end + 1))
             row, bottom, column, right = row + start, bottom - end, column + start, right - end
             before, after = old[row:bottom], new[column:right]
-            anchors = _anchors(before, after) if depth < _DEEPEST else []
-            if not anchors:
-                found += ((row + a, column + b) for a, b in self._longest(before, after))
+            longest = self._longest(before, after, _FEW)
+            if longest is None:
+                anchors = _anchors(before, after) if depth < _DEEPEST else []
+                if not anchors:
+                    longest = self._longest(before, after, len(before) + len(after)) or []
+            if longest is not None:
+                found += ((row + a, column + b) for a, b in longest)
                 continue
             a = b = 0
             for anchor in [*anchors, (len(before), len(after))]:
@@ -69,15 +74,15 @@ class Aligner:
                 yield a, b
             row, column = a + 1, b + 1
 
-    def _longest(self, old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Pair]:
-        """The pairs of a longest common subsequence; none when the steps do not suffice to find one."""
+    def _longest(self, old: Sequence[Hashable], new: Sequence[Hashable], most: int) -> list[Pair] | None:
+        """The pairs of a longest common subsequence; None if it takes more than `most` edits or all steps."""
         height, breadth = len(old), len(new)
         if not height or not breadth:
             return []
         # The furthest row on each diagonal (row - column); index -1 is diagonal -1, and so on.
-        reached = [0] * (2 * (height + breadth) + 3)
+        reached = [0] * (2 * most + 3)
         history: list[array[int]] = []  # memory grows by its square: arrays, and only diagonals in use
-        for edits in range(height + breadth + 1):
+        for edits in range(most + 1):
             for diagonal in range(-edits, edits + 1, 2):
                 if diagonal == -edits or (
                     diagonal != edits and reached[diagonal - 1] < reached[diagonal + 1]
@@ -94,9 +99,9 @@ class Aligner:
                 if row >= height and column >= breadth:
                     return _retraced(history, height, breadth)
             if self.left < 0:
-                return []
+                break
             history.append(array("q", [reached[diagonal] for diagonal in range(-edits, edits + 1, 2)]))
-        raise AssertionError("the last diagonal is always reached")
+        return None
 
 
 def common_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> Pair:

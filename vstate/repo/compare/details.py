@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from vstate.arguments import check_limit
-from vstate.repo.compare.alignment import Alignment, same_atom, size_of
+from vstate.repo.compare.matching import Matching, same_atom, size_of
 from vstate.values.inert import Array, Global, Instance, preview, printable
 
 __all__ = ["Detail", "common_prefix", "details"]
@@ -107,8 +107,8 @@ class _Comparison:
         self.seen: set[int] = set()
         """The pairs of containers that were compared, each as one number of both ids: that is smallest."""
         self.left = _MOST_WORK
-        self.alignment = Alignment()
-        self.keys = Alignment(_KEY_WORK)
+        self.matching = Matching()
+        self.keys = Matching(_KEY_WORK)
 
     def run(self, old: object, new: object) -> Iterator[Detail]:
         waiting: list[Iterator[_Pair | Detail]] = [iter(((None, old, new),))]
@@ -242,7 +242,7 @@ class _Comparison:
         self, path: _Path | None, old: Sequence[object], new: Sequence[object]
     ) -> Iterator[_Pair | Detail]:
         self.left -= len(old) + len(new)
-        for before, after in self.alignment.pairs(old, new):
+        for before, after in self.matching.items(old, new):
             if before is None:
                 assert after is not None
                 yield _detail(_Path(path, _index, after), "added", None, new[after])

@@ -8,15 +8,13 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Final, NamedTuple
 
-from blake3 import blake3
-
 from vstate.errors import InvalidInput, NotFound
 from vstate.repo.compare.details import details
-from vstate.values.inert import Array, Global, Instance
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.values.inert import Global, Instance
 
 __all__ = [
     "SEQUENCES",
-    "Fingerprints",
     "Part",
     "find_part",
     "kind_of",
@@ -274,115 +272,3 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
 
 def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-# Telling values apart
-
-
-_ATOM_TYPES: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
-
-
-class Fingerprints:
-    """Hashes of values as the inert reader returns them; equal for equal values, and only for those.
-
-    Types count, the order of dicts and sets does not. What is inside itself is told apart by how it is reached,
-    so that such a value may have a new fingerprint without having changed. It remembers those of containers, by
-    identity: use it for as long as the values live.
-    """
-
-    def __init__(self) -> None:
-        self._done: dict[int, bytes] = {}
-        self._open: set[int] = set()
-
-    def of(self, value: object) -> bytes:
-        """The fingerprint of a value: 17 bytes of a container, the content of an atom."""
-        if type(value) in _ATOM_TYPES:
-            return _atom(value)
-        # Without recursion: values are nested more deeply than Python can recurse.
-        waiting = [value]
-        while waiting:
-            value = waiting[-1]
-            name = id(value)
-            if name in self._done:
-                waiting.pop()
-                continue
-            if name not in self._open:
-                self._open.add(name)
-                inside = [
-                    child
-                    for child in _children(value)
-                    if type(child) not in _ATOM_TYPES
-                    and id(child) not in self._done
-                    and id(child) not in self._open
-                ]
-                if inside:
-                    waiting += inside
-                    continue
-            waiting.pop()
-            self._done[name] = b"#" + blake3(self._encoded(value)).digest(length=16)
-            self._open.discard(name)
-        return self._done[name]
-
-    def place(self, key: object) -> Hashable:
-        """What tells a key from all others, 1 from True too; a text is its own."""
-        return key if type(key) is str else self.of(key)
-
-    def _token(self, value: object) -> bytes:
-        if type(value) in _ATOM_TYPES:
-            return _atom(value)
-        return self._done.get(id(value), b"@")  # "@": inside itself
-
-    def _encoded(self, value: object) -> bytes:
-        # Every token says where it ends, and every run of tokens how many there are.
-        token = self._token
-        if isinstance(value, list | tuple):
-            return b"%b%d:" % (type(value).__name__.encode(), len(value)) + b"".join(map(token, value))
-        if isinstance(value, dict):
-            return self._pairs(value)
-        if isinstance(value, set | frozenset):
-            members = sorted(map(token, value))
-            return b"%b%d:" % (type(value).__name__.encode(), len(members)) + b"".join(members)
-        if isinstance(value, Array) and value.raw is not None:
-            shape = repr([value.fields.get(name) for name in ("dtype", "shape", "order")])
-            return b"array" + _atom(value.type) + _atom(shape) + blake3(value.raw).digest()
-        if isinstance(value, Instance):
-            head = b"instance%d" % value.called + _atom(value.type) + self._pairs(value.fields)
-            arguments = (
-                b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
-            )
-            items = (b"-" if part is None else token(part) for part in (value.items, value.entries))
-            return head + arguments + b"".join(items) + token(value.state)
-        if isinstance(value, Global):
-            return b"global" + _atom(value.name) + self._pairs(value.fields)
-        if isinstance(value, bytearray | memoryview):
-            return type(value).__name__.encode() + b":" + bytes(value)
-        return type(value).__name__.encode() + b":" + repr(value).encode("utf-8", "surrogatepass")
-
-    def _pairs(self, pairs: Mapping[str, object] | Mapping[object, object]) -> bytes:
-        token = self._token
-        found = sorted(token(key) + token(item) for key, item in pairs.items())
-        return b"dict%d:" % len(found) + b"".join(found)
-
-
-def _atom(value: object) -> bytes:
-    if type(value) is str:
-        text = value.encode("utf-8", "surrogatepass")
-        return b"s%d:" % len(text) + text
-    if type(value) is bytes:
-        return b"b%d:" % len(value) + value
-    if type(value) is int:
-        return b"i%x:" % value
-    if type(value) is bool or value is None:
-        return b"T" if value else b"N" if value is None else b"F"
-    return f"{type(value).__name__[0]}{value!r}:".encode()
-
-
-def _children(value: object) -> Iterable[object]:
-    if isinstance(value, list | tuple | set | frozenset):
-        return value
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, Instance):
-        inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
-        return [*inside, *(part for part in (value.items, value.entries) if part is not None)]
-    return value.fields.values() if isinstance(value, Global) else ()

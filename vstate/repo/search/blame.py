@@ -5,10 +5,9 @@ from __future__ import annotations
 import heapq
 import io
 import pickletools
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final
 
@@ -16,9 +15,9 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import (
     SEQUENCES,
-    Fingerprints,
     Part,
     find_part,
     kind_of,
@@ -27,13 +26,15 @@ from vstate.repo.compare.paths import (
     sequence_of,
 )
 from vstate.repo.core import Core
+from vstate.values.alignment import Aligner, common_ends
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
 
 __all__ = ["Blamed", "align", "blame", "blame_items"]
 
-_MOST_STEPS: Final = 50_000  # of difflib for two versions of a list: some tenths of a second at the worst
+_MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of a second
+_LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence
 _SEARCHED: Final = 10_000  # commits that are looked at for the one that removed a key
 _MOST_ELEMENTS: Final = 300_000  # of one value: with what is noted of them some 100 MB
 _VERSIONS: Final = 3  # values of one key that are in memory at once
@@ -371,50 +372,34 @@ def _counterpart(part: Part, inside: object, before: object, new: _Version, old:
 
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
-    """For each item of `new`, the index in `old` of the equal item, or of the one that stood in its place.
+    """For each item of `new`, the index in `old` of the equal item, or of the item whose place it took.
 
-    What is equal at both ends stays in place, and difflib aligns what lies between. Where that would take long,
-    the n-th of several equal items is the n-th there, wherever they are. None for an item that is neither.
+    Equal items at both ends stay in place. Between them, items are aligned in order; in long sequences the n-th
+    of several equal items is the n-th in `old`, wherever it is. None for an added item.
     """
-    places: list[int | None] = [None] * len(new)
-    start, shorter = 0, min(len(old), len(new))
-    while start < shorter and old[start] == new[start]:
-        places[start] = start
-        start += 1
-    end = 0
-    while end < shorter - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-        places[len(new) - end] = len(old) - end
+    start, end = common_ends(old, new)
     before, after = old[start : len(old) - end], new[start : len(new) - end]
-    counts = Counter(before)
-    if sum(counts[item] for item in after) + len(before) * len(after) // 16 > _MOST_STEPS:
-        found = _by_occurrence(before, after)
+    places: list[int | None] = [*range(start), *[None] * len(after), *range(len(old) - end, len(old))]
+    if len(before) * len(after) > _LONG:
+        pairs: Iterator[tuple[int | None, int | None]] = _by_occurrence(before, after)
     else:
-        found = _in_order(before, after)
-    for number, place in enumerate(found, start):
-        places[number] = None if place is None else place + start
+        pairs = Aligner(_MOST_STEPS).pairs(before, after)
+    for earlier, later in pairs:
+        if earlier is not None and later is not None:
+            places[start + later] = start + earlier
     return places
 
 
-def _in_order(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
-    places: list[int | None] = [None] * len(new)
-    row = column = 0
-    for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
-        for step in range(min(block.a - row, block.b - column)):
-            places[column + step] = row + step
-        row, column = block.a + block.size, block.b + block.size
-        for step in range(block.size):
-            places[block.b + step] = block.a + step
-    return places
-
-
-def _by_occurrence(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
+def _by_occurrence(
+    old: Sequence[Hashable], new: Sequence[Hashable]
+) -> Iterator[tuple[int | None, int | None]]:
     known: dict[Hashable, deque[int]] = defaultdict(deque)
     for index, item in enumerate(old):
         known[item].append(index)
     places = [known[item].popleft() if known[item] else None for item in new]
     taken = set(places)
-    return [
-        index if place is None and index < len(old) and index not in taken else place
-        for index, place in enumerate(places)
-    ]
+    for index, place in enumerate(places):
+        if place is not None:
+            yield place, index
+        elif index < len(old) and index not in taken:
+            yield index, index
