@@ -1,14 +1,14 @@
-# The commands people type. Everything happens in .venv, which is made on first use.
+# The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo lint quick test soak reliability bench format docs clean
 
-# The first interpreter on the path that is new enough; `make PYTHON=/path/to/python3.12 test` names another.
+# The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 
-# How many processes the tests use.
-WORKERS ?= auto
+# The number of processes that run tests: one more than there are cores, because many tests wait for a server.
+WORKERS ?= $(shell "$(PYTHON)" -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 BIN := .venv/bin
 HERE := $(CURDIR)
@@ -16,19 +16,19 @@ DEMO := build/demo
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help:
-	@echo "make demo     run the example agent, kill it, resume it, and look at what it left"
-	@echo "make quick    lint, check types and layers, run the tests that need no server and no time: half a minute"
-	@echo "make test     lint, check types and layers, run the tests: some eight minutes on two cores"
-	@echo "make lint     lint, check types and layers"
-	@echo "make soak     the tests with their long variants: a value of 1 GB, thousands of kills and power cuts; hours"
-	@echo "make reliability   kills, power cuts, faults, damage, many writers: run those tests, print their figures"
+	@echo "make demo     run the example agent, kill it, resume it, and look at its store"
+	@echo "make quick    lint, types, layers and the quick tests: half a minute; tests marked slow are left out"
+	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
+	@echo "make lint     lint, types and layers alone"
+	@echo "make soak     all tests in their long form: a value of 1 GB, thousands of kills and power cuts; hours"
+	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
 	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
-	@echo "make format   rewrite the sources in the house style"
-	@echo "make docs     write docs/cli.md anew from the commands"
+	@echo "make format   format the sources"
+	@echo "make docs     write docs/cli.md from the commands"
 	@echo "make clean    remove .venv, build/ and the caches"
 
 $(BIN)/python:
-	@test -n "$(PYTHON)" || { echo "vstate needs Python 3.11 or newer; found none. Install one, or say make PYTHON=/path/to/it" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "vstate needs Python 3.11 or newer; found none. Install one, or type: make PYTHON=/path/to/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "vstate needs Python 3.11 or newer, which $(PYTHON) is not" >&2; exit 1; }
 	@echo "Creating .venv with $$("$(PYTHON)" --version)"
@@ -40,16 +40,16 @@ $(BIN)/python:
 	@touch $@
 
 .venv/installed-bench: pyproject.toml | $(BIN)/python
-	@echo "Installing vstate and what the benchmarks compare it with"
+	@echo "Installing vstate and the packages of the benchmarks"
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
 
 .venv/installed-dev: pyproject.toml | $(BIN)/python
-	@echo "Installing vstate and what its tests need"
+	@echo "Installing vstate and the packages of its tests"
 	@$(PIP) install --editable '.[dev]'
 	@touch $@ .venv/installed-runtime .venv/installed-bench
 
-# The status of a process that SIGKILL ended is 128 + 9, as the shell reports it.
+# The shell reports a process that SIGKILL ended with the status 128 + 9.
 demo: .venv/installed-runtime
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
 	@echo "The demo works in $(HERE)/$(DEMO)"
@@ -73,8 +73,8 @@ lint: .venv/installed-dev
 	@$(BIN)/lint-imports --no-logo
 
 quick: lint
-	@$(BIN)/pytest -n $(WORKERS) -q -m "not slow"
-	@echo "make quick left out the tests marked slow: servers, processes, kills, long random runs. make test runs all."
+	@$(BIN)/pytest -n auto -q -m "not slow"
+	@echo "Left out: tests marked slow, which use servers or other processes or take long. make test runs all tests."
 
 test: lint
 	@$(BIN)/pytest -n $(WORKERS)
@@ -82,9 +82,9 @@ test: lint
 soak: .venv/installed-dev
 	@VSTATE_SOAK=1 $(BIN)/pytest -n $(WORKERS)
 
-# VSTATE_SOAK=1 make reliability: their long variants.
+# VSTATE_SOAK=1 make reliability: the long variants of these tests.
 reliability: .venv/installed-dev
-	@$(BIN)/python tests/reliability/report.py -n $(WORKERS)
+	@PYTHONPATH=tests $(BIN)/python tests/reliability/report.py -n $(WORKERS)
 
 bench: .venv/installed-bench
 	@$(BIN)/python -m benchmarks

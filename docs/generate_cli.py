@@ -1,13 +1,15 @@
-"""Writes docs/cli.md, the reference of the command line, from the commands themselves.
+"""Writes docs/cli.md, the reference of the command line, from the commands.
 
 python docs/generate_cli.py            write it
-python docs/generate_cli.py --check    exit 1 if what is there is stale
+python docs/generate_cli.py --check    exit with 1 if the page is stale
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,27 +21,31 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRODUCTION = """\
 # The command line
 
-<!-- Written by docs/generate_cli.py from the commands. Do not edit: change the command, then run `make docs`. -->
+<!-- docs/generate_cli.py writes this page from the commands. Change the command, then run `make docs`. -->
+
+`vstate` is the command that comes with the package. [Concepts](concepts.md) explains its words,
+[sync](sync.md) the commands between stores, and [security](security.md) keys, signatures and trust.
 """
 
 GENERAL = """\
-## What holds for every command
+## Rules for every command
 
-- **Which store.** `-s`/`--store PATH|URL`, before or behind the command's name, else the environment variable
-  `VSTATE_STORE`, else a directory `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the
-  environment: `-s 'redis://:${REDIS_PASSWORD}@host/0'` shows no password to who lists the processes. Only
-  `vstate import`, `vstate clone` and `vstate push --create` make a store that is not there.
-- **Safety.** Nothing that is stored is run, whatever it says: a pickle is read as data, an object is shown as a
-  record of its class and fields (`app.Plan(goal='x')`), a call that loading it would make in angle brackets
-  (`<os.system('…')>`). Control characters are escaped.
-- **For people.** Colour on a terminal only, and not with `NO_COLOR`; long lines are cut on a terminal only.
-  There is no pager: `vstate log | less`.
-- **For programs.** `--json` prints one JSON document, `log` one for each line. It is ASCII; times are ISO 8601
-  in UTC, sizes bytes, ids 64 hex digits.
-- **Exit codes.** 0; 1 after an error, which is one line on standard error; 2 for a wrong use of the command;
-  130 when interrupted. `VSTATE_DEBUG=1` adds the traceback to an error.
-- **Meanwhile.** A program can write to the store at the same time. It sees a HEAD that was moved when it opens
-  the store again or calls `refresh()`.
+- **The store.** The command uses the store of `-s`/`--store PATH|URL`, which stands before or after the
+  name of the command. Without it, the environment variable `VSTATE_STORE` counts, then a directory
+  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment: `-s
+  'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only `vstate
+  import`, `vstate clone` and `vstate push --create` create a store.
+- **Safety.** The command never runs stored code. It reads a pickle as data. It shows an object as a record
+  of its class and fields (`app.Plan(goal='x')`), and a call that loading would make in angle brackets
+  (`<os.system('…')>`). It escapes control characters.
+- **For people.** Only a terminal gets colour, unless `NO_COLOR` is set, and only on a terminal are long
+  lines cut. There is no pager; use `vstate log | less`.
+- **For programs.** `--json` prints one JSON document; `log` prints one for each commit, on a line of its
+  own. The document is ASCII. Times are ISO 8601 in UTC, sizes are in bytes, ids have 64 hex digits.
+- **Exit codes.** 0 is success. 1 is an error, with one line on standard error. 2 is a wrong use of the
+  command. 130 is an interruption. `VSTATE_DEBUG=1` adds the traceback to an error.
+- **Beside programs.** Programs can write to the store at the same time. A program notices that HEAD moved
+  when it opens the store again or calls `refresh()`.
 """
 
 
@@ -49,21 +55,27 @@ def page() -> str:
     parts = [INTRODUCTION, *_body(cli)]
     parts.append("| command | does |\n|---|---|")
     for name in cli.list_commands(context):
-        first = _paragraphs(cli.commands[name])[0].rstrip(".")
+        first = _paragraphs(_command(name))[0].rstrip(".")
         parts[-1] += f"\n| [`vstate {name}`](#vstate-{name}) | {first} |"
     parts[-1] += "\n"
     parts.append(GENERAL)
     for name in cli.list_commands(context):
-        command = cli.commands[name]
+        command = _command(name)
         parts.append(f"## vstate {name}\n")
         parts.append(f"```\n{_usage(name, command)}\n```\n")
         parts += _body(command)
     return "\n".join(parts)
 
 
+def _command(name: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    return command
+
+
 def _body(command: click.Command) -> Iterator[str]:
     for paragraph in _paragraphs(command):
-        yield f"{paragraph}\n"
+        yield f"{_filled(paragraph)}\n"
     options = [param for param in command.params if isinstance(param, click.Option)]
     own = [option for option in options if option.name not in ("as_json", "store", "version")]
     if own:
@@ -71,7 +83,14 @@ def _body(command: click.Command) -> Iterator[str]:
     examples, json = _epilog(command)
     yield "\n".join(["```console", *examples, "```"]) + "\n"
     if json:
-        yield f"{json}\n"
+        yield f"{_filled(json)}\n"
+
+
+def _filled(text: str) -> str:
+    """The paragraph in lines. No line begins with a sign that Markdown would take for a list or a quote."""
+    glued = re.sub(r" (?=[-+*>#|])", "\0", text)
+    lines = textwrap.wrap(glued, 110, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _paragraphs(command: click.Command) -> list[str]:
@@ -80,15 +99,21 @@ def _paragraphs(command: click.Command) -> list[str]:
 
 
 def _usage(name: str, command: click.Command) -> str:
-    """The usage line, built here since the look of click's own differs between its releases."""
+    """The usage line. Click's own differs between its releases."""
     words = ["vstate", name]
     for param in command.params:
-        if isinstance(param, click.Argument):
-            word = param.metavar or (param.name or "").upper()
-            words.append(word if param.required else f"[{word}]")
-        elif param.name != "store":
-            words.append(f"[{_option(param)}]")
+        if param.name == "store":
+            continue
+        word = _argument(param) if isinstance(param, click.Argument) else _option(param)
+        words.append(word if param.required else f"[{word}]")
     return " ".join(words)
+
+
+def _argument(param: click.Argument) -> str:
+    if isinstance(param.type, click.Choice):
+        return "|".join(param.type.choices)
+    word = param.metavar or (param.name or "").upper()
+    return word if param.nargs == 1 or word.endswith("...") else f"{word}..."
 
 
 def _option(param: click.Parameter) -> str:
@@ -104,14 +129,14 @@ def _row(option: click.Option) -> str:
 
 
 def _epilog(command: click.Command) -> tuple[list[str], str]:
-    """The example lines of a command, and what it says about --json."""
+    """The example lines of a command, and its text about --json."""
     blocks = (command.epilog or "").split("\n\n")
     examples = [line.strip() for line in blocks[0].splitlines() if line.strip().startswith("$")]
     return examples, "\n\n".join(blocks[1:])
 
 
 def main() -> int:
-    """Write the page, or with --check compare it with what is there."""
+    """Write the page; with --check, compare it with the file."""
     wanted = page()
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(wanted, encoding="utf-8")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from servers import on_server, url_of
+from soak import sized
 
 from vstate import KVStore, open_store
 from vstate.kv import Memory
@@ -44,9 +45,12 @@ def agent_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agen
     store.close()
 
 
-@pytest.fixture(params=["disk", on_server("redis"), on_server("postgres")])
+@pytest.fixture(params=["disk", *sized([], [on_server("redis"), on_server("postgres")])])
 def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentStore]:
-    """An empty store of each kind that other processes can open by its `url`."""
+    """An empty store that other processes can open by its `url`: Disk, in a soak also those on servers.
+
+    `make test` runs processes against the servers in the stores' own tests.
+    """
     store = _make(str(request.param), request, tmp_path)
     yield store
     store.close()

@@ -7,25 +7,20 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal
 
 from proxy import Connect, Connections, Proxy, Side, reset
 
 Trouble = Literal["drop", "swallow", "delay", "answer"]
 
+EARLY = 0.05
+"""Seconds in which a request that should have waited for the answers of a round shows itself."""
+
 
 # HTTP
-
-
-class Request(NamedTuple):
-    """A request that went through, with when it came and when its answer was there, in seconds."""
-
-    method: str
-    target: str
-    begin: float
-    end: float
 
 
 @dataclass
@@ -42,9 +37,18 @@ class Rule:
     gone: threading.Event = field(default_factory=threading.Event)
 
 
+@dataclass
+class Round:
+    """The requests of one round trip: none is passed on before all of them have come."""
+
+    size: int
+    came: int = 0
+    answered: int = 0
+    complete: threading.Event = field(default_factory=threading.Event)
+
+
 class RequestProxy(Connections):
-    """Passes on HTTP/1.1, each request `latency` seconds late; and those that come meanwhile hold it up as long again, so
-    that what is sent side by side goes side by side, however late the threads of a busy machine are for one another.
+    """Passes on HTTP/1.1.
 
     `lose` makes trouble for the next requests whose head holds `match`, and calls `meanwhile` before the client hears
     of it:
@@ -55,13 +59,14 @@ class RequestProxy(Connections):
     - "answer": `answer` is all that comes back, and the connection is closed with notice.
     """
 
-    def __init__(self, port: int, *, latency: float = 0.0) -> None:
-        super().__init__(port, latency=latency)
-        self.requests: list[Request] = []
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.methods: list[str] = []
         self.left_out = b""  # headers that begin so are not passed on
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._rules: list[Rule] = []
-        self._last = 0.0
+        self._rounds: list[Round] = []
+        self._troubles: list[str] = []
 
     def lose(
         self,
@@ -84,48 +89,67 @@ class RequestProxy(Connections):
         rule.go.set()
         assert rule.gone.wait(60), "no request was held back"
 
-    def forget(self) -> None:
-        """Count from nothing."""
-        with self.lock:
-            self.requests.clear()
+    @contextmanager
+    def rounds(self, *sizes: int) -> Iterator[None]:
+        """Fail unless the client makes exactly these round trips, with this many requests at a time in each.
 
-    def seen(self) -> list[str]:
-        """The methods of the requests so far, in order of their coming."""
-        with self.lock:
-            return [request.method for request in sorted(self.requests, key=lambda request: request.begin)]
-
-    def rounds(self) -> int:
-        """How many requests there were that one had to wait for another: the longest chain of them in time."""
-        last, found = 0.0, 0
-        with self.lock:
-            for request in sorted(self.requests, key=lambda request: request.end):
-                if request.begin >= last:
-                    last, found = request.end, found + 1
-        return found
+        The proxy keeps the requests of a round until all of them have come. So the client passes only if it sends
+        them side by side, and a busy machine, where its threads start late, changes nothing.
+        """
+        self.methods.clear()
+        self._troubles.clear()
+        self._rounds = rounds = [Round(size) for size in sizes]
+        try:
+            yield
+        finally:
+            self._rounds = []
+        assert not self._troubles, self._troubles
+        assert [round.came for round in rounds] == list(sizes)
 
     def serve(self, client: socket.socket, connect: Connect) -> None:
         server = connect()
         with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
             while head := _read_head(from_client):
-                self._last = begin = time.monotonic()
                 request = head + from_client.read(_length(head))
                 rule = self._rule(head)
                 if rule is not None and not self._goes_on(rule, client):
                     return
-                while (left := self._last + self.latency - time.monotonic()) > 0:
-                    time.sleep(left)
+                method = head.partition(b" ")[0].decode()
+                round = self._enter_round(method)
                 server.sendall(self._without_some(request))
-                method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
                 answer = _read_answer(from_server, method)
                 if rule is not None:
                     rule.gone.set()
                     rule.meanwhile()
                     reset(client, server)
                     return
-                # Before the client hears of it, and may ask for what was seen.
-                with self.lock:
-                    self.requests.append(Request(method, target, begin, time.monotonic()))
+                if round is not None:
+                    round.answered += 1
                 client.sendall(answer)
+
+    def _enter_round(self, method: str) -> Round | None:
+        """Wait until all requests of this one's round have come; None if nobody counts rounds."""
+        with self.lock:
+            self.methods.append(method)
+            if not self._rounds:
+                return None
+            number = next((n for n, round in enumerate(self._rounds) if round.came < round.size), None)
+            if number is None:
+                self._troubles.append(f"{method} came after the last round")
+                return None
+            round = self._rounds[number]
+            if number and not self._rounds[number - 1].answered:
+                self._troubles.append(f"{method} of round {number} came before an answer of the round before")
+            round.came += 1
+            last = round.came == round.size
+        if last:
+            time.sleep(EARLY)
+            round.complete.set()
+        elif not round.complete.wait(60):
+            self._troubles.append(
+                f"{method} of round {number} waited in vain for {round.size - round.came} more"
+            )
+        return round
 
     def _rule(self, head: bytes) -> Rule | None:
         with self.lock:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TOP = Path(__file__).parent.parent
 
 pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the extra vstate[bench]")

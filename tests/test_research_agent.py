@@ -1,4 +1,4 @@
-"""The example agent as a user runs it: in processes of its own, some of which are killed."""
+"""The example agent, run as a user runs it: in other processes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 
 from vstate import Disk, Versioned
 
+pytestmark = pytest.mark.slow
+
 AGENT = Path(__file__).parent.parent / "docs" / "examples" / "research_agent.py"
 CALLS = 39
 
 
 def run(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """One run of the agent on `store`, with a hash seed of its own as every process has."""
+    """Run the agent once on `store`, with a random hash seed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
     return subprocess.run(
         [sys.executable, str(AGENT), "--store", str(store), *options],
@@ -30,7 +32,7 @@ def run(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def contents(store: Path, branch: str) -> dict[str, Any]:
-    """Everything on a branch, with the plan as a dict: its class is the one of another program's `__main__`."""
+    """Everything on a branch, with the plan as a dict: its class is in another program's `__main__`."""
     with Disk(store) as disk:
         state = Versioned(disk, branch=branch)
         return {key: vars(value) if key == "plan" else value for key, value in state.items()}
@@ -42,15 +44,15 @@ def commits(store: Path, branch: str = "main") -> list[str]:
 
 
 def table(output: str) -> str:
-    """The findings as a run printed them."""
+    """The findings that a run printed."""
     _, head, rest = output.partition("module   ")
     return head + rest[: rest.index(" are documented.")]
 
 
 def difference(output: str) -> list[str]:
-    """The difference of the two branches as a run printed it: "+ key" and the like, without sizes.
+    """The difference of the two branches that a run printed, as "+ key" and so on, without sizes.
 
-    How long a pickle is depends on which process made it; the values are compared elsewhere.
+    The length of a pickle depends on its process. Other tests compare the values.
     """
     lines = output.partition("The branch what-if differs in:\n")[2].splitlines()
     return [line.partition("  ")[0] for line in lines if line]
@@ -58,7 +60,7 @@ def difference(output: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The store and the output of a run that nothing disturbed."""
+    """The store and the output of an undisturbed run."""
     store = tmp_path_factory.mktemp("uninterrupted") / "store"
     done = run(store)
     assert done.returncode == 0, done.stderr
@@ -66,7 +68,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_a_run_makes_one_commit_a_call(uninterrupted: tuple[Path, str]) -> None:
-    """39 calls are 39 commits, and the state holds what the example says it does."""
+    """39 calls make 39 commits, and the state has the keys that the example names."""
     store, _ = uninterrupted
     assert len(commits(store)) == CALLS
     state = contents(store, "main")
@@ -82,7 +84,7 @@ def test_a_run_makes_one_commit_a_call(uninterrupted: tuple[Path, str]) -> None:
 def test_a_killed_run_resumes_to_the_same_state(
     call: int, uninterrupted: tuple[Path, str], tmp_path: Path
 ) -> None:
-    """Killed in the middle of a call, and run again, it ends as if nothing had happened."""
+    """A run that is killed in a call and started again ends like an undisturbed run."""
     store = tmp_path / "store"
     killed = run(store, "--crash-at", str(call))
     assert killed.returncode == -signal.SIGKILL
@@ -100,8 +102,8 @@ def test_a_killed_run_resumes_to_the_same_state(
     assert difference(resumed.stdout) == difference(uninterrupted[1])
 
 
-def test_what_is_committed_when_killed_is_the_state_between_two_calls(tmp_path: Path) -> None:
-    """None of the edits that the killed call had made are in the store."""
+def test_a_kill_leaves_the_state_between_two_calls(tmp_path: Path) -> None:
+    """The store has none of the edits of the killed call."""
     store = tmp_path / "store"
     assert run(store, "--crash-at", "3").returncode == -signal.SIGKILL
     state = contents(store, "main")
@@ -112,7 +114,7 @@ def test_what_is_committed_when_killed_is_the_state_between_two_calls(tmp_path: 
 
 
 def test_two_kills_in_one_life(uninterrupted: tuple[Path, str], tmp_path: Path) -> None:
-    """A resumed run can be killed as well."""
+    """A resumed run can be killed too."""
     store = tmp_path / "store"
     for call in ("12", "30"):
         assert run(store, "--crash-at", call).returncode == -signal.SIGKILL
@@ -121,7 +123,7 @@ def test_two_kills_in_one_life(uninterrupted: tuple[Path, str], tmp_path: Path) 
 
 
 def test_the_what_if_branch_left_main_ten_commits_ago(uninterrupted: tuple[Path, str]) -> None:
-    """It shares all but the newest ten commits of main, and went on under another policy."""
+    """The branch shares all but the newest ten commits of main, and went on under another policy."""
     store, output = uninterrupted
     main, other = set(commits(store)), set(commits(store, "what-if"))
     assert len(main - other) == 10
@@ -136,7 +138,7 @@ def test_the_what_if_branch_left_main_ten_commits_ago(uninterrupted: tuple[Path,
 
 
 def test_a_second_complete_run_changes_nothing(uninterrupted: tuple[Path, str]) -> None:
-    """There is nothing left to do: no commit, and the same findings again."""
+    """The second run has nothing to do: it makes no commit and prints the same findings."""
     store, output = uninterrupted
     before = commits(store), commits(store, "what-if")
     again = run(store, "--quiet")

@@ -1,4 +1,4 @@
-"""Arguments: check options, limits and functions in the call that takes them, not where they are first used."""
+"""Arguments: check options, limits and functions in the call that takes them, not at their first use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_limit(limit: int | None) -> int | None:
 
 
 def check_seconds(name: str, given: object, *, zero: bool = False, none: str = "") -> None:
-    """Raise InvalidInput unless `given` is a number of seconds above 0; `zero` allows 0, and `none` allows None."""
+    """Raise InvalidInput unless `given` is a number of seconds above 0; `zero` allows 0, `none` None."""
     if given is None and none:
         return
     is_number = isinstance(given, Real) and not isinstance(given, bool)
@@ -75,7 +75,7 @@ def check_flag(name: str, given: object) -> None:
 
 
 def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
-    """The function's result; TypeError, naming its `role`, for a coroutine or generator, which has run nothing."""
+    """The function's result; TypeError, naming its `role`, for a coroutine or generator, which is closed."""
     result = function(*args, **options)
     if not isinstance(result, _NOT_PLAIN):
         return result
@@ -85,7 +85,7 @@ def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: 
 
 
 def require_plain(role: str, function: Callable[..., object]) -> None:
-    """Raise TypeError for an async or generator function, when its first call comes too late to report that."""
+    """Raise TypeError for an async or generator function, if its first call is too late for an error."""
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)

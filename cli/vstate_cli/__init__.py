@@ -2,7 +2,9 @@
 
 Invariants of this layer:
 
-- It stands on Repository. Nothing here unpickles, or calls what does: values are read inertly.
-- Text that comes out of a store reaches the terminal through `output.safe` or `preview`, never as it is.
-- A command decides what is asked for; the repository does it; `render` and `documents` say how it looks, `output` where it goes.
+- It uses Repository. Nothing here unpickles, and nothing here calls code that does. Values are read
+  inertly.
+- Text from a store reaches the terminal only through `output.safe` or `preview`, which escape it.
+- A command reads its arguments, and the repository does the work. `commits`, `changes`, `values` and
+  `moved_refs` turn results into lines and documents, and `output` writes them.
 """

@@ -33,8 +33,8 @@ class Condition:
     def is_true(self, value: object, *, missing: bool = False) -> bool:
         """Whether the condition is true of a value that the inert reader returned.
 
-        JMESPath takes null, false and whatever is empty for false. Raises InvalidInput if the expression cannot
-        be evaluated on the value, or if the value is too large.
+        JMESPath takes null, false and whatever is empty for false. Raises InvalidInput if the expression
+        cannot be evaluated on the value, or if the value is too large.
         """
         document = plain(value, max_nodes=_MOST_NODES)
         if _is_cut(document):

@@ -1,51 +1,64 @@
-"""The refs that a push, fetch or clone moved, as it shows them."""
+"""The refs that a push, fetch, clone or import moved, as lines and as documents."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from vstate.repo.exchange.sync import SyncReport
 from vstate.values.inspection import size_text
-from vstate_cli import documents
-from vstate_cli.output import Line, Output, safe
-
-if TYPE_CHECKING:
-    from vstate.repo.exchange.sync import SyncRef, SyncReport
+from vstate_cli.output import Document, Line, count, safe
+from vstate_cli.session import Session
 
 JSON = (
-    "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}: name is the full one of the ref "
-    'that moved, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
-    '"unchanged", "deleted", "left" or "fetched"; old and new are commits or null; objects and bytes (as they are '
-    "stored) are what was written. After a push that could not be noted here, not_noted says why."
+    "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}. name is the full name "
+    'of the ref, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
+    '"unchanged", "deleted", "left" or "fetched"; old and new are ids of commits, or null; objects and '
+    "bytes count the stored form of new objects. not_noted appears after a push that could not update "
+    "origin/BRANCH here, and says why."
 )
 
-_STYLES = {"created": "green", "moved": "green", "forced": "bold red", "deleted": "bold red", "left": "bold"}
+_STYLES = {
+    "created": "green",
+    "moved": "green",
+    "forced": "bold red",
+    "deleted": "bold red",
+    "diverged": "bold red",
+    "left": "bold",
+}
 
 
-def document(report: SyncReport) -> documents.Document:
-    """The report as `--json` prints it."""
-    found = dataclasses.asdict(report)
+def document(report: SyncReport) -> Document:
+    """The report of a transfer."""
+    members = dataclasses.asdict(report)
     if not report.not_noted:
-        del found["not_noted"]
-    return found
+        del members["not_noted"]
+    return members
 
 
-def write(out: Output, report: SyncReport, what: str) -> None:
-    """A line on what was written, then one for each ref."""
-    count = f"{report.objects:,} object{'' if report.objects == 1 else 's'}"
-    out.line(f"{what} {count}, {size_text(report.bytes)}")
+def show(session: Session, report: SyncReport, verb: str) -> None:
+    """Print the report of a transfer, as JSON or as lines that begin with `verb`."""
+    if session.json:
+        session.out.json(document(report))
+    else:
+        write(session, report, verb)
+
+
+def write(session: Session, report: SyncReport, verb: str) -> None:
+    """Write one line with the size of the transfer, then one for each ref."""
+    session.out.line(f"{verb} {count(report.objects, 'object')}, {size_text(report.bytes)}")
     for ref in report.refs:
-        out.line("  ", *_line(ref))
+        was = f" from {ref.old[:10]}" if ref.old is not None and ref.status in ("moved", "forced") else ""
+        session.out.line(*ref_line(ref.status, ref.name, ref.new or ref.old or "", was))
     if report.not_noted:
-        out.note(f"where the branches are there could not be noted here: {report.not_noted}")
+        session.out.note(f"could not note here which commits the branches there are at: {report.not_noted}")
 
 
-def _line(ref: SyncRef) -> Line:
-    shown = ref.new or ref.old or ""
-    was = f" from {ref.old[:10]}" if ref.old is not None and ref.status in ("moved", "forced") else ""
+def ref_line(status: str, name: str, commit: str, remark: str) -> Line:
+    """One ref, indented."""
     return [
-        (f"{ref.status:9}", _STYLES.get(ref.status, "dim")),
-        f" {safe(ref.name)}  ",
-        (shown[:10], "yellow"),
-        (was, "dim"),
+        "  ",
+        (f"{status:9}", _STYLES.get(status, "dim")),
+        f" {safe(name)}  ",
+        (commit[:10], "yellow"),
+        (remark, "dim"),
     ]

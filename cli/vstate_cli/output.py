@@ -1,18 +1,16 @@
-"""Output: where lines of styled text go, in colour and cut to the width on a terminal only."""
+"""Output: lines of styled text and JSON, written to standard output."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.status import Status
 from rich.text import Text
 
 from vstate.errors import StorageError
@@ -22,26 +20,29 @@ Part = str | tuple[str, str]
 
 Line = list[Part]
 
+Document = dict[str, Any]
+"""A JSON object."""
+
 _LONGEST: Final = 1_000_000  # characters of a line
 _BLOCK: Final = 64 * 1024  # characters of a text that are written at a time
 _MOST_ESCAPES: Final = 1_000_000  # characters that escapes may add to a text
-_UNSURE: Final = re.compile(r"[^ -~]{1,1000}")
-_UNSURE_IN_LINES: Final = re.compile(r"[^\n\t -~]{1,1000}")
-_SPINNER_AFTER: Final = 0.5  # seconds
-_SPINNER_EVERY: Final = 0.1
+_UNSAFE: Final = re.compile(r"[^ -~]{1,1000}")
+_UNSAFE_IN_LINES: Final = re.compile(r"[^\n\t -~]{1,1000}")
 
 
 def safe(text: str, limit: int | None = None) -> str:
-    """`text` on one line, with everything escaped that could drive a terminal; cut to `limit` characters."""
+    """`text` on one line, cut to `limit` characters, with every character escaped that could drive a
+    terminal.
+    """
     limit = _LONGEST if limit is None else limit
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     if text.isprintable():
         return text
-    return _UNSURE.sub(_escaped, text)
+    return _UNSAFE.sub(_escape, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     text = match[0]
     if text.isprintable():
         return text
@@ -49,12 +50,22 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def columns(line: Line) -> int:
-    """How wide a line is on a terminal."""
+    """The width of a line on a terminal."""
     return sum(cell_len(part if isinstance(part, str) else part[0]) for part in line)
 
 
+def padded(text: str, width: int) -> str:
+    """`text` and the spaces behind it that fill `width` columns."""
+    return text + " " * (width - cell_len(text))
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things: `1 object`, `3,000 objects`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class Output:
-    """Standard output: colours and the width of a terminal if it is one, plain text if not."""
+    """Standard output. A terminal has colours and a width; elsewhere the text is plain and uncut."""
 
     def __init__(self) -> None:
         self._stream = sys.stdout
@@ -69,27 +80,30 @@ class Output:
             emoji=False,
         )
         self.damage: StorageError | None = None
-        """The first damage that was met, and shown, on the way: the command goes on, and fails at its end."""
+        """The first damage that the output shows. The command finishes its output, then fails with this
+        error.
+        """
         self._coloured = self._console.color_system is not None
         self.width = self._console.width if self.is_terminal else None
-        """The columns of the terminal; None where there is none, and nothing is cut."""
+        """The columns of the terminal; None elsewhere."""
 
     def line(self, *parts: Part) -> None:
-        """Write one line. A terminal wraps it if it is too long, no other place cuts it."""
+        """Write one line. A terminal wraps a long one."""
         if self._coloured:
             self._console.print(Text.assemble(*parts), soft_wrap=True)
         else:
             self._stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")
 
     def lines(self, lines: Iterable[Line], indent: str = "") -> None:
-        """Write lines, indented."""
+        """Write lines, each behind `indent`."""
         for parts in lines:
             self.line(*([indent, *parts] if parts else []))
 
     def text(self, text: str) -> None:
-        """Write a text of any number of lines as it is, but for what could drive a terminal.
+        """Write a text of any number of lines, with every character escaped that could drive a terminal.
 
-        Should that be so much that it takes long, it ends there, and says so.
+        Escaping millions of characters takes long. The text ends there, with the number of characters left
+        out.
         """
         left = _MOST_ESCAPES
         for start in range(0, len(text), _BLOCK):
@@ -97,25 +111,49 @@ class Output:
                 self._stream.write(f"\n… {len(text) - start} more characters\n")
                 return
             block = text[start : start + _BLOCK]
-            shown = _UNSURE_IN_LINES.sub(_escaped, block)
+            shown = _UNSAFE_IN_LINES.sub(_escape, block)
             left -= len(shown) - len(block)
             self._stream.write(shown)
         if not text.endswith("\n"):
             self._stream.write("\n")
 
     def raw(self, text: str) -> None:
-        """Write text as it is: for what holds nothing that came out of a store unescaped, such as JSON."""
-        # In pieces: the stream keeps a copy of what it is given.
+        """Write text unescaped. It must hold nothing unescaped from a store."""
+        # In pieces: the stream keeps a copy of each.
         for start in range(0, len(text), _BLOCK):
             self._stream.write(text[start : start + _BLOCK])
 
+    def json(self, document: Any, *, indent: int | None = 2) -> None:
+        """Write a JSON document. It is ASCII, so no text in it can drive a terminal."""
+        # Piece by piece: the whole text may need more memory than there is.
+        for piece in json.JSONEncoder(indent=indent).iterencode(document):
+            self.raw(piece)
+        self.raw("\n")
+
+    def json_array(
+        self, items: Iterable[Document], *, before: Document | None = None, name: str = ""
+    ) -> None:
+        """Write a JSON array item by item. With `before`, write an object that ends with the array, as
+        `name`.
+        """
+        if before is None:
+            self.raw("[")
+        else:
+            start = json.dumps(before)[:-1]
+            self.raw(f"{start}{', ' if before else ''}{json.dumps(name)}: [")
+        separator = "\n"
+        for item in items:
+            self.raw(f"{separator}{json.dumps(item)}")
+            separator = ",\n"
+        self.raw("\n]" + ("" if before is None else "}") + "\n")
+
     def note(self, text: str) -> None:
-        """Write a line about the output, which is not part of it, to standard error."""
+        """Write a remark about the output to standard error."""
         self._stream.flush()
         print(f"vstate: {safe(text)}", file=sys.stderr)
 
     def fit(self, text: str, used: int = 0) -> str:
-        """`text` cut to what is left of a terminal's line behind `used` columns; whole elsewhere."""
+        """`text`, cut on a terminal to the columns that are left behind `used` columns."""
         if self.width is None:
             return text
         room = max(self.width - used, 20)
@@ -125,82 +163,3 @@ class Output:
         while cell_len(cut) > room - 1:
             cut = cut[:-1]
         return f"{cut}…"
-
-
-class Bar:
-    """What long work is at, on the terminal's standard error, once it takes long; elsewhere nothing."""
-
-    def __init__(self) -> None:
-        self._began = self._shown = time.monotonic()
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __call__(self, what: str, count: int, total: int | None = None) -> None:
-        """Say how far it is, of how much if that is known; cheap enough for every step."""
-        now = time.monotonic()
-        if now - self._began < _SPINNER_AFTER or now - self._shown < _SPINNER_EVERY:
-            return
-        self._shown = now
-        if self._bar is None and sys.stderr.isatty():
-            self._bar = _bar()
-            self._task = self._bar.add_task("", total=None)
-            self._bar.start()
-        if self._bar is not None:
-            # To `update`, no total means the one before, which is 100 at first.
-            self._bar.tasks[0].total = total
-            self._bar.update(self._task, description=f"{what}: {count:,}", completed=count)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _bar() -> Any:
-    from rich.progress import BarColumn, Progress, TextColumn  # late: few commands work long
-
-    class Percent(TextColumn):
-        def render(self, task: Any) -> Text:
-            return Text("" if task.total is None else f"{task.percentage:3.0f} %")
-
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        Percent(""),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
-class Progress:
-    """A spinner on the terminal's standard error, once the work inside takes long; elsewhere nothing."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._began = self._shown = time.monotonic()
-        self._status: Status | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def update(self, count: int) -> None:
-        """Say how far it is; cheap enough for every step."""
-        now = time.monotonic()
-        if now - self._began < _SPINNER_AFTER or now - self._shown < _SPINNER_EVERY:
-            return
-        self._shown = now
-        if self._status is None and sys.stderr.isatty():
-            self._status = Console(stderr=True).status("")
-            self._status.start()
-        if self._status is not None:
-            self._status.update(Text(f"counting {self._what}: {count:,}"))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()

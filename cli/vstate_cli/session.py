@@ -1,4 +1,4 @@
-"""What every command has: options, a repository that is opened when asked for, and an output."""
+"""One run of a command: its options, its store and its output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
@@ -18,14 +17,13 @@ from vstate.repo.repository import Repository
 from vstate_cli.output import Output
 from vstate_cli.store import open_repository
 
-_MOST_SUGGESTED = 100  # keys or refs that completion offers
-_MOST_COMPARED = 1000  # keys that are looked at for one of a similar name
+_MOST_COMPARED = 1000  # keys among which a similar name is searched
 
-STORE_HELP = "The store, as a path or URL; else the directory .vstate here or in a parent."
+STORE_HELP = "The store, as a path or URL. Default: the directory .vstate here or in a parent."
 
 
 class Session:
-    """One run of one command."""
+    """The store and the output of one run of a command."""
 
     def __init__(self, store: str | None, *, json: bool) -> None:
         self._store = store
@@ -35,24 +33,28 @@ class Session:
 
     @functools.cached_property
     def repo(self) -> Repository:
-        """The repository of the store, opened now."""
+        """The repository of the store, opened at the first use."""
         return open_repository(self._store, create=self._create)
 
     def create_store(self) -> None:
-        """Make the store if it turns out, when it is opened, that there is none."""
+        """Make the store when it is opened, if there is none."""
         self._create = True
 
     def close(self) -> None:
-        """Close the store if it was opened."""
+        """Close the store if it is open."""
         if "repo" in self.__dict__:
             self.repo.store.close()
 
-    def try_resolve(self, rev: str) -> Commit | VStateError:
-        """The commit that `rev` names, or the error that says why it names none."""
+    def resolve_or_head(self, rev: str) -> tuple[Commit, VStateError | None]:
+        """The commit that `rev` names; else HEAD's commit, and the error that says why `rev` names none."""
         try:
-            return self.repo.resolve(rev)
+            return self.repo.resolve(rev), None
         except (NotFound, InvalidInput) as error:
-            return error
+            reason = error
+        try:
+            return self.repo.resolve(HEAD), reason
+        except (NotFound, InvalidInput):
+            raise reason from None
 
     def branch(self) -> str:
         """HEAD's branch; DetachedHead if HEAD is on none."""
@@ -70,7 +72,7 @@ class Session:
         return found
 
     def similar_keys(self, commit: Commit, name: str) -> list[str]:
-        """Some keys of the commit that begin with `name` or look like it."""
+        """A few keys of the commit that begin with `name` or look like it."""
         begin = [key for key, _ in islice(self.repo.entries(commit.tree, name), 3)]
         if begin:
             return begin
@@ -79,7 +81,7 @@ class Session:
 
 
 class Command(click.Command):
-    """A command with `--json` and `--store` behind its own options."""
+    """A command whose own options are followed by `--json` and `--store`."""
 
     def __init__(
         self, name: str | None, *, params: list[click.Parameter] | None = None, **options: Any
@@ -94,7 +96,7 @@ class Command(click.Command):
 def command(
     name: str, *, examples: Sequence[str], json: str
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a function of a Session into a command; `json` says what `--json` prints."""
+    """Make a command from a function of a Session. `json` describes the document that `--json` prints."""
     shown = "\n".join(f"  $ {line}" for line in examples)
     epilog = f"\b\nExamples:\n{shown}\n\nWith --json: {json}"
 
@@ -113,58 +115,3 @@ def command(
         return click.command(name, cls=Command, epilog=epilog)(run)
 
     return decorate
-
-
-def complete_revision(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Branches, tags, branches of remotes and HEAD, for the shell."""
-    prefixes = (HEADS, TAGS, REMOTES)
-    return _complete(context, typed, lambda repo: [*(n for p in prefixes for n in repo.refs.list(p)), HEAD])
-
-
-def complete_branch(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Branches, for the shell."""
-    return _complete(context, typed, lambda repo: [*repo.refs.list(HEADS)])
-
-
-def complete_tag(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Tags, for the shell."""
-    return _complete(context, typed, lambda repo: [*repo.refs.list(TAGS)])
-
-
-def complete_remote(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Remotes, for the shell."""
-    return _complete(context, typed, lambda repo: [*repo.remotes.list()])
-
-
-def complete_key(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Keys of HEAD, for the shell."""
-    return _complete(context, typed, lambda repo: _keys(repo, typed))
-
-
-def complete_revision_or_key(
-    context: click.Context, param: click.Parameter, typed: str
-) -> list[CompletionItem]:
-    """Revisions, then keys of HEAD, for the shell."""
-    return complete_revision(context, param, typed) + complete_key(context, param, typed)
-
-
-def _keys(repo: Repository, typed: str) -> list[str]:
-    found = islice(repo.entries(repo.resolve(HEAD).tree, typed), _MOST_SUGGESTED)
-    # The shell reads the suggestions as lines.
-    return [key for key, _ in found if key.isprintable()]
-
-
-def _complete(
-    context: click.Context, typed: str, names: Callable[[Repository], list[str]]
-) -> list[CompletionItem]:
-    given = context.params.get("store")
-    while given is None and context.parent is not None:
-        context = context.parent
-        given = context.params.get("store")
-    try:
-        repo = open_repository(given)
-        with repo.store:
-            found = [name for name in names(repo) if name.startswith(typed)]
-    except VStateError:
-        return []  # a command line that is half typed is no place for an error
-    return [CompletionItem(name) for name in found[:_MOST_SUGGESTED]]

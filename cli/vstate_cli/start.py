@@ -1,4 +1,4 @@
-"""The entry point of the command, which is there before the rest of it has been imported."""
+"""The entry point. It imports the rest of the command, and so handles Ctrl-C during the imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def main() -> None:
-    """Run the command; Ctrl-C, whenever it comes, is no traceback."""
+    """Run the command. Ctrl-C prints no traceback, whenever it comes."""
     try:
         from vstate_cli.app import main as run
 

@@ -1,4 +1,4 @@
-"""Finding the store that a command is about."""
+"""The store that a command works on."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ VARIABLE = "VSTATE_STORE"
 
 _MEMORY = re.compile("((cache|encrypted|prefixed|readonly):)*memory:")
 
-_HOW = f"point at one with --store PATH, or set {VARIABLE}"
+_NAME_ONE = f"name a store with --store PATH, or set {VARIABLE}"
 
 
-def find(given: str | None, *, create: bool = False) -> str:
-    """The path or URL given, else the `.vstate` directory here or in a parent; NotFound if there is none.
+def find_store(place: str | None, *, create: bool = False) -> str:
+    """The path or URL `place`; without one, the directory `.vstate` here or in a parent.
 
-    With `create` it is then the one that is to be made here.
+    If there is no such directory, NotFound; with `create`, the path here at which to make one.
     """
-    if given:
-        if _MEMORY.match(given):
-            raise InvalidInput(f"memory: is gone with the process that made it; {_HOW}")
-        return given
+    if place:
+        if _MEMORY.match(place):
+            raise InvalidInput(f"a memory: store ends with the process that made it; {_NAME_ONE}")
+        return place
     try:
         here = Path.cwd()
     except OSError:
-        raise NotFound(f"the current directory does not exist any more; {_HOW}") from None
+        raise NotFound(f"the current directory no longer exists; {_NAME_ONE}") from None
     for directory in (here, *here.parents):
         if (directory / DIRECTORY).is_dir():
             return str(directory / DIRECTORY)
     if create:
         return str(here / DIRECTORY)
-    raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_HOW}")
+    raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_NAME_ONE}")
 
 
 def with_variables(place: str) -> str:
-    """A URL with what the environment says in place of each `${NAME}`; a path as it is.
+    """A URL with each `${NAME}` replaced by that variable of the environment; a path unchanged.
 
-    The password of a command line is seen by whoever lists the processes.
+    A password belongs into a variable: every user of the machine can list command lines.
     """
     return expanded(place) if is_url(place) else place
 
 
-def open_repository(given: str | None, *, create: bool = False) -> Repository:
-    """The repository in the store that is there; only a command that was told to create one does."""
-    place = with_variables(find(given, create=create))
+def open_repository(place: str | None, *, create: bool = False) -> Repository:
+    """The repository in the store at `place`. NotFound if there is no store and `create` is false."""
+    place = with_variables(find_store(place, create=create))
     try:
         store = open_store(place, create=create)
     except NotFound as error:
         if not str(error).startswith("no store at "):
-            raise  # a key file is missing, say
+            raise  # the store exists, but its key file does not
         inside = Path(place) / DIRECTORY
-        hint = f"did you mean {inside}?" if inside.is_dir() else _HOW
-        # The store's own words for the place: the URL may hold a password.
+        hint = f"did you mean {inside}?" if inside.is_dir() else _NAME_ONE
+        # The error's own text hides a password in the URL.
         raise NotFound(f"{error}; {hint}", name=error.name) from None
     try:
         return Repository(store)

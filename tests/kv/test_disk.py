@@ -256,6 +256,7 @@ def test_a_value_beyond_sqlite_is_refused(directory: Path) -> None:
 # Threads, processes, forks, kills
 
 
+@pytest.mark.slow
 def test_threads_read_write_and_list_at_once(directory: Path) -> None:
     """Readers see whole transactions only, while others write."""
     errors: list[BaseException] = []
@@ -299,6 +300,7 @@ def test_threads_read_write_and_list_at_once(directory: Path) -> None:
         assert len(list(store.keys("o/"))) == int(store.get("a") or b"0") > 0
 
 
+@pytest.mark.slow
 def test_processes_lose_no_increment(directory: Path) -> None:
     """Four processes that make the store at once and swap 50 times each lose nothing and starve nobody."""
     program = """if True:
@@ -319,6 +321,7 @@ def test_processes_lose_no_increment(directory: Path) -> None:
         assert store.get("counter") == b"200"
 
 
+@pytest.mark.slow
 def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
     """Of processes that make one store at the same moment, none mistakes the half-made one."""
     program = """if True:
@@ -380,6 +383,7 @@ def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.Mon
                 assert pauses == expected
 
 
+@pytest.mark.slow
 def test_a_busy_writer_starves_nobody(directory: Path) -> None:
     """Beside a process that writes without a pause, another one's writes wait for milliseconds."""
     program = """if True:
@@ -424,6 +428,7 @@ def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
         assert store.get("key") == b"value"
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
     """After each of 20 kills, what was reported as done is there, and nothing is there by half."""
     program = """if True:

@@ -181,6 +181,7 @@ def test_nothing_shows_in_the_file(tmp_path: Path) -> None:
         assert "encryption" in list(disk.keys())
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.one_of(
@@ -618,6 +619,7 @@ except InvalidInput as error:
     assert run_python("import sys, vstate; print('cryptography' in sys.modules)").strip() == "False"
 
 
+@pytest.mark.slow
 def test_many_processes_begin_one_store(run_python: Callable[..., str], tmp_path: Path) -> None:
     """Processes that write to an empty store at once agree on its mark, and lose nothing."""
     script = """

@@ -20,11 +20,14 @@ import pytest
 from postgres_server import PASSWORD, PostgresServer
 from protocol_proxies import Pooler, at_commit
 from proxy import FAR, Proxy
+from soak import SOAK
 
 from vstate.errors import InvalidInput, NotFound, StoreFull, StoreUnavailable, UnsupportedFormat
 from vstate.kv.postgres import Postgres
 from vstate.kv.postgres.transactions import MAX_VALUE_BYTES, MOST_LOCKS, STATEMENT_BYTES, STATEMENT_ROWS
 from vstate.testing import KVStoreTests
+
+pytestmark = pytest.mark.slow
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -471,7 +474,7 @@ def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
     assert "key" not in store
 
 
-@pytest.mark.skipif("VSTATE_SOAK" not in os.environ, reason="takes 10 GB of memory: set VSTATE_SOAK")
+@pytest.mark.skipif(not SOAK, reason="takes 10 GB of memory: set VSTATE_SOAK")
 def test_the_longest_value(store: Postgres) -> None:
     """What is within the limit goes in, and comes out."""
     value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
@@ -1147,7 +1150,7 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
 """
 
 
-@pytest.mark.parametrize("kills", [2 if "VSTATE_SOAK" not in os.environ else 20])
+@pytest.mark.parametrize("kills", [20 if SOAK else 2])
 def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
     """SIGKILL in the middle of writes, and a restart: what was acknowledged is there, once, and the writers go on."""
     server = start_postgres(fsync="on")

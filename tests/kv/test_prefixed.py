@@ -111,7 +111,7 @@ def test_names_that_are_taken(whole: Memory, name: str) -> None:
 def test_the_keys_of_a_repository_are_reserved() -> None:
     """Whatever the keys of a repository begin with is no name of a part."""
     roots = set()
-    for source in Path(vstate.repo.__file__).parent.glob("*.py"):
+    for source in Path(vstate.repo.__file__).parent.rglob("*.py"):
         roots |= set(
             re.findall(r'^[A-Z_]+(?:: \w+)? = "([a-z]+)/"$', source.read_text("utf-8"), re.MULTILINE)
         )

@@ -15,12 +15,15 @@ import redis as driver
 from protocol_proxies import at_request
 from proxy import FAR, Proxy
 from redis_server import RedisServer, TlsProxy
+from soak import SOAK
 
 from vstate import Versioned, open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
 from vstate.kv.redis import Redis
 from vstate.kv.redis.store import MOST_ARGUMENTS, STAGED_FROM
 from vstate.testing import KVStoreTests
+
+pytestmark = pytest.mark.slow
 
 OBJECT = "o/" + "0123456789abcdef" * 4
 SECRET = "open-sesame"
@@ -265,7 +268,7 @@ def test_a_transaction_of_many_small_rows(
         assert set(store.keys()) == {*rows, "r/heads/main"}
 
 
-@pytest.mark.skipif("VSTATE_SOAK" not in os.environ, reason="takes long on a slow machine: set VSTATE_SOAK")
+@pytest.mark.skipif(not SOAK, reason="takes long on a slow machine: set VSTATE_SOAK")
 def test_a_transaction_of_half_a_million_rows(store: Redis) -> None:
     """The same with as many as there really must be."""
     rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(530_000)}

@@ -13,15 +13,18 @@ from ports import free_ports
 from protocol_proxies import at_request
 from proxy import Proxy
 from redis_server import RedisServer
+from soak import SOAK
 
 from vstate import Versioned
 from vstate.errors import StorageError, StoreUnavailable
 from vstate.kv.redis import Redis
 from vstate.kv.redis.store import STAGED_FROM
 
+pytestmark = pytest.mark.slow
+
 OBJECT = "o/" + "0123456789abcdef" * 4
 POINTS = ["before", "half", "reply", "torn"]
-KILLS = 20 if os.environ.get("VSTATE_SOAK") else 3
+KILLS = 20 if SOAK else 3
 
 
 @pytest.fixture

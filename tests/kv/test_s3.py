@@ -20,14 +20,14 @@ from seaweed_server import READER_KEY, SECRET_KEY, S3Place, SeaweedServer
 
 from vstate import Versioned
 from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable
-from vstate.kv import s3 as s3_module
 from vstate.kv.s3 import S3
 from vstate.repo.repository import Repository
 from vstate.testing import KVStoreTests
 from vstate.testing.kvstore import OBJECT
 
+pytestmark = pytest.mark.slow
+
 TOO_MANY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
-LATENCY = 0.15  # seconds; more than one thread may be late for another on a busy machine
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -64,8 +64,7 @@ def far(s3_place: S3Place, proxy: RequestProxy) -> Iterator[S3]:
     with s3_place.open(endpoint=proxy.endpoint, timeout=60) as far:
         far.set_many({f"warm/{number}": b"up" for number in range(64)})
         assert far.compare_and_swap("warm/swap", None, b"up")
-        proxy.latency = LATENCY
-        proxy.forget()
+        proxy.methods.clear()
         yield far
 
 
@@ -194,9 +193,9 @@ def test_a_part_of_a_long_listing(s3_place: S3Place, proxy: RequestProxy) -> Non
     with s3_place.open(endpoint=proxy.endpoint) as store:
         keys = [f"log/{number:05}" for number in range(1300)] + [f"log/01000/{number}" for number in range(5)]
         store.set_many(dict.fromkeys([*keys, "log-", "log0", "m"], b"value"))
-        proxy.forget()
+        proxy.methods.clear()
         assert sorted(store.keys("log/010")) == sorted(key for key in keys if key.startswith("log/010"))
-        assert proxy.seen() == ["GET"]
+        assert proxy.methods == ["GET"]
         assert sorted(store.keys("log/")) == sorted(keys)
         assert sorted(store.keys("log")) == sorted([*keys, "log-", "log0"])
         assert sorted(store.keys("log-")) == ["log-"]
@@ -225,13 +224,13 @@ def test_present_lists_where_that_is_less(s3_place: S3Place, proxy: RequestProxy
     with s3_place.open(endpoint=proxy.endpoint) as store:
         there = [_object(number) for number in range(1200)]
         store.set_many(dict.fromkeys(there, b"value of an object"))
-        proxy.forget()
+        proxy.methods.clear()
         absent = [_object(-number) for number in range(1, 300)]
         assert store.present([*there, *absent]) == set(there)
-        assert len(proxy.seen()) <= 2
-        proxy.forget()
+        assert len(proxy.methods) <= 2
+        proxy.methods.clear()
         assert store.present([*there[:10], *absent[:10]]) == set(there[:10])
-        assert proxy.seen() == ["HEAD"] * 20
+        assert proxy.methods == ["HEAD"] * 20
 
 
 # Swaps
@@ -277,19 +276,19 @@ def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: R
     assert far.compare_and_swap("key", b"1", b"2")
     assert far.compare_and_swap("key", b"2", None)
     assert far.compare_and_swap("key", None, b"3")
-    assert proxy.seen() == ["PUT"] * 4
+    assert proxy.methods == ["PUT"] * 4
     with s3_place.open() as other:
         assert other.compare_and_swap("key", b"3", b"4")
         other.set("key", b"5")
     assert far.get("key") == b"5"
-    proxy.forget()
+    proxy.methods.clear()
     assert far.compare_and_swap("key", b"5", b"6")
-    assert proxy.seen() == ["PUT"]
-    proxy.forget()
+    assert proxy.methods == ["PUT"]
+    proxy.methods.clear()
     with s3_place.open(endpoint=proxy.endpoint) as fresh:
         assert fresh.compare_and_swap("key", b"wrong", b"7") is False
         assert fresh.compare_and_swap("key", b"6", b"7")
-    assert proxy.seen() == ["GET", "PUT"]
+    assert proxy.methods == ["GET", "PUT"]
 
 
 def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place) -> None:
@@ -297,8 +296,8 @@ def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place
     with s3_place.open(timeout=8) as store:
         assert store.compare_and_swap("key", None, b"1")
         with ExitStack() as hanging:
-            for queue in store._queues:
-                hanging.enter_context(queue)
+            for lock in store._locks:
+                hanging.enter_context(lock)
             begin = time.monotonic()
             assert store.compare_and_swap("key", b"1", b"2")
             assert 3.9 < time.monotonic() - begin < 7.9
@@ -326,7 +325,7 @@ def test_a_server_that_ignores_conditions_is_refused(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without conditional writes two commits could overwrite each other: the first swap says so."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     with s3_place.open(endpoint=proxy.endpoint, skip_signature=True) as store:
         with pytest.raises(InvalidInput, match="conditions"):
@@ -345,7 +344,7 @@ def test_no_swap_before_conditions_are_known_to_be_heeded(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
     """The answer to the probe is lost: it is asked again, and a server that ignores conditions is still refused."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     with s3_place.open() as other:
         other.set("key", b"theirs")
@@ -368,7 +367,7 @@ def test_each_server_is_probed(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bucket of the same name is another one elsewhere, by whatever option it is reached."""
-    monkeypatch.setattr(s3_module, "_heeding", set())
+    monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
     endpoint = s3_place.options["endpoint"]
     options = {name: value for name, value in s3_place.options.items() if name != "endpoint"}
@@ -390,50 +389,49 @@ def test_a_commit_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
     old = None
     for number in range(3):
         new = b"%064d" % number
-        proxy.forget()
-        begin = time.monotonic()
-        far.set_many({_object(number * 20 + index): b"x" * 300 for index in range(20)})
-        assert far.transact({f"reflog/main:{number}": b"moved", "r/heads/main": new}, {"r/heads/main": old})
-        taken = time.monotonic() - begin
-        assert proxy.rounds() == 2
-        assert proxy.seen() == ["PUT"] * 22
-        assert taken >= 2 * LATENCY
+        with proxy.rounds(20, 2):
+            far.set_many({_object(number * 20 + index): b"x" * 300 for index in range(20)})
+            assert far.transact(
+                {f"reflog/main:{number}": b"moved", "r/heads/main": new}, {"r/heads/main": old}
+            )
+        assert proxy.methods == ["PUT"] * 22
         old = new
 
 
 def test_a_transaction_with_objects_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
     """Objects first, for they must be there before the ref leads to them, then the rest in one go."""
-    assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None})
-    assert proxy.rounds() == 2
-    proxy.forget()
-    assert far.transact({_object(1): b"object", "line2": b"1", "ref": b"newer"}, {"ref": b"new", "gc": None})
-    assert proxy.rounds() == 2
-    assert sorted(proxy.seen()) == ["GET", "PUT", "PUT", "PUT"]
+    with proxy.rounds(1, 2):
+        assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": None})
+    with proxy.rounds(2, 2):
+        assert far.transact(
+            {_object(1): b"object", "line2": b"1", "ref": b"newer"}, {"ref": b"new", "gc": None}
+        )
+    assert sorted(proxy.methods) == ["GET", "PUT", "PUT", "PUT"]
 
 
 def test_an_unknown_ref_is_read_beside_the_objects(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
     """A handle that has not seen the ref takes no longer; if it is elsewhere, nothing but objects is written."""
     with s3_place.open() as other:
         other.set("ref", b"old")
-    assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": b"old"})
-    assert proxy.rounds() == 2
-    proxy.forget()
-    assert far.transact({_object(1): b"object", "late": b"1", "ref": b"newer"}, {"ref": b"wrong"}) is False
-    assert proxy.rounds() == 1
+    with proxy.rounds(2, 2):
+        assert far.transact({OBJECT: b"object", "line": b"1", "ref": b"new"}, {"ref": b"old"})
+    with proxy.rounds(2):
+        assert (
+            far.transact({_object(1): b"object", "late": b"1", "ref": b"newer"}, {"ref": b"wrong"}) is False
+        )
     assert "late" not in far
 
 
 def test_many_are_read_at_a_time(proxy: RequestProxy, far: S3) -> None:
     """A hundred keys take four round trips, and deleting them one."""
     keys = [_object(number) for number in range(100)]
-    far.set_many(dict.fromkeys(keys, b"value"))
-    assert proxy.rounds() <= 5
-    proxy.forget()
-    assert len(far.get_many(keys)) == 100
-    assert proxy.rounds() <= 5
-    proxy.forget()
-    far.delete_many(keys)
-    assert proxy.seen() == ["POST"]
+    with proxy.rounds(32, 32, 32, 4):
+        far.set_many(dict.fromkeys(keys, b"value"))
+    with proxy.rounds(32, 32, 32, 4):
+        assert len(far.get_many(keys)) == 100
+    with proxy.rounds(1):
+        far.delete_many(keys)
+    assert proxy.methods == ["POST"]
 
 
 def test_a_lost_race_changes_nothing_that_was_there(s3_place: S3Place, far: S3) -> None:
@@ -848,7 +846,7 @@ def test_little_is_remembered(store: S3) -> None:
     """Of many values, and of large ones, a handle keeps no copies."""
     store.set_many({f"n/{number}": bytes(1000) for number in range(1100)})
     store.set_many({f"large/{number}": bytes(10_000) for number in range(10)})
-    known = store._known._keys
+    known = store._marks._keys
     assert len(known) == 1024
     assert sum(len(value or b"") for value, _ in known.values()) == 1024 * 1000
 

@@ -21,7 +21,9 @@ from servers import with_options
 
 from vstate import KVStore, Versioned, open_store
 from vstate.kv.postgres import Postgres
-from vstate.kv.turns import KEPT_SECONDS, KEPT_TIMES
+from vstate.kv.postgres.queue import KEPT_SECONDS, KEPT_TIMES
+
+pytestmark = pytest.mark.slow
 
 SOON = 15  # seconds: whoever takes that long has waited in vain
 
@@ -38,11 +40,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
     """So many seconds are waited for a turn in vain: 20, so that no slow machine is taken for that, unless it is called."""
 
     def set_it(seconds: float) -> None:
-        for module in ("vstate.kv.turns", "vstate.kv.postgres.turns"):
-            monkeypatch.setattr(f"{module}.PATIENCE", seconds)
+        monkeypatch.setattr("vstate.kv.postgres.queue.PATIENCE", seconds)
 
     set_it(20)
-    monkeypatch.setattr("vstate.kv.postgres.turns.HELD_SECONDS", 30)
+    monkeypatch.setattr("vstate.kv.postgres.queue.HELD_SECONDS", 30)
     return set_it
 
 
@@ -183,7 +184,7 @@ def test_who_wins_all_races_hears_of_the_others(
     """The answer to a write says that another has the turn, who is let go first from then on; and after a while there
     is nobody to wait for.
     """
-    monkeypatch.setattr("vstate.kv.turns.CONTENDED_SECONDS", 2.0)
+    monkeypatch.setattr("vstate.kv.postgres.queue.CONTENDED_SECONDS", 2.0)
     winner, other, _ = stores
     with other.turn("a"):
         assert _seconds(winner.turn("a", lost=False)) < SOON
@@ -243,19 +244,19 @@ def test_a_turn_is_given_back_though_its_holder_is_held_up(
 ) -> None:
     """On a busy machine it may be time to give it back before whoever kept it has let go of its lock."""
     store, other, _ = stores
-    turns = vars(store)["_turns"]
-    end_later, held_up = turns._end_later, list[str]()
+    queues = vars(store)["_queues"]
+    release_later, held_up = queues._release_later, list[Any]()
 
-    def slowly(name: str, queue: Any) -> None:
-        end_later(name, queue)
+    def slowly(queue: Any) -> None:
+        release_later(queue)
         if not held_up:
-            held_up.append(name)
+            held_up.append(queue)
             time.sleep(0.1)
 
-    monkeypatch.setattr(turns, "_end_later", slowly)
+    monkeypatch.setattr(queues, "_release_later", slowly)
     with store.turn("a"):
         pass
-    assert held_up == ["a"]
+    assert held_up == [queues._queue("a")]
     assert _seconds(other.turn("a")) < SOON
 
 
@@ -393,7 +394,7 @@ def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -
         assert state.update(lambda now: now.update(n=now["n"] + 1)) is not None
         # The next ones are taken to be later than PAUSE_AFTER_FAILURE.
         for each in (store, other):
-            vars(each)["_turns"]._next_try = 0.0
+            vars(each)["_queues"]._next_try = 0.0
             each.get("key")
         with store.turn("a"):
             assert _in_vain(patience, lambda: other.turn("a"))
@@ -457,7 +458,7 @@ def test_a_turn_that_lasts_too_long(
     postgres_dsn: str, postgres_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends it, and others have it."""
-    monkeypatch.setattr("vstate.kv.postgres.turns.HELD_SECONDS", 0.3)
+    monkeypatch.setattr("vstate.kv.postgres.queue.HELD_SECONDS", 0.3)
     with (
         Postgres(postgres_dsn, table=postgres_table) as store,
         Postgres(postgres_dsn, table=postgres_table) as other,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Versioned
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable
@@ -241,6 +242,7 @@ def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
         assert state["kept"] == "k" * 1000
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
     """Whatever fails in the hot stores, before or after it was done, every answer is the coldest store's."""
@@ -305,7 +307,7 @@ def test_no_failing_call_of_a_hot_store_shows(after: bool) -> None:
     expected = program(hot, Memory())
     calls = len(hot.calls)
     assert calls > 10
-    for number in range(1, calls + 1, 1 if os.environ.get("VSTATE_SOAK") else 3):
+    for number in range(1, calls + 1, 1 if SOAK else 3):
         for error in (StoreUnavailable, RuntimeError):
             assert program(Faulty(Memory(), number, error, after), Memory()) == expected
 

@@ -375,6 +375,7 @@ DRIVERS = {"redis": "redis://host", "psycopg": "postgresql://host/db", "obstore"
 EXTRAS = {"redis": "redis", "psycopg": "postgres", "obstore": "s3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_missing_driver(run_python: Callable[..., str], driver: str) -> None:
     """It is named with what to type, also behind a cache."""

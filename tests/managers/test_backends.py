@@ -330,6 +330,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -340,6 +341,7 @@ def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
         assert state["state/k"] == {"old": "x" * 1000}
 
 
+@pytest.mark.slow
 def test_files_of_writers_beside_each_other_show_the_newest(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:

@@ -290,6 +290,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_knowledge_base(run_python: Callable[..., str], shared_store: AgentStore) -> None:
     """Sources that several processes update at once are all there."""
     with ThreadPoolExecutor(4) as threads:

@@ -15,6 +15,7 @@ import pytest
 from agent_stores import AgentStore
 from clock import standing_still
 from loops import in_a_loop
+from servers import on_server
 
 from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
 from vstate.managers import StateConfig, StateManager
@@ -153,6 +154,7 @@ async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentSto
         await manager.close()
 
 
+@pytest.mark.slow
 def test_updates_of_processes_lose_nothing(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     """The same with real processes."""
     script = """
@@ -429,6 +431,8 @@ async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentSt
     await other.close()
 
 
+@pytest.mark.parametrize("shared_store", ["disk", on_server("redis"), on_server("postgres")], indirect=True)
+@pytest.mark.slow
 def test_subscribers_hear_other_processes(shared_store: AgentStore, run_python: Callable[..., str]) -> None:
     script = """
 import asyncio, sys

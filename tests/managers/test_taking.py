@@ -154,6 +154,7 @@ async def prepare(manager: Manager) -> None:
         await manager.assign_task("t", "1", "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "call", "look"), CALLS)
 @in_a_loop
 async def test_what_is_given_is_taken_at_once(

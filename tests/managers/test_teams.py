@@ -487,6 +487,7 @@ async def test_records_that_are_damaged() -> None:
             await manager.get_available_agents("crew")
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_eighty_at_once(agent_store: AgentStore) -> None:
     """Of 80 tasks that are enqueued at once, by two managers, 80 are there, and 80 pulls give each to somebody."""
@@ -552,11 +553,13 @@ def pull(run_python: Callable[..., str], url: str, *, tasks: int, own: int) -> N
     }
 
 
+@pytest.mark.slow
 def test_eight_processes_run_a_thousand_tasks_once(run_python: Callable[..., str], tmp_path: Path) -> None:
     """And none of the 80 that they enqueue meanwhile is lost."""
     pull(run_python, f"{tmp_path / 'store'}", tasks=920, own=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_store", ["redis", "postgres"], indirect=True)
 def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_store: AgentStore) -> None:
     """As on Disk, with fewer tasks."""

@@ -182,6 +182,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: RunPython) -> None:
     """Eight processes that start, complete, fail and look results up at once lose no count."""
     count = 12 if shared_store.kind == "disk" else 4
@@ -213,6 +214,7 @@ def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: Run
     asyncio.run(look())
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_statistics_of_tasks(local_store: AgentStore) -> None:
     """Fifty tasks on one manager, and as many on another, count as exactly."""

@@ -459,6 +459,7 @@ async def test_a_checkpoint_is_a_copy() -> None:
 # Cost, faults, processes
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_what_a_step_costs_does_not_follow_how_many_there_are() -> None:
     """The same calls of the store, and a few nodes of the tree, not the 10,000 steps before it."""
@@ -527,6 +528,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_processes_share_a_workflow(run_python: Callable[..., str], shared_store: AgentStore) -> None:
     """Each step that any of them did is there, and the last of them, whichever it is, completes the workflow."""
     processes, steps = 4, 40

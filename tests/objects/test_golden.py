@@ -168,6 +168,7 @@ COMMITS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(COMMITS)
 def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
     """Encoding and decoding loses nothing, and what is signed depends on all but the signature."""

@@ -12,6 +12,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import sized
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
@@ -21,7 +22,7 @@ from vstate.objects.stream import read_index
 from vstate.objects.tree import Node, diff, scan
 from vstate.values.entry import Entry
 
-SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
+LONGER = sized(1, 50)
 
 
 def commit(body: bytes) -> Commit:
@@ -118,7 +119,8 @@ def _edited(data: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
 _edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(max_size=5)), max_size=3)
 
 
-@settings(max_examples=400 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=400 * LONGER)
 @given(data=st.builds(_edited, _structures.map(_packed), _edits))
 def test_only_value_errors_come_out(data: bytes) -> None:
     """Of whatever is nearly an object, each decoder makes one, or raises ValueError."""
@@ -129,14 +131,15 @@ def test_only_value_errors_come_out(data: bytes) -> None:
             pass
 
 
-@settings(max_examples=200 * SOAK)
+@settings(max_examples=200 * LONGER)
 @given(data=st.binary(max_size=100))
 def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
     """The same for any bytes at all."""
     test_only_value_errors_come_out.hypothesis.inner_test(data)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=200 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=200 * LONGER)
 @given(data=_structures.map(_packed))
 def test_what_was_decoded_can_be_used(data: bytes) -> None:
     """The fields of a decoded object have the types that it promises."""
@@ -269,6 +272,7 @@ def costs() -> dict[str, tuple[int, list[tuple[float, int]]]]:
     return {name: (length, decoders) for name, length, decoders in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _BOMBS)
 def test_memory_and_time_follow_from_the_length(
     name: str, costs: dict[str, tuple[int, list[tuple[float, int]]]]

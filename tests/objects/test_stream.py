@@ -84,6 +84,7 @@ def edited(data: bytes, kind: str, where: float, size: int, seed: int) -> bytes:
             return data[:at] + bytes(size) + data[at:]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.one_of(st.integers(0, 120_000), st.integers(200_000, 300_000)), edits)
 def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list) -> None:
@@ -114,6 +115,7 @@ def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
             assert split(data[:end], previous)[:2] == split(data[:end])[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [*range(GROUP - 3, GROUP + 2), *range(2 * GROUP - 2, 2 * GROUP + 1)])
 @pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])
 def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
@@ -128,6 +130,7 @@ def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
         assert (link, chunks, chunks.levels) == (full_link, full_chunks, full_chunks.levels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [b"", b"!", b"?!"])
 def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
     """The byte behind a chunk has a say in where that ends: with another one there, it is cut again."""
@@ -148,6 +151,7 @@ def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
     assert moved > 100
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
 def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
@@ -195,6 +199,7 @@ def test_sizes_around_one_blob(length: int, fill: str) -> None:
     assert stored.read(link) == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [bound for bound, _ in CHUNK_SIZES if bound is not None])
 def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
     """A stream that grows or shrinks across a bound is cut with the chunk size of its new length."""

@@ -125,6 +125,7 @@ state.commit()
 """
 
 
+@pytest.mark.slow
 def test_another_process_folds_the_tail(shared_store: AgentStore, run_python: RunPython) -> None:
     """The same program, run again with another hash seed, knows its fold."""
     assert shared_store.url is not None
@@ -201,6 +202,7 @@ def test_a_fold_that_raises_has_kept_nothing_wrong() -> None:
     assert stream.fold(apply, 0, name="sum", every=10) == sum(range(200))
 
 
+@pytest.mark.slow
 def test_what_is_kept_stays_little() -> None:
     """Of five hundred folds, one after each event, no more than a dozen are kept."""
     state = Versioned()

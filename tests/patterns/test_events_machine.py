@@ -6,6 +6,7 @@ import operator
 from functools import reduce
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -123,4 +124,4 @@ class Stream(RuleBasedStateMachine):
 
 
 Stream.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
-TestStream = Stream.TestCase
+TestStream = pytest.mark.slow(Stream.TestCase)

@@ -183,6 +183,7 @@ def test_the_keys_of_an_index_are_no_record_s(state: Any) -> None:
     assert len(state) == 0
 
 
+@pytest.mark.slow
 def test_what_is_read(local_store: AgentStore) -> None:
     """Of ten thousand records two stand in the index, and no other value is read, nor in a snapshot."""
     state = Versioned(local_store(), branch="main")

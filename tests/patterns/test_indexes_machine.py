@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from clock import standing_still
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -218,4 +219,4 @@ class Indexed(RuleBasedStateMachine):
 
 
 Indexed.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
-TestIndexed = Indexed.TestCase
+TestIndexed = pytest.mark.slow(Indexed.TestCase)

@@ -78,6 +78,7 @@ BEFORE = ([1, 2, 3], [1, 2, 3], ["a", "b"], None)
 AFTER = ([3, 4, 5], [3, 4, 5], ["a", "c"], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [False, True], ids=["commit", "update"])
 def test_an_interruption_at_each_moment(update: bool) -> None:
     """What is committed is whole and within the limit; the same handle goes on, and ends where it would have."""

@@ -203,6 +203,7 @@ for job in range(10):
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_wins(shared_store: AgentStore, run_python: RunPython) -> None:
     """Contradictory events, fired at once: each job is moved by one of them, and the other is told."""
     assert shared_store.url is not None

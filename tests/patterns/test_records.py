@@ -413,6 +413,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_old_and_new_code_beside_each_other(shared_store: AgentStore, run_python: RunPython) -> None:
     """Two programs on one store: the new one reads the old one's; the old one reads what is still old, and no more."""
     assert shared_store.url is not None

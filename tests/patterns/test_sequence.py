@@ -206,6 +206,7 @@ for number in range(20):
 """
 
 
+@pytest.mark.slow
 def test_processes_append(tmp_path: Path, run_python: RunPython) -> None:
     """What processes append at once is all there, each one's own in its order."""
     threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "ab"]
@@ -276,6 +277,7 @@ def test_the_end_is_found_again_whatever_happened() -> None:
         state.update(lambda inner: None)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     used=st.lists(st.integers(0, 3000), max_size=40),

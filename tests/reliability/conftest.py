@@ -1,4 +1,4 @@
-"""What the reliability tests share."""
+"""The directory that the reliability tests share; all of these tests are slow."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pytest
 
 SHARED_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
-"""Bytes: in a container there may be 64 MB of it, which several tests at a time would fill."""
+"""Bytes. A container may have only 64 MB, which several tests at a time would fill."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture
 def fast_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is one, for tests to which the speed of the disk means nothing."""
+    """A directory in memory, if there is room, for tests that do not depend on the speed of the disk."""
     if not os.access(SHARED_MEMORY, os.W_OK) or shutil.disk_usage(SHARED_MEMORY).free < ROOM:
         yield tmp_path
         return

@@ -1,7 +1,7 @@
-"""Run the reliability tests and print their figures: `make reliability`, or `python tests/reliability/report.py`.
+"""Run the reliability tests and print their figures: `make reliability`.
 
-With VSTATE_SOAK set, the long variants. `--page docs/reliability.md` also puts the table into that page; further
-arguments go to pytest.
+With VSTATE_SOAK set, it runs the long variants. `--page docs/reliability.md` also puts the table into that page.
+Further arguments go to pytest. PYTHONPATH has to hold the directory `tests`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from soak import HERE, SOAK, sized
+from scripts import HERE
+from soak import SOAK, sized
 
 MARKS = ("<!-- soak -->", "<!-- /soak -->") if SOAK else ("<!-- figures -->", "<!-- /figures -->")
 

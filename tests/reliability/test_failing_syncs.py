@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from preload import compiled
-from soak import LONGEST, run_script, sized
+from scripts import LONGEST, run_script
+from soak import sized
 
 COMMITS = sized(30, 50)
 """With forks at 3, 23 and 43, and a gc after each 20."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from soak import LONGEST, run_script, sized
+from scripts import LONGEST, run_script
+from soak import sized
 
 PARTS = 4
 EVERY = sized(3, 1)

@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from soak import LONGEST, sized
+from scripts import LONGEST
+from soak import sized
 from soundness import check_sound
 
 from vstate import Disk, KVStore, Memory, Versioned

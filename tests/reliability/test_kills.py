@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from kills import OPERATIONS, seen_enough
-from soak import LONGEST, run_script, sized
+from scripts import LONGEST, run_script
+from soak import sized
 
 KILLS = sized(40, 1250)
 """Of each of eight operations."""

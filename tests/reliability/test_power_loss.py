@@ -18,8 +18,9 @@ from typing import IO
 import pytest
 from loop_image import MEGABYTES, loop_image, why_not
 from preload import compiled
+from scripts import HERE, LONGEST, run_script
 from simulated_disk import Line, SimulatedDisk, read_record
-from soak import HERE, LONGEST, run_script, sized
+from soak import sized
 from soundness import check_sound
 from story import check_story, tell
 from story_writer import FAILED, is_tagged

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import pytest
 from proxy import Proxy
-from soak import LONGEST, run_script, sized
+from scripts import LONGEST, run_script
+from soak import sized
 from soundness import check_sound
 
 from vstate import StoreUnavailable, Versioned, open_store

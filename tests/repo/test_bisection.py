@@ -34,6 +34,7 @@ def ancestors(graph: Parents, start: int) -> set[int]:
     return {start}.union(*(ancestors(graph, parent) for parent in graph[start]))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(GRAPHS, st.data())
 def test_the_first_bad_commit_of_any_history(graph: Parents, data: st.DataObject) -> None:

@@ -292,6 +292,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(histories(), st.sampled_from(sorted(SHAPES)))
 def test_every_item_is_blamed_on_the_commit_that_made_it(
@@ -525,6 +526,7 @@ def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
 # --- lists that grow at their end
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
@@ -541,6 +543,7 @@ def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> N
         assert state.blame("k", f"[{index}]").message == wanted[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 7, 250, 999, 1000, 1001])
 def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shorter versions are not read: their pickles begin as the longer one does. (pickle appends 1,000 at once.)"""
@@ -566,6 +569,7 @@ def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatc
     assert state.blame("k", f"[{step + 1}].deep[1]").message == "0"
 
 
+@pytest.mark.slow
 def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     """A text of a million lines is refused as a table; a version that had them counts as different."""
     state = Versioned()

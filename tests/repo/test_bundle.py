@@ -145,6 +145,7 @@ def random_history(store: KVStore, chance: Random, steps: int) -> None:
         state.commit(f"{number}")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 25))
 def test_random_histories_arrive(seed: int, steps: int) -> None:
@@ -162,6 +163,7 @@ def test_random_histories_arrive(seed: int, steps: int) -> None:
     assert (again.written, set(outcomes(again).values())) == (0, {"unchanged"})
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 8), min_size=2, max_size=4))
 def test_incremental_bundles_chain(seed: int, parts: list[int]) -> None:
@@ -476,6 +478,7 @@ def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
     assert [commit.message for commit in Versioned(target).log()] == ["c5", "c4"]
 
 
+@pytest.mark.slow
 def test_an_export_beside_gc_begins_again(tmp_path: Path) -> None:
     """What gc takes away while it is exported is no damage, whenever that happens."""
     moments = 0

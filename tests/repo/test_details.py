@@ -177,6 +177,7 @@ def test_a_long_path_is_cut_at_its_beginning() -> None:
     assert found.path.startswith('["kkk')
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_compare_is_one_change() -> None:
     """With the work used up, the rest is said to be too large, and not to be equal."""
     part = [b"x" * 1_000_000]
@@ -253,6 +254,7 @@ def _ring(size: int) -> Any:
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "count"),
     [

@@ -264,6 +264,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NONSENSE)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
 def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
@@ -346,6 +347,7 @@ def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
     assert {damage.id for damage in report.damage} == {str(first), str(second)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:

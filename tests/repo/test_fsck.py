@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -15,6 +14,7 @@ import pytest
 from damaged_stores import LONG, TEXT, check_clean, copy, damaged, fill, lost, states, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
@@ -22,9 +22,6 @@ from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
 from vstate.repo.upkeep.fsck import LISTED
 from vstate.testing import Faulty
-
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
-
 
 # What is whole
 
@@ -173,6 +170,7 @@ def every_object(rows: Mapping[str, bytes]) -> list[str]:
     return [key for same in by_letter.values() for key in (same if SOAK else same[:25])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "flipped", "cut", "empty", "swapped", "kind"])
 def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how: str) -> None:
     """The object is named, and what is said to be lost is what cannot be read, of every commit; no more, no less."""
@@ -327,6 +325,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
 # Rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value", "kind", "reason"),
     [
@@ -530,6 +529,7 @@ def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mappi
         assert right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8 if SOAK else 2))
 def test_a_flipped_bit_in_the_file_never_passes_for_a_value(
     disk_file: Path, seed: int, tmp_path: Path

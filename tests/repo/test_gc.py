@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -12,6 +11,7 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import (
@@ -31,8 +31,6 @@ from vstate.repo.upkeep import gc, reach
 from vstate.repo.upkeep.reach import IdSet
 from vstate.testing import Faulty
 from vstate.values.entry import Entry
-
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
 
 
 class Plain(KVStore):
@@ -198,6 +196,7 @@ def carry_out(store: KVStore, steps: list[tuple[object, ...]]) -> None:
     state.discard()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(actions, min_size=3, max_size=25), st.booleans())
 def test_exactly_what_is_needed_stays(steps: list[tuple[object, ...]], atomic: bool) -> None:
@@ -435,6 +434,7 @@ def test_cut_options_go_together() -> None:
 # Interrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("cut", [None, 2], ids=["all", "cut"])
@@ -599,6 +599,7 @@ def store(request: pytest.FixtureRequest, tmp_path) -> Iterator[KVStore]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("batch", [1, 1000])
 def test_a_writer_that_makes_garbage_again_keeps_it(
@@ -643,6 +644,7 @@ MOVES: dict[str, Callable[[Repository, str], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("move", MOVES)
 def test_a_ref_onto_what_gc_removes_never_dangles(
@@ -719,6 +721,7 @@ def test_a_stale_handle_on_a_deleted_branch() -> None:
     whole(store)
 
 
+@pytest.mark.slow
 def test_writers_and_gc_in_processes(tmp_path, run_python) -> None:
     """Four processes that commit, branch and delete while gc runs all the time lose nothing."""
     script = tmp_path / "writer.py"
@@ -831,6 +834,7 @@ def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: i
     assert not reach._stands_in(b"", bytes(14))
 
 
+@pytest.mark.slow
 def test_id_set_is_small() -> None:
     """A million ids, in soak ten million, take less than 20 bytes each."""
     count = 10_000_000 if SOAK else 1_000_000

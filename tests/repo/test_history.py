@@ -119,6 +119,7 @@ def test_log_of_a_key_through_a_merge() -> None:
     assert [c.message for c in b.log(key="b")] == ["set b"]
 
 
+@pytest.mark.slow
 def test_a_diff_reads_no_value() -> None:
     """A diff of 1 key among 20,000 reads some nodes, a value only when asked, and kinds are right."""
     faulty = Faulty(Memory())

@@ -78,6 +78,7 @@ def test_every_flipped_byte_is_refused(small: tuple[Mapping[str, bytes], bytes])
         assert dict(target.items()) == before
 
 
+@pytest.mark.slow
 def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
     small: tuple[Mapping[str, bytes], bytes],
 ) -> None:
@@ -303,6 +304,7 @@ def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes
     assert refs_of(store) == before
 
 
+@pytest.mark.slow
 def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
     """Whichever object is left out, nothing leads to the others; with that one in the store all arrives."""
     rows, data = small

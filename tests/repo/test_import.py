@@ -58,6 +58,7 @@ def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
     return store, exported(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 def test_interrupted_anywhere_and_done_again(
@@ -111,6 +112,7 @@ def test_what_is_there_is_not_even_decompressed(
     equal(store, target)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no signals to kill with")
 def test_killed_in_the_middle(tmp_path: Path) -> None:
     """A process that is killed while it imports, over and over, gets there, and the store is whole all the time."""
@@ -291,6 +293,7 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
     assert values_at(store) == values_at(fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", "bitc")
 def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
     """As an interrupted import left it, or another disk has it: a ref moves only to what is whole."""

@@ -251,6 +251,7 @@ def test_a_damaged_row(time: Time) -> None:
     assert Versioned(store, branch="session")["k"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("what", ["begun anew", "gc", "slides"])

@@ -25,6 +25,7 @@ def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(damaged_stores, "shuffling", request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["commit", "tree", "blob"])
 @pytest.mark.parametrize("how", ["missing", "flipped"])
 def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], what: str, how: str) -> None:
@@ -68,6 +69,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
     assert messages(store)[0] == "fourth"
 
 
+@pytest.mark.slow
 def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
     """A program that commits the lost value once more brings back what older commits need."""
     store = copy(filled)
@@ -252,6 +254,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     assert memory.get(note[0]) == note[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 def test_a_repair_interrupted_anywhere_can_be_done_again(
@@ -373,6 +376,7 @@ def test_what_was_merged_is_better_than_nothing() -> None:
 # Refs whose rows are lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["heads/main", "heads/side", "tags/v1"])
 @pytest.mark.parametrize("on_main", [True, False], ids=["HEAD has a reflog", "HEAD has none"])
 def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str, on_main: bool) -> None:

@@ -101,6 +101,7 @@ def test_what_is_signed_is_all_of_it(change: dict[str, Any]) -> None:
     assert signer_of(changed) is None
 
 
+@pytest.mark.slow
 def test_every_bit_of_a_signature_counts() -> None:
     """A flipped bit, in the signer or in the value, makes a bad signature and raises nothing."""
     signature = KEY.sign(COMMIT).signature

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from bundle_files import chain, equal, large, refs_of, whole
 from sync_stores import Counted, cloned, push
 
@@ -28,6 +29,7 @@ def test_what_nothing_leads_to_is_not_relied_on() -> None:
         whole(target)
 
 
+@pytest.mark.slow
 def test_only_what_differs_is_sent() -> None:
     """Of long values, of trees, and of values that moved to another key."""
     store = Memory()
@@ -62,6 +64,7 @@ def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Count
     return here, there, push(here, there)
 
 
+@pytest.mark.slow
 def test_a_push_costs_what_is_new() -> None:
     """Ten commits on ten thousand cost about what ten on a hundred do: calls, bytes read, and bytes written."""
     costs = []
@@ -83,6 +86,7 @@ def test_a_push_costs_what_is_new() -> None:
     assert costs[1][2] <= 25
 
 
+@pytest.mark.slow
 def test_a_fetch_costs_what_is_new() -> None:
     """Of ten commits on two thousand, each commit is asked for once, and the levels of the trees together."""
     store = Memory()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from bundle_files import chain, equal, large, refs_of, values_at, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 from sync_stores import Hooked, Torn, cloned, push, statuses
 
 from vstate import Disk, KVStore, Memory, Versioned
@@ -107,6 +107,7 @@ def test_damage_there_keeps_nothing_else_out() -> None:
 # Interrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bool, after: bool) -> None:
@@ -134,6 +135,7 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bo
     assert fail_at > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("rest", [0, 1])
 def test_a_commit_that_is_there_is_whole(rest: int, atomic: bool) -> None:
@@ -165,6 +167,7 @@ def check_orphans(store: KVStore) -> None:
         repo.objects.read_many(kind, ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupted_at_every_call_of_the_source(small_batches: None, after: bool) -> None:
     """The same for a fetch from a store that fails, which is left as it was."""
@@ -192,6 +195,7 @@ def test_interrupted_at_every_call_of_the_source(small_batches: None, after: boo
     assert fail_at > 15
 
 
+@pytest.mark.slow
 def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Path) -> None:
     """Called again it goes on; only a clone that is done is refused."""
     with Versioned(tmp_path / "there") as state:
@@ -410,7 +414,8 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=500 if os.environ.get("VSTATE_SOAK") else 25)
+@pytest.mark.slow
+@settings(max_examples=500 if SOAK else 25)
 @given(_steps, st.booleans())
 def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic: bool) -> None:
     """Three stores that commit, go back, merge what they pull, push and collect garbage agree in the end."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import pytest
 from agent_stores import AgentStore
 from hypothesis import given
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate import Live, Memory, Versioned
 from vstate.errors import InvalidInput
@@ -140,10 +140,11 @@ def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
     assert words(list(Conversation(again.checkout("main~2"), "chat"))) == list("012345")
 
 
+@pytest.mark.slow
 def test_a_turn_costs_the_same_however_long_the_talk() -> None:
     """The bytes that a commit writes, and the reads of a window, grow as a tree does, not as the talk."""
     costs = []
-    for length in (400, 100_000 if os.environ.get("VSTATE_SOAK") else 6_000):
+    for length in (400, 100_000 if SOAK else 6_000):
         store = Faulty(Memory())
         state = Versioned(store)
         conversation = Conversation(state, "chat")

@@ -103,6 +103,7 @@ def test_files_that_others_wrote(tmp_path: Path) -> None:
         load(JSONSession(tmp_path), "A", box=box)
 
 
+@pytest.mark.slow
 def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
     """Each pair of ids has a file of its own, right in the directory, under a name that file systems take."""
     session = JSONSession(tmp_path / "sessions")
@@ -288,6 +289,7 @@ WRITER = """if True:
 """
 
 
+@pytest.mark.slow
 def test_saves_at_once(tmp_path: Path, run_python: Any) -> None:
     """Several processes that save and load one session at once lose no module, and never read half a file."""
 

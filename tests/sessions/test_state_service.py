@@ -138,6 +138,7 @@ SAVER = """if True:
 """
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
     """Eight processes get different rounds, and each finds what it saved."""
@@ -502,6 +503,7 @@ async def test_diff_of_rounds() -> None:
             await service.diff_rounds("u", 1, 3)
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None:
     """300 rounds of a conversation that grows take little more than the last one, and some bytes a round."""

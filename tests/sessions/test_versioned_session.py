@@ -177,6 +177,7 @@ SAVER = """if True:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
     """Each save is one commit of its session, and one step of its rollback, whoever else saved meanwhile."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from soak import SOAK
 
 from vstate import KeyNotFound, KVStore, Memory, Versioned, open_store
 from vstate.kv import Prefixed
@@ -29,7 +29,7 @@ KEYS = st.sampled_from(["a", "ns/b"])
 VALUES = st.integers(0, 1) | st.lists(st.integers(0, 1), max_size=1)
 TIMES = st.integers(2, 6)
 PASSING = st.sampled_from([0, 1, 3])
-SERVER_EXAMPLES = 60 if os.environ.get("VSTATE_SOAK") else 6
+SERVER_EXAMPLES = 60 if SOAK else 6
 
 
 class Failed(Exception):
@@ -249,10 +249,8 @@ class ExpiryMachine(RuleBasedStateMachine):
             assert {key: snapshot[key] for key in committed} == committed
 
 
-TestExpiry = ExpiryMachine.TestCase
-TestExpiry.settings = settings(
-    max_examples=600 if os.environ.get("VSTATE_SOAK") else 100, stateful_step_count=50
-)
+TestExpiry = pytest.mark.slow(ExpiryMachine.TestCase)
+TestExpiry.settings = settings(max_examples=600 if SOAK else 100, stateful_step_count=50)
 
 
 def test_on_servers(server_url: str) -> None:

@@ -274,6 +274,7 @@ class Item:
         self.number = number
 
 
+@pytest.mark.slow
 def test_a_dict_that_a_thread_keeps_growing_is_committed() -> None:
     """A commit of a dict that another thread adds objects to without a pause goes through."""
     state = Versioned()
@@ -321,6 +322,7 @@ def test_fork_after_opening(tmp_path: Path) -> None:
     state.store.close()
 
 
+@pytest.mark.slow
 @needs_fork
 def test_fork_while_another_thread_commits() -> None:
     """A child forked while a thread was in the middle of a commit can use the handle."""
@@ -370,6 +372,7 @@ with Versioned(store) as state:
 """
 
 
+@pytest.mark.slow
 def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
     """Three processes that commit to one branch at a time, each to its own key, lose nothing."""
     children = [

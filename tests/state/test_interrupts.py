@@ -7,7 +7,6 @@ where a loop jumps back and where a generator goes on, which is left to real sig
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -25,11 +24,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 from vstate import Disk, KVStore, Memory, Versioned
 from vstate.state.base import ReadableState
 
-SOAK = bool(os.environ.get("VSTATE_SOAK"))
 MOMENTS = None if SOAK else 40
 """How many moments of each operation are tried: all, or that many at random."""
 
@@ -331,6 +330,7 @@ def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> No
     assert contents(store)["most"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_interruption_at_each_moment(
@@ -460,6 +460,7 @@ PROGRAM = """if True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no interval timers")
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 def test_signals_at_random_moments(kind: str, tmp_path: Path, record_property: Record) -> None:

@@ -9,10 +9,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 
 from vstate import Disk, Versioned
 
-KILLS = 200 if os.environ.get("VSTATE_SOAK") else 60
+KILLS = 200 if SOAK else 60
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -50,6 +51,7 @@ def verify(directory: Path) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_many_kills(tmp_path: Path) -> None:
     """A process killed at a random moment of its commits, 200 times, loses no acknowledged commit."""
     directory = tmp_path / "store"

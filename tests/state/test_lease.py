@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from soak import SOAK
 from test_interrupts import interrupted
 
 from vstate import (
@@ -130,6 +131,7 @@ def test_it_waits_for_the_holder(opened: Open) -> None:
     assert got == [2]
 
 
+@pytest.mark.slow
 def test_it_is_renewed(opened: Open) -> None:
     """The holder keeps it for many times its time, by changing the row; nobody gets it meanwhile."""
     state, other = Versioned(opened()), Versioned(opened())
@@ -338,6 +340,7 @@ def test_commits_of_others_are_merged(opened: Open) -> None:
     assert dict(Versioned(opened())) == {"theirs": 1, "mine": 1, "clash": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
     """Renewing is tried again until it works; if it does not in time, the lease is lost, and says so."""
@@ -377,6 +380,7 @@ def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
     assert row_of(store).owner != "" if lost else row_of(store).owner == ""
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost(opened: Open) -> None:
     """A renewal that landed, though its answer did not, is found again by its owner."""
 
@@ -497,10 +501,11 @@ def holder(directory: Path, ttl: float) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_eight_processes_and_one_critical_section(tmp_path: Path) -> None:
     """Never two are inside, no increment is lost, and each holder's number is one above the last one's."""
     Disk(tmp_path / "store").close()
-    rounds = 30 if os.environ.get("VSTATE_SOAK") else 6
+    rounds = 30 if SOAK else 6
     workers = [start(WORKER, tmp_path, rounds) for _ in range(8)]
     for worker in workers:
         worker.communicate(timeout=200)
@@ -543,6 +548,7 @@ def test_a_killed_holder(tmp_path: Path) -> None:
             assert lease.fence == 2
 
 
+@pytest.mark.slow
 def test_a_holder_that_goes_on_commits(tmp_path: Path) -> None:
     """The control of the two tests above: undisturbed, the same program commits after more than its time."""
     with holder(tmp_path / "store", 3) as process, Disk(tmp_path / "store") as store:
@@ -573,6 +579,7 @@ def test_on_servers(server_url: str) -> None:
             state.lease("job", wait=4).__enter__()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_has_no_lease(opened: Open) -> None:
     """The child neither commits under its parent's lease nor gives it back; the parent goes on."""
@@ -603,6 +610,7 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
 # Interruptions
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
     """Wherever Ctrl-C comes, while it is taken or given back: once the exception is gone, the next one gets it."""
@@ -651,6 +659,7 @@ def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
         assert lease.fence == 2
 
 
+@pytest.mark.slow
 def test_a_lease_that_nobody_left_is_given_back(opened: Open) -> None:
     """Without a with block: as soon as the program has let go of it, and not before."""
     store = opened()
@@ -673,6 +682,7 @@ class Quiet(Memory):
         yield time.sleep
 
 
+@pytest.mark.slow
 def test_whoever_waits_may_be_told_to_stop() -> None:
     """Soon, however long the holder has, and though no row changes."""
     store = Quiet()

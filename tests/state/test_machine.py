@@ -289,5 +289,5 @@ class DiskMachine(VersionedMachine):
 
 TestVersionedMachine = VersionedMachine.TestCase
 TestVersionedMachine.settings = settings(max_examples=200, stateful_step_count=40)
-TestDiskMachine = DiskMachine.TestCase
+TestDiskMachine = pytest.mark.slow(DiskMachine.TestCase)
 TestDiskMachine.settings = settings(max_examples=40, stateful_step_count=30)

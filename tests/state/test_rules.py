@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from soak import SOAK
 
 from vstate import Disk, Live, Memory, Versioned
 from vstate.errors import (
@@ -293,6 +293,7 @@ def test_the_path_to_the_culprit(value: Any, path: str) -> None:
     assert f'state["v"]{path}' in str(caught.value)
 
 
+@pytest.mark.slow
 def test_nested_deeper_than_pickle_follows() -> None:
     """A value nested too deep is Unpicklable, says so, and leaves the others staged."""
     deep: list[Any] = []
@@ -422,6 +423,7 @@ def test_snapshots_are_read_only() -> None:
         snapshot["absent"]
 
 
+@pytest.mark.slow
 def test_opening_a_large_store_is_lazy() -> None:
     """Opening a store of 20,000 keys and reading one takes a handful of reads, views by prefix few more."""
     store = Memory()
@@ -678,9 +680,10 @@ def test_readable_forms() -> None:
         assert "<i>" not in thing._repr_html_()
 
 
+@pytest.mark.slow
 def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) -> None:
     """A value of 256 MB (1 GB with VSTATE_SOAK=1) is stored on Disk and read back."""
-    size = 2**30 if os.environ.get("VSTATE_SOAK") == "1" else 256 * 10**6
+    size = 2**30 if SOAK else 256 * 10**6
     with Versioned(Disk(tmp_path / "s", durability="process")) as state:
         value = bytearray(size)
         value[size // 3] = 7

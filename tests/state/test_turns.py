@@ -64,6 +64,7 @@ async def test_a_task_that_is_cancelled_when_it_is_woken_wakes_the_next() -> Non
     assert order == [2]
 
 
+@pytest.mark.slow
 @in_a_loop
 async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over() -> None:
     turns, order, turn = Turns(), list[int](), Turn()
@@ -74,6 +75,7 @@ async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over
     await asyncio.wait_for(waiting, SOON)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: bool) -> None:
     """Neither one that was closed, nor one that was only stopped, for longer than a moment."""

@@ -265,6 +265,7 @@ def test_the_commit_seen_last_is_gone() -> None:
         next(Watch(Versioned(store, branch="other").repo, "main", "*", watch.seen))
 
 
+@pytest.mark.slow
 def test_an_interruption_at_any_moment_loses_nothing() -> None:
     """Whoever goes on after Ctrl-C gets each change once, in order."""
     wanted = [("a", 0), ("b", 0), ("a", 1), ("c", 2)]
@@ -560,6 +561,7 @@ def test_a_watch_in_an_event_loop() -> None:
     assert asyncio.run(main()) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_closing_in_an_event_loop() -> None:
     """aclose does not hold up the loop, and whoever waits is let go."""
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "cli")]
 
-from vstate_cli import documents, render
+from vstate_cli import changes, values
 from vstate_cli.app import cli
 from vstate_cli.output import Output
 
@@ -740,9 +740,9 @@ def cost_of_showing(directory: Path) -> Cost:
         assert hash(value) == hash(value)
         repr(value)
     clock.took("preview")
-    render.write_value(value, out)
+    values.write_value(value, out)
     clock.took("show")
-    documents.write(out, {"value": plain(value)})
+    out.json({"value": plain(value)})
     clock.took("json")
     del value
     clock.took("free")
@@ -771,9 +771,9 @@ def cost_of_comparing(directory: Path) -> Cost:
         str(detail)
     clock.took("str")
     diff: Any = Found(found)
-    out.lines(render.change_details(diff, diff, out, 1000))
+    out.lines(changes.detail_lines(diff, "", out, 1000))
     clock.took("diff")
-    documents.write_array(out, [documents.details(diff, "", out)])
+    out.json_array([changes.detail_documents(diff, "", out)])
     clock.took("diff --json")
     return clock.cost(f"{len(found)} details")
 

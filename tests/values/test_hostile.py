@@ -5,7 +5,6 @@ import datetime
 import io
 import itertools
 import json
-import os
 import pickle
 import pickletools
 import struct
@@ -24,8 +23,9 @@ from bombs import COMPARED, READ, SHOWN, SLOW, STORED, Clock, Found, le
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from soak import sized
 from value_shapes import SHAPES
-from vstate_cli import documents, render
+from vstate_cli import changes, values
 from vstate_cli.output import Output
 
 from vstate import Memory
@@ -39,7 +39,7 @@ from vstate.values.hashtable import HashTable
 from vstate.values.inert import InertError, Instance, Limits, plain, preview, read
 from vstate.values.opcodes import OPCODES
 
-SOAK = 50 if os.environ.get("VSTATE_SOAK") else 1
+LONGER = sized(1, 50)
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
 MEGABYTES = 256
 SECONDS = 10.0  # of the processor, for what takes 1.5 where it has nothing else to do, and minutes where it has no bounds
@@ -72,7 +72,8 @@ def measure() -> Iterator[Callable[[str], list[list[Any]]]]:
         questions.close()
 
 
-@pytest.mark.parametrize("name", [name for name in BOMBS if SOAK > 1 or name not in SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BOMBS if LONGER > 1 or name not in SLOW])
 def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]]) -> None:
     """The worst inputs are read, shown and compared, or refused, in 256 MB and a few seconds for each step."""
     for peak, seconds, outcome in measure(name):
@@ -211,9 +212,9 @@ def use(data: bytes) -> None:
             assert hash(value) == hash(value)
             assert repr(value).isprintable()
             clock.took("repr")
-        render.write_value(value, out)
+        values.write_value(value, out)
         clock.took("show")
-        documents.write(out, plain(value))
+        out.json(plain(value))
         clock.took("json")
         for step, old, new in (
             ("same", value, again),
@@ -225,9 +226,9 @@ def use(data: bytes) -> None:
             for detail in found:
                 assert str(detail).isprintable()
             diff: Any = Found(found)
-            out.lines(render.change_details(diff, diff, out, 1000))
+            out.lines(changes.detail_lines(diff, "", out, 1000))
             clock.took(f"{step}, diff")
-            documents.write(out, documents.details(diff, "", out))
+            out.json(changes.detail_documents(diff, "", out))
             clock.took(f"{step}, diff --json")
     assert all(char.isprintable() or char in "\n\t" for char in written.getvalue())
     json.loads(json.dumps(plain(value), allow_nan=False))
@@ -485,21 +486,24 @@ _soups = st.tuples(
 ).map(b"".join)
 
 
-@settings(max_examples=500 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=500 * LONGER)
 @given(data=_values)
 def test_what_opcodes_in_order_make(data: bytes) -> None:
     """One value each, of opcodes that fit together, with calls of all the functions that are known by name."""
     use(data + b".")
 
 
-@settings(max_examples=400 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=400 * LONGER)
 @given(data=_soups)
 def test_opcodes_in_any_order(data: bytes) -> None:
     """Opcodes that hardly fit together are read or refused."""
     use(data)
 
 
-@settings(max_examples=100 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=100 * LONGER)
 @given(
     start=_soups.map(lambda soup: soup[:-1]),
     body=st.lists(_values | _opcode, min_size=1, max_size=3).map(b"".join),
@@ -570,14 +574,15 @@ def _edited(data: bytes, edits: list[tuple[int, int, bytes | int]]) -> bytes:
     return data
 
 
-@settings(max_examples=600 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=600 * LONGER)
 @given(data=st.builds(_edited, st.sampled_from(PICKLES), _edits))
 def test_pickles_with_other_bytes(data: bytes) -> None:
     """Pickles with bytes replaced, taken out, put in and doubled are read or refused."""
     use(data)
 
 
-@settings(max_examples=100 * SOAK)
+@settings(max_examples=100 * LONGER)
 @given(
     one=st.sampled_from(PICKLES),
     other=st.sampled_from(PICKLES),
@@ -590,7 +595,7 @@ def test_spliced_pickles(one: bytes, other: bytes, cuts: tuple[float, float]) ->
 
 def test_every_beginning_of_a_pickle() -> None:
     """A pickle that is cut short, wherever, is refused."""
-    chosen = PICKLES if SOAK > 1 else [data for data in PICKLES[::9] if len(data) < 400]
+    chosen = PICKLES if LONGER > 1 else [data for data in PICKLES[::9] if len(data) < 400]
     for data in chosen:
         read(data, [b""] * 9)
         for end in range(len(data)):
@@ -643,7 +648,8 @@ def same(a: Any, b: Any) -> bool:
     return a == b and (not isinstance(a, float | complex) or repr(a) == repr(b))
 
 
-@settings(max_examples=200 * SOAK)
+@pytest.mark.slow
+@settings(max_examples=200 * LONGER)
 @given(value=_data, protocol=st.integers(0, 5), optimised=st.booleans())
 def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: bool) -> None:
     """Of plain data, the inert value equals the loaded one, in each protocol, also with classes by value."""
@@ -653,6 +659,7 @@ def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: b
         assert same(read(data), pickle.loads(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(6))
 def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
     """Many keys that could have been chosen to be slow, and were not, are read."""

@@ -2,7 +2,6 @@
 
 import copy
 import datetime
-import os
 import pickle
 import threading
 import time
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from soak import SOAK
 
 from vstate.values.absent import ABSENT
 from vstate.values.lines import Overlap, merge_lines
@@ -463,6 +463,7 @@ def _model(base: Any, ours: Any, theirs: Any) -> Any:
     return {key: value for key, value in both.items() if value is not ABSENT}
 
 
+@pytest.mark.slow
 @given(trees | st.just(ABSENT), trees, trees)
 @settings(max_examples=300)
 def test_deep_against_a_model(base: Any, ours: Any, theirs: Any) -> None:
@@ -496,6 +497,7 @@ def edited_trees(draw: Any) -> tuple[Any, Any, Any]:
     return base, sides[0], sides[1]
 
 
+@pytest.mark.slow
 @given(edited_trees())
 @settings(max_examples=300)
 def test_deep_of_a_few_edits(three: tuple[Any, Any, Any]) -> None:
@@ -528,6 +530,7 @@ def test_deep_says_where() -> None:
     assert refused("deep", {"a": 1}, {"a": {"b": 1}}, {"a": {"c": 1}}).path == '["a"]'
 
 
+@pytest.mark.slow
 def test_deep_ten_thousand_levels() -> None:
     """Depth is no limit: merged where that can be, refused with the path where not."""
 
@@ -718,6 +721,7 @@ def _count(*texts: str) -> Counter[str]:
     return Counter(line for text in texts for line in text.split("\n") if line)
 
 
+@pytest.mark.slow
 @given(texts, texts, texts)
 @settings(max_examples=500)
 def test_text_loses_no_line(base: str, ours: str, theirs: str) -> None:
@@ -759,6 +763,7 @@ def _edited(base: list[str], edits: dict[int, list[str]]) -> str:
     return "".join("".join(edits.get(place, [line])) for place, line in enumerate(base))
 
 
+@pytest.mark.slow
 @given(disjoint_edits())
 @settings(max_examples=300)
 def test_text_takes_disjoint_edits(case: Any) -> None:
@@ -809,6 +814,7 @@ def test_text_refuses_with_the_lines() -> None:
     refused("text", "a", b"b", b"c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "edit"),
     [
@@ -829,6 +835,7 @@ def test_long_texts(line: Callable[[int], str], edit: Callable[[list[str], int],
     assert found == "".join(both)
 
 
+@pytest.mark.slow
 def test_long_texts_with_many_edits() -> None:
     """A thousand edits of one side, ten of the other; and texts that have nothing but repeated lines."""
     base = [f"line {i}\n" if i % 3 else "\n" for i in range(50_000)]
@@ -848,9 +855,10 @@ def test_long_texts_with_many_edits() -> None:
 # --- speed
 
 
+@pytest.mark.slow
 def test_many_items() -> None:
     """No policy takes more than seconds for a hundred thousand items, hashable or not."""
-    size = 100_000 if os.environ.get("VSTATE_SOAK") else 20_000
+    size = 100_000 if SOAK else 20_000
     plain = list(range(size))
     sides: list[list[Any]] = [[{"id": i, "tags": ["a"]} for i in range(size)] for _ in range(3)]
     began = time.perf_counter()

@@ -73,6 +73,7 @@ def test_table_agrees_with_the_standard_library() -> None:
             assert ours.prefix == int(op.arg.name[-1])
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(_values, st.sampled_from([4, 5]), st.booleans())
 def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_python: bool) -> None:
@@ -87,6 +88,7 @@ def test_frameless_changes_nothing_but_the_frames(value: Any, protocol: int, in_
     assert frameless(framed(bare)) == bare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [4, 5])
 @pytest.mark.parametrize("in_python", [False, True])
 def test_many_frames_and_large_objects_between_them(protocol: int, in_python: bool) -> None:

@@ -66,6 +66,7 @@ with Versioned(sys.argv[1]) as state:
 """
 
 
+@pytest.mark.slow
 def test_the_same_script_twice(run_python: Any, tmp_path: Path) -> None:
     """Run again, a script finds instances of its own classes, and reading them makes no commit."""
     script = tmp_path / "script.py"

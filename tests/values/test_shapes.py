@@ -24,6 +24,7 @@ def test_round_trip_keeps_value_type_and_identity(name: str) -> None:
     assert shape.kept(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_reading_makes_no_commit(name: str) -> None:
     """Reading a value makes no commit, neither where it was set nor where it was loaded."""
@@ -145,18 +146,21 @@ def processes(run_python: Any, tmp_path_factory: pytest.TempPathFactory) -> dict
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_another_process_reads_it_and_commits_nothing(processes: dict[str, Any], name: str) -> None:
     """A process with another hash seed reads the value whole and makes no commit by it."""
     assert processes["read"][name] == {"type": True, "same": True, "kept": True, "silent": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITABLE)
 def test_another_process_edits_it_with_one_commit(processes: dict[str, Any], name: str) -> None:
     """A process with another hash seed edits the value in place with exactly one commit."""
     assert processes["edit"][name] == [True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDITABLE)
 def test_the_edit_is_read_by_yet_another_process(processes: dict[str, Any], name: str) -> None:
     """What one process edited in place, the next reads."""

@@ -1,4 +1,4 @@
-"""KVStore: the contract of a store. A backend writes five methods and gets the others."""
+"""KVStore: the contract of a store. A backend writes five methods and inherits the others."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from typing import Self
 from vstate.errors import InvalidInput
 
 OBJECT_PREFIX = "o/"
-"""The keys that start so hold objects: content-addressed, so never changed once written."""
+"""Keys with this prefix hold objects: content-addressed, so never changed once written."""
 
 POLL_SECONDS = 0.1
-"""How long to wait before looking at a key again, where no store tells of its changes."""
+"""How long to wait before looking at a key again, where no store reports its changes."""
+
+
+def is_object(key: str) -> bool:
+    """Whether the key is that of an object."""
+    return key.startswith(OBJECT_PREFIX)
 
 
 def check_key(key: object) -> str:
-    """`key` itself; InvalidInput unless it is a str without NUL that UTF-8 can encode."""
+    """Return `key`; InvalidInput unless it is a str without NUL that UTF-8 can encode."""
     if not isinstance(key, str):
         raise InvalidInput(f"a store's keys are str, not {type(key).__name__}: {key!r}")
     if not key.isascii():
@@ -33,7 +38,7 @@ def check_key(key: object) -> str:
 
 
 def check_value(value: object) -> bytes:
-    """`value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
+    """Return `value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
     if type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -44,12 +49,13 @@ def check_value(value: object) -> bytes:
 class KVStore(AbstractContextManager["KVStore"], ABC):
     """Bytes by key.
 
-    A subclass writes `get`, `set`, `delete`, `keys` and `compare_and_swap`, and may override the rest
-    for speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
+    A subclass writes `get`, `set`, `delete`, `keys` and `compare_and_swap`. It may override the rest for
+    speed, or to promise more. `vstate.testing.KVStoreTests` tests all the promises.
 
-    Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput; values are bytes, otherwise
-    TypeError (`check_key` and `check_value` see to both). A store that cannot be reached or used raises
-    StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share one.
+    Keys are str without NUL that UTF-8 can encode, otherwise InvalidInput. Values are bytes, otherwise
+    TypeError. `check_key` and `check_value` check them. A store that cannot be reached or used raises
+    StoreUnavailable, a full one StoreFull, a damaged one CorruptStore. Any number of threads may share a
+    store.
     """
 
     @property
@@ -63,18 +69,18 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Make `value` the key's value: durably, when this returns, as far as the store is durable."""
+        """Make `value` the key's value. It is durable when this returns, as far as the store is durable."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Make the key absent; it may be absent already."""
+        """Make the key absent. It may be absent already."""
 
     @abstractmethod
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Every key that starts with `prefix`, each once, in any order.
 
-        A key set or deleted meanwhile may or may not be among them; the others are. A damaged store goes on as
-        far as it can, and raises CorruptStore for what it cannot list.
+        A key set or deleted meanwhile may or may not be listed; all others are. A damaged store lists as many
+        keys as it can, and then raises CorruptStore.
         """
 
     @abstractmethod
@@ -114,20 +120,24 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return self.get(key) is not None
 
     def present(self, keys: Iterable[str]) -> Set[str]:
-        """Those of the keys that are present. A store that can, finds out without reading their values."""
+        """Those of the keys that are present. A store that can do so answers without reading the values."""
         return {key for key in keys if key in self}
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """If every key of `expected` has that value, carry out `writes` and return True; otherwise return
-        False, having swapped nothing. None means absent in `expected`, and "delete" in `writes`.
+        """If every key of `expected` has that value, carry out `writes` and return True. Otherwise swap
+        nothing and return False. None means absent in `expected`, and "delete" in `writes`.
 
-        A store with transactions makes this one, and says so. This default promises the order that keeps a
-        store consistent whenever it is interrupted: check, set what nothing is expected of (objects, then the
-        rest), swap the one expected key that is written (the ref), and delete last. So a key that is written
-        without an expectation may have been set although the answer is False, and what is deleted is deleted
-        only after the swap. It checks an expected key that is not written by reading it, not atomically with
-        the rest; and it raises InvalidInput, writing nothing, if two expected keys are to be written, which
-        takes a store with transactions.
+        A store with transactions makes this one, and says so in `transactional`. This default promises an
+        order that keeps a store consistent whenever it is interrupted:
+
+        1. Compare every expected key with its value. A key that is not written is only read, not locked.
+        2. Set the keys without an expectation: objects first, then the rest.
+        3. Swap the one expected key that is written, the ref. If another writer was faster, return False: the
+           keys of step 2 stay set.
+        4. Delete.
+
+        It raises InvalidInput and writes nothing if two expected keys are to be written: that takes a store
+        with transactions.
         """
         swapped = [key for key in expected if key in writes]
         if len(swapped) > 1:
@@ -137,16 +147,16 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
             )
         for key in writes:
             check_key(key)
-        # Also the key to be swapped is looked at first: mostly that saves a lost race from writing at all.
+        # The key to be swapped is compared too: mostly that keeps a lost race from writing at all.
         for key, value in expected.items():
             if self.get(key) != value:
                 return False
         others = {key: value for key, value in writes.items() if key not in expected}
         sets = {key: value for key, value in others.items() if value is not None}
-        # Not all at once: of one set_many that is interrupted, any part may be there, and a line of a reflog
-        # that names a commit without its tree would be taken for damage.
-        for wanted in (True, False):
-            part = {key: value for key, value in sets.items() if key.startswith(OBJECT_PREFIX) is wanted}
+        # Not all at once: an interrupted set_many leaves any part behind, and a reflog line that names a
+        # commit without its tree would look like damage.
+        for objects_now in (True, False):
+            part = {key: value for key, value in sets.items() if is_object(key) is objects_now}
             if part:
                 self.set_many(part)
         for key in swapped:
@@ -157,41 +167,43 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """Call `plan` while no other thread or process writes, and carry out the writes that it returns (None
-        deletes) as one transaction with what it read; True.
+        """Call `plan` while no other thread or process writes. Carry out the writes that it returns (None
+        deletes) as one transaction with its reads, and return True.
 
-        `plan` may read the store and must not write to it; it may be called again if the store has to begin
-        anew. What it raises comes out, and nothing is written then. A store that cannot keep others out
-        calls nothing and returns False, as this default does.
+        `plan` may read the store and must not write to it. It may be called again if the store has to begin
+        anew. Its exceptions come out, and then nothing is written. A store that cannot keep others out calls
+        nothing and returns False, as this default does.
         """
         return False
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """Let those who give the same name follow one another, as far as the store can see to that.
+        """Let the callers that use the same name follow one another, as far as the store can.
 
-        It spares work that would be done in vain, and is no lock to rely on: a turn that takes long is not
-        waited for. If the caller has not `lost` a race yet, a store where turns cost something may leave it without
-        one. This default waits for nobody.
+        A turn saves work that would be done in vain. It is no lock: nobody waits long for a slow holder. If
+        the caller has not `lost` a race yet, a store where turns cost something may grant none. This default
+        waits for nobody.
         """
         return nullcontext()
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """Within it, a function that waits for a change of `key`, so many seconds at most.
+        """Listen for changes of `key`. The with block gets a function that waits for one, for so many seconds
+        at most.
 
-        It may return sooner, and for nothing: whoever waits looks at the key again. A store that hears of changes
-        returns soon after each one made since `with` began. This default hears of none, and waits POLL_SECONDS.
+        The function may return early, and for nothing: read the key again after it. A store that hears of
+        changes returns soon after each one made since the block began. This default hears of none, and waits
+        POLL_SECONDS.
         """
         return nullcontext(lambda timeout: time.sleep(min(timeout, POLL_SECONDS)))
 
     def forget(self, key: str) -> None:
-        """Drop any cached copy of `key`, which turned out to be damaged. The store itself keeps its own."""
+        """Drop any cached copy of `key`, because it is damaged. The store itself keeps its own."""
 
     def uncached(self) -> KVStore:
-        """The same contents without cached copies: for a cache the store behind it, for any other itself."""
+        """The same contents without cached copies: the store behind a cache, and any other store itself."""
         return self
 
     def check(self) -> Iterator[str]:
-        """Look for damage that no reading would show, in the store's own files; a sentence for each find.
+        """Look for damage in the store's own files that no read would show. Yields a sentence for each find.
 
         Other threads may use the store meanwhile. A store without files of its own finds nothing, as this
         default does.
@@ -207,7 +219,9 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return f"{type(self).__name__}()"
 
     def close(self) -> None:
-        """Give back what the store holds open. Closing twice is fine; using a closed store is not."""
+        """Release the connections and files of the store. Closing twice is fine; using a closed store is
+        not.
+        """
 
     def __enter__(self) -> Self:
         return self
@@ -216,3 +230,34 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class TransactionalStore(KVStore):
+    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a
+    transaction.
+    """
+
+    @property
+    def transactional(self) -> bool:
+        return True
+
+    @abstractmethod
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+
+    def set(self, key: str, value: bytes) -> None:
+        self.transact({key: check_value(value)}, {})
+
+    def delete(self, key: str) -> None:
+        self.transact({key: None}, {})
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        return self.transact({key: new}, {key: expected})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set every key of `items`, or raise and set none."""
+        self.transact({key: check_value(value) for key, value in items.items()}, {})
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete every one of the keys, or raise and delete none."""
+        self.transact(dict.fromkeys(keys), {})

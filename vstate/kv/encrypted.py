@@ -8,21 +8,22 @@ What the store behind holds, by the subkeys that BLAKE3 derives from the key:
 | `o/<64 hex digits>` | `o/<64 hex digits>` | nonce, then AES-256-GCM-SIV (RFC 8452) |
 | any other | `<8 hex digits>/<hex>` | likewise |
 
-**Values.** The plaintext is one zero byte and the value; the associated data is the plain name, so a row that was
-changed, or moved to another name, does not open. The nonce is 12 bytes of keyed BLAKE3 over the name, its length
-before it, and the value: the same name and value give the same row. That is what compare_and_swap and
+**Values.** The plaintext is one zero byte and the value; the associated data is the plain name, so a row that
+was changed, or moved to another name, does not open. The nonce is 12 bytes of keyed BLAKE3 over the name, its
+length before it, and the value: the same name and value give the same row. That is what compare_and_swap and
 deduplication need, and all that it tells is whether a row changed. Two values whose nonces collide would
 still be safe, which is why it is GCM-SIV and not GCM.
 
-**Objects' names** have to be found again without reading the values, and to stay as short as they are. An id is
-encrypted by AES-256-CBC over its two blocks, with an initialisation vector of zeros. With one that is constant, CBC
-shows where two names begin with the same block. Ids are BLAKE3 hashes: two begin with the same 16 bytes by an
-accident of 1 in 2^128, or after somebody has searched through some 2^64 values. So the first blocks of all names
-differ, each encrypts to what looks random, and that makes the second block's input differ and look random too.
+**Objects' names** have to be found again without reading the values, and to stay as short as they are. An id
+is encrypted by AES-256-CBC over its two blocks, with an initialisation vector of zeros. With one that is
+constant, CBC shows where two names begin with the same block. Ids are BLAKE3 hashes: two begin with the same
+16 bytes by an accident of 1 in 2^128, or after somebody has searched through some 2^64 values. So the first
+blocks of all names differ, each encrypts to what looks random, and that makes the second block's input differ
+and look random too.
 
-**Other names** are encrypted by AES-SIV (RFC 5297), which needs no nonce, with the segment's tag as associated
-data. The tag is 4 bytes of keyed BLAKE3 over the name up to and including its first "/", so that a listing of
-`r/heads/` reads the names under `r/` and no others.
+**Other names** are encrypted by AES-SIV (RFC 5297), which needs no nonce, with the segment's tag as
+associated data. The tag is 4 bytes of keyed BLAKE3 over the name up to and including its first "/", so that a
+listing of `r/heads/` reads the names under `r/` and no others.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def load_key(path: Path) -> bytes:
     key = parse_key(read_secret(path))
     if key is None:
         raise InvalidInput(
-            f"{os.fspath(path)} holds no encryption key; make one with `vstate key new FILE --kind encryption`"
+            f"{os.fspath(path)} holds no encryption key; make one with `vstate key new FILE --kind "
+            "encryption`"
         )
     return key
 
@@ -95,14 +97,14 @@ class Encrypted(Front):
     """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
     a file that holds them.
 
-    Whoever reads the store without the key learns how many rows there are and of which sizes, which of them are
-    objects, and which change when. Whoever writes to it can take rows away, or put an earlier value
-    of a name back in its place; anything else raises CorruptObject or CorruptStore as it is read.
-    Without the key, what is in the store is lost.
+    Whoever reads the store without the key learns how many rows there are and of which sizes, which of them
+    are objects, and which change when. Whoever writes to it can take rows away, or put an earlier value of a
+    name back in its place; anything else raises CorruptObject or CorruptStore as it is read. Without the key,
+    what is in the store is lost.
 
     Every promise of `store` holds here: transactions, durability, exclusion of other writers. A name of n
-    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or not with this key. A store that
-    is empty becomes an encrypted one with the first write.
+    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or not with this key. A
+    store that is empty becomes an encrypted one with the first write.
 
     It needs the package cryptography. A Cache with a directory belongs behind it, where it holds what is
     encrypted: `Encrypted(Cache(store, directory=...), key)`.
@@ -139,8 +141,8 @@ class Encrypted(Front):
         return {plain[name] for name in self._store.present(plain)} if self._is_marked() else set()
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised by KVStore. Lists all the names that have the same first part, up to a "/"; CorruptStore,
-        after all the others, if one was not written with this key.
+        """As promised by KVStore. Lists all the names that have the same first part, up to a "/";
+        CorruptStore, after all the others, if one was not written with this key.
         """
         names = self._listed(prefix, lambda place: ((name, b"") for name in self._store.keys(place)))
         return (key for key, _, _ in names)
@@ -249,7 +251,8 @@ class Encrypted(Front):
     ) -> Iterator[tuple[str, str, bytes]]:
         """The plain names with this prefix, the names that they have in the store, and the rows.
 
-        CorruptStore at the end if there is a name that was not written with this key: it may have had the prefix.
+        CorruptStore at the end if there is a name that was not written with this key: it may have had the
+        prefix.
         """
         bad = ""
         places = self._cipher.places(prefix)
@@ -324,8 +327,8 @@ class _Cipher:
             self._values = AESGCMSIV(_subkey(key, "values"))
         except UnsupportedAlgorithm as error:
             raise InvalidInput(
-                "an Encrypted store needs OpenSSL 3.2 or newer, which the wheels of cryptography bring along: "
-                "pip install --upgrade 'vstate[crypto]'"
+                "an Encrypted store needs OpenSSL 3.2 or newer, which the wheels of cryptography bring "
+                "along: pip install --upgrade 'vstate[crypto]'"
             ) from error
         self._invalid = InvalidTag
         self._names = AESSIV(_subkey(key, "names", 2 * KEY_BYTES))
@@ -376,7 +379,9 @@ class _Cipher:
             return None
 
     def places(self, prefix: str) -> list[str]:
-        """Prefixes in the store under which all the names lie that begin with a plain prefix, and some more."""
+        """Prefixes in the store under which all the names lie that begin with a plain prefix, and some
+        more.
+        """
         segment, slash, rest = check_key(prefix).partition("/")
         if not slash:
             return [""]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Make `data` the contents of a file, which keeps its permissions. A reader sees the old contents or the new.
+    """Make `data` the contents of a file, which keeps its permissions. A reader sees the old contents or the
+    new.
 
-    Contents and name are on the disk when this returns. Without `durable`, a power cut may leave the file empty.
-    Raises OSError and leaves the file alone, except where only the sync of the directory fails.
+    Contents and name are on the disk when this returns. Without `durable`, a power cut may leave the file
+    empty. Raises OSError and leaves the file alone, except where only the sync of the directory fails.
     """
     # 40 characters are 160 bytes at most, and file systems take 255 for a name.
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")

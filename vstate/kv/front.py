@@ -105,7 +105,7 @@ def check_store(store: object, front: type[KVStore]) -> KVStore:
     """`store` itself; InvalidInput unless it is one."""
     if not isinstance(store, KVStore):
         raise InvalidInput(
-            f"{front.__name__} stands in front of a KVStore, not of a {type(store).__name__}: open the store first, "
-            "with open_store(...)"
+            f"{front.__name__} stands in front of a KVStore, not of a {type(store).__name__}: open the store "
+            "first, with open_store(...)"
         )
     return store

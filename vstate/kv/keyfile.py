@@ -24,7 +24,8 @@ def read_secret(path: Path) -> bytes:
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise NotFound(
-            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to encrypt a store",
+            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to "
+            "encrypt a store",
             name=name,
         ) from None
     except (OSError, ValueError) as error:

@@ -6,16 +6,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import KVStore, check_key, check_value
+from vstate.kv.base import TransactionalStore, check_key, check_value
 
 
-class Memory(KVStore, ForkAware):
+class Memory(TransactionalStore, ForkAware):
     """A store in this process's memory. `transact` is one transaction; a fork gives the child a copy."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._lock = threading.RLock()
-        # What a transaction sets and deletes, until all of it is done: an interruption may come between.
+        # The sets and deletes of a transaction, until all of them are done: an interruption may come in
+        # between.
         self._journal: tuple[dict[str, bytes], list[str]] | None = None
         survive_forks(self)
 
@@ -25,12 +26,6 @@ class Memory(KVStore, ForkAware):
             if self._journal is not None:
                 self._carry_out()
             return self._values.get(key)
-
-    def set(self, key: str, value: bytes) -> None:
-        self.transact({key: check_value(value)}, {})
-
-    def delete(self, key: str) -> None:
-        self.transact({key: None}, {})
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         check_key(prefix)
@@ -43,15 +38,7 @@ class Memory(KVStore, ForkAware):
             self._carry_out()
             return {key for key in keys if check_key(key) in self._values}
 
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self.transact({key: new}, {key: expected})
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items`, or raise and set none."""
-        self.transact({key: check_value(value) for key, value in items.items()}, {})
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         for key in expected:
             check_key(key)
         sets, deletes = {}, []
@@ -71,17 +58,13 @@ class Memory(KVStore, ForkAware):
         return True
 
     def _carry_out(self) -> None:
-        """Do what the journal says, from its beginning, if there is one."""
+        """Carry out the journal from its beginning, if there is one."""
         if self._journal is not None:
             sets, deletes = self._journal
             self._values.update(sets)
             for key in deletes:
                 self._values.pop(key, None)
             self._journal = None
-
-    @property
-    def transactional(self) -> bool:
-        return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         with self._lock:

@@ -45,14 +45,14 @@ def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool =
     | `prefixed:STORE?name=NAME` | the part of it that has this name |
     | `readonly:STORE` | a ReadOnly over it; it is never created |
 
-    STORE is a path or a URL, and keeps its other options. Options stand behind "?", with "&" between them, as in
-    `disk:agent-state?durability=process&size_limit=1000000`; in their values, as in passwords, what means
+    STORE is a path or a URL, and keeps its other options. Options stand behind "?", with "&" between them, as
+    in `disk:agent-state?durability=process&size_limit=1000000`; in their values, as in passwords, what means
     something in a URL is percent-encoded. A path that holds "?" must be given without "disk:". Other packages
     add schemes, see ENTRY_POINTS.
 
     Anything else raises InvalidInput, which never shows more of a URL than its scheme and the names of its
-    options. If `create` is False, NotFound for a store that is not there; on Redis, in a bucket, and as a part
-    of another, one that holds nothing is not there.
+    options. If `create` is False, NotFound for a store that is not there; on Redis, in a bucket, and as a
+    part of another, one that holds nothing is not there.
     """
     if store is None:
         return Memory()
@@ -72,14 +72,18 @@ _S = TypeVar("_S")
 
 
 def check_store(store: _S) -> _S:
-    """What is given as a store, if its kind is one that `open_store` takes; InvalidInput. Nothing is opened."""
+    """What is given as a store, if its kind is one that `open_store` takes; InvalidInput. Nothing is
+    opened.
+    """
     if store is None or isinstance(store, KVStore | str | os.PathLike):
         return store
     raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
 
 
 def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
-    """Where a store is, or will be, for messages to people: its location, the path, or of a URL the scheme. No secret."""
+    """Where a store is, or will be, for messages to people: its location, the path, or of a URL the scheme.
+    No secret.
+    """
     if store is None or isinstance(store, KVStore):
         return "memory" if store is None else store.location
     text = os.fspath(store)
@@ -93,7 +97,9 @@ def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
 
 
 class _Address(NamedTuple):
-    """A URL, taken apart: what its scheme's options are about, and the rest, which something else will read."""
+    """A URL, taken apart: what its scheme's options are about, and the rest, which something else will
+    read.
+    """
 
     scheme: str
     rest: str
@@ -103,8 +109,9 @@ class _Address(NamedTuple):
 class _Scheme(NamedTuple):
     """How a URL is read: its options, each with what turns its text into a value, and what else it holds.
 
-    "path": nothing that is secret, and no other options. "store": another path or URL, with its own. "server": an
-    address for a driver, with its own. "bucket": likewise, but the driver takes its options apart from the address.
+    "path": nothing that is secret, and no other options. "store": another path or URL, with its own.
+    "server": an address for a driver, with its own. "bucket": likewise, but the driver takes its options
+    apart from the address.
     """
 
     open: Callable[[_Address, bool], KVStore]
@@ -118,22 +125,23 @@ def _scheme_of(text: str) -> str | None:
     if match is not None:
         if match[2]:
             return match[1].lower()
-        # "C:" is a drive, and a file may be called "a:b"; "encryped:a" is rather a slip, and would be a store in the
-        # clear.
+        # "C:" is a drive, and a file may be called "a:b"; "encryped:a" is rather a slip, and would be a store
+        # in the clear.
         known = match[1] in _SCHEMES or (len(match[1]) > 1 and _plugins(match[1]))
         if known or (_resembled(match[1]) and not os.path.exists(text)):
             return match[1]
     if "://" in text and not text.startswith(("/", ".", "~")):
-        # A server's URL with a slip in its scheme, or a space before it, would be a directory named after its password.
+        # A server's URL with a slip in its scheme, or a space before it, would be a directory named after its
+        # password.
         raise InvalidInput(
-            "this is no URL, which begins with its scheme and no space, as in redis://; a path that holds :// is "
-            "written with ./ before it"
+            "this is no URL, which begins with its scheme and no space, as in redis://; a path that holds "
+            ":// is written with ./ before it"
         )
     if is_connection_string(text):
         # It would be a directory named after its password, too.
         raise InvalidInput(
-            "a connection string of libpq is for Postgres(…) alone: write it as a URL, postgresql://USER@HOST/DATABASE; a "
-            "path that looks like one is written with ./ before it"
+            "a connection string of libpq is for Postgres(…) alone: write it as a URL, "
+            "postgresql://USER@HOST/DATABASE; a path that looks like one is written with ./ before it"
         )
     return None
 
@@ -215,8 +223,8 @@ _HOST: Final = r"(?:\[[0-9A-Za-z:.%]*\]|[^\[\]:]*)(?::([0-9]{0,5}))?"
 
 
 def _check_address(scheme: str, text: str, query: str) -> None:
-    """InvalidInput for an address that means something else than it seems to, or of which a driver's complaint would
-    quote the password.
+    """InvalidInput for an address that means something else than it seems to, or of which a driver's
+    complaint would quote the password.
     """
     authority, _, path = text.removeprefix("//").partition("/")
     user, _, hosts = authority.rpartition("@")
@@ -369,13 +377,14 @@ def _open_with_plugin(scheme: str, url: str, create: bool) -> KVStore:
     if not plugins:
         # Only the scheme is shown: what follows may hold a password.
         raise InvalidInput(
-            f"no store has the scheme {scheme!r}; known are {_known()}, and plain paths: write ./{scheme}:… for a "
-            "directory of that name",
+            f"no store has the scheme {scheme!r}; known are {_known()}, and plain paths: write ./{scheme}:… "
+            "for a directory of that name",
             candidates=[f"{name}:" for name in _resembled(scheme)],
         )
     if len(plugins) > 1:
         raise InvalidInput(
-            f"several packages have a store for {scheme}:, {', '.join(sorted(packages))}: uninstall all but one"
+            f"several packages have a store for {scheme}:, {', '.join(sorted(packages))}: uninstall all but "
+            "one"
         )
     what = f"the package {packages[0]}, which has the store for {scheme}:, is broken"
     try:
@@ -383,7 +392,8 @@ def _open_with_plugin(scheme: str, url: str, create: bool) -> KVStore:
     except Exception as error:
         # Here the URL has not come into play yet.
         raise InvalidInput(
-            f"{what}: loading {plugins[0].value!r} failed with {type(error).__name__}: {error}; install it again"
+            f"{what}: loading {plugins[0].value!r} failed with {type(error).__name__}: {error}; install it "
+            "again"
         ) from error
     try:
         store = opener(url, create=create)

@@ -19,8 +19,7 @@ from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
 from vstate.managers.files import Format, ReadableFiles
-from vstate.repo.names.refs import HEADS
-from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS, REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]

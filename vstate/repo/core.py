@@ -1,4 +1,4 @@
-"""Core: open a store, resolve revisions, load values, build and publish commits, move branches, tags and HEAD."""
+"""Core: open, resolve, load, build, publish; and the verbs of branches, tags and HEAD."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
-"""The newest format that this version reads. A store is stamped with the oldest format that allows its contents."""
+"""The newest format that this version reads.
+
+A store is stamped with the oldest format that allows its contents.
+"""
 SIGNED_COMMITS = 2
 EXPIRY_FORMAT = 3
 
@@ -60,8 +63,8 @@ _NO_ROWS = nullcontext(_NOTHING)
 class Guard(Protocol):
     """A condition, besides the branch's position, under which a commit may land: a lease, for one.
 
-    A store with transactions compares the guard's rows in the transaction that moves the branch. Any other store
-    compares them right before.
+    A store with transactions compares the guard's rows in the transaction that moves the branch. Any other
+    store compares them right before.
     """
 
     def rows(self) -> AbstractContextManager[Mapping[str, bytes | None]]:
@@ -75,7 +78,8 @@ class Guard(Protocol):
 
 
 class Core:
-    """The commits, branches, tags and HEAD of one store. Every operation stands on it, and it imports none of them.
+    """The commits, branches, tags and HEAD of one store. Every operation stands on it.
+
 
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
@@ -96,8 +100,8 @@ class Core:
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
                 raise InvalidInput(
-                    f"the store at {self.store.location} is encrypted: open it through Encrypted(store, key), "
-                    f"or as encrypted:{self.store.location}?key_file=PATH"
+                    f"the store at {self.store.location} is encrypted: open it through "
+                    f"Encrypted(store, key), or as encrypted:{self.store.location}?key_file=PATH"
                 )
             return 0
         if not stamp.isdigit():
@@ -162,7 +166,7 @@ class Core:
         return None if data is None else self.parse_entry(key, data)
 
     def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-        """The entries of the keys that begin with `prefix`, sorted, each read when the iterator reaches it."""
+        """The entries of the keys that begin with `prefix`, sorted, read as the iterator reaches them."""
         for key, data in tree.scan(self.objects.node, root, prefix):
             yield key, self.parse_entry(key, data)
 
@@ -217,7 +221,8 @@ class Core:
     ) -> Commit:
         """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and has no key.
+        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
+        has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -248,9 +253,9 @@ class Core:
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last commit, in one step.
 
-        False, and the branch has not moved, if it was not at `expected`. `needs` are commits outside the history of
-        `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With a `guard`, the
-        branch moves only while the guard allows it; otherwise the guard raises.
+        False, and the branch has not moved, if it was not at `expected`. `needs` are commits outside the
+        history of `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With
+        a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
@@ -339,8 +344,9 @@ class Core:
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
 
-        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before the
-        commit's contents. So if the commit is stored, and no sweep comes in between, its contents are stored too.
+        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
+        the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
+        stored too.
         """
         if not needs:
             return move(None)
@@ -355,7 +361,10 @@ class Core:
                 return False
 
     def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit. Waits a moment if `gc`, having met a ref to it, may bring it back."""
+        """Whether the store has the commit.
+
+        Waits a moment if `gc`, having met a ref to it, may bring it back.
+        """
         for _ in range(_LOOKS):
             if self.objects.is_stored(oid):
                 return True

@@ -1,1 +1,1 @@
-"""One module for each verb; `app` puts them together."""
+"""The commands, one module for each; `vstate_cli.app` lists them."""

@@ -9,9 +9,12 @@ import click
 from vstate.errors import InvalidInput
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate_cli import documents, render
+from vstate_cli import changes, commits
 from vstate_cli.condition import Condition
-from vstate_cli.session import Session, command, complete_key, complete_revision
+from vstate_cli.output import Document
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.values import UNREADABLE
 
 _MOST_KEYS = 20
 _MOST_DETAILS = 10
@@ -24,8 +27,9 @@ _MOST_DETAILS = 10
         "vstate bisect budget 'missing || value >= `0`' --good v1 --bad main@{yesterday}",
         "vstate bisect messages 'max(value[*].length(content)) < `1000`' --good v1",
     ],
-    json="{first_bad, tested, changes}. first_bad is a commit {id, parents, tree, time, message, info, refs}; tested is a "
-    "list of {commit, good, left} in the order of the tests; changes is {added, modified, removed}, lists of keys.",
+    json="{first_bad, tested, changes}. first_bad is a commit {id, parents, tree, time, message, info, "
+    "refs}; tested is a list of {commit, good, left} in the order of the tests; changes is {added, "
+    "modified, removed}, lists of keys.",
 )
 @click.argument("key", shell_complete=complete_key)
 @click.argument("expr")
@@ -41,57 +45,58 @@ _MOST_DETAILS = 10
     default="HEAD",
     metavar="REV",
     shell_complete=complete_revision,
-    help="A later commit at which EXPR is false (HEAD).",
+    help="A later commit at which EXPR is false. Default: HEAD.",
 )
 def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
     """Find the first commit at which a condition is no longer true.
 
-    EXPR is a condition on `value`, the value of KEY, that is true at good commits. Of a thousand commits some ten are
-    tested. Every commit after the first bad one must be bad too. Where KEY is absent, `missing` is true and `value`
-    is null.
+    EXPR is a condition on `value`, the value of KEY, that is true at good commits. Bisect tests some ten of
+    a thousand commits. It assumes that the condition stays false once it is false. Where KEY is absent,
+    `missing` is true and `value` is null.
 
-    EXPR is written in JMESPath (https://jmespath.org). It reads the data that `vstate show KEY --json` prints as the value.
-    Parts: value.field, value[-1], value[*].field, value[?field == 'text']. Comparisons: ==, !=, <, <=, >, >=. Logic: &&, ||,
-    !(...). Functions: length, contains, starts_with, ends_with, min, max, sum, avg, keys, values, type and others. Texts stand
-    in single quotes; numbers, true, false and null in backquotes. An absent part is null. False, null, and whatever is
-    empty count as false.
+    EXPR is written in JMESPath (https://jmespath.org). It reads the data that `vstate show KEY --json`
+    prints as the value. Parts: value.field, value[-1], value[*].field, value[?field == 'text'].
+    Comparisons: ==, !=, <, <=, >, >=. Logic: &&, ||, !(...). Functions: length, contains, starts_with,
+    ends_with, min, max, sum, avg, keys, values, type and others. Texts stand in single quotes; numbers,
+    true, false and null in backquotes. An absent part is null. Null, false and an empty text, list or dict
+    count as false.
     """
     repo, out = session.repo, session.out
     condition = Condition(expr)
-    tested: list[documents.Document] = []
+    tested: list[Document] = []
 
     def is_good(commit: Commit) -> bool:
         data = tree.lookup(repo.objects.node, commit.tree, key)
-        where = f"at {commit.short}" + (f", where there is no key {key!r}" if data is None else "")
         try:
             value = None if data is None else repo.inspect(key, data)
             return condition.is_true(value, missing=data is None)
-        except documents.UNREADABLE as error:
-            raise InvalidInput(f"{where}: {error}") from None
+        except UNREADABLE as error:
+            absent = f", where there is no key {key!r}" if data is None else ""
+            raise InvalidInput(f"at {commit.short}{absent}: {error}") from None
 
     def report(commit: Commit, good: bool, left: int) -> None:
         tested.append({"commit": commit.id, "good": good, "left": left})
         if not session.json:
             mark = ("good  ", "green") if good else ("bad   ", "red")
             remaining = f"  ({left:,} left)" if left else ""
-            out.line(mark, (commit.short, "yellow"), f"  {render.subject(commit)}", (remaining, "dim"))
+            out.line(mark, (commit.short, "yellow"), f"  {commits.subject(commit)}", (remaining, "dim"))
 
     first = repo.bisect(is_good, good, bad, report=report)
-    changes = repo.changes(first)
+    diff = repo.changes(first)
     refs = session.refs().get(first.id, [])
     if session.json:
-        document = {"first_bad": documents.commit(first, refs), "tested": tested}
-        documents.write(out, document | {"changes": documents.keys(changes)})
+        document = {"first_bad": commits.document(first, refs), "tested": tested}
+        out.json(document | {"changes": changes.keys_document(diff)})
         return
     out.line()
-    decoration = render.decoration(refs, first.id, repo.refs.head())
+    decoration = commits.decoration(refs, first.id, repo.refs.head())
     out.line("The first bad commit is ", (first.id, "yellow"), *decoration)
-    out.line("    ", render.subject(first))
-    out.line("    ", (render.moment(first.time), "dim"), *render.info_parts(first))
-    shown = [*islice(changes.values(), _MOST_KEYS)]
-    width = render.name_width(change.key for change in shown)
+    out.line("    ", commits.subject(first))
+    out.line("    ", *commits.time_and_info(first))
+    shown = [*islice(diff.values(), _MOST_KEYS)]
+    width = changes.name_width(change.key for change in shown)
     for change in shown:
-        out.line("  ", *render.change_line(change, width))
+        out.line("  ", *changes.line(change, width))
         if change.key == key:
-            out.lines(render.change_details(changes, change, out, _MOST_DETAILS), indent="      ")
-    out.line("  ", (changes.stat(), "dim"))
+            out.lines(changes.detail_lines(diff, key, out, _MOST_DETAILS), indent="      ")
+    out.line("  ", (diff.stat(), "dim"))

@@ -14,14 +14,16 @@ from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
-from vstate_cli import documents, render
-from vstate_cli.output import Line, Progress, safe
-from vstate_cli.session import Session, command, complete_key, complete_revision
+from vstate_cli import commits
+from vstate_cli.output import Document, Line, padded, safe
+from vstate_cli.progress import ProgressBar
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_key, complete_revision
 
 _WIDEST_MESSAGE = 30
 _WIDEST_PATH = 30
-_ALL_NODES = 1_000_000  # parts of all the values that JSON shows
-_FEWEST_NODES = 1000  # of each of them
+_ALL_NODES = 1_000_000  # parts of all values in the JSON
+_FEWEST_NODES = 1000  # of each value
 
 
 @command(
@@ -31,41 +33,49 @@ _FEWEST_NODES = 1000  # of each of them
         "vstate blame messages '[3].content'",
         "vstate blame plan --rev main~10",
     ],
-    json="a list of {path, line, commit, time, message, value}, one for each element: path is empty for the whole "
-    "value and for a line of a text, whose number line is, null otherwise; commit is an id.",
+    json="a list of {path, line, commit, time, message, value}, one for each part. path is empty for the "
+    "whole value and for a line of a text; line is the number of that line, else null; commit is an id.",
 )
 @click.argument("key", shell_complete=complete_key)
 @click.argument("path", required=False)
 @click.option(
-    "--rev", default="HEAD", metavar="REV", shell_complete=complete_revision, help="Seen from REV (HEAD)."
+    "--rev",
+    default="HEAD",
+    metavar="REV",
+    shell_complete=complete_revision,
+    help="Start at REV. Default: HEAD.",
 )
 def blame(session: Session, key: str, path: str | None, rev: str) -> None:
     """Show which commit last changed each part of a value.
 
-    Each element of the value of KEY: the items of a list, the entries of a dict, the fields of an object, the lines
-    of a text. An item keeps its commit when others come before it. With PATH, as `vstate diff` prints it, only
-    what is there, however deep inside.
+    The parts of the value of KEY are the items of a list, the entries of a dict, the fields of an object or
+    the lines of a text. An item keeps its commit when others are inserted before it. PATH names one part,
+    however deep, in the form that `vstate diff` prints.
     """
     commit = session.repo.resolve(rev)
-    with Progress("commits") as progress:
+    with ProgressBar() as bar:
         try:
-            found = _found(session, commit, key, path, progress)
+            found = _blame(session, commit, key, path, bar)
         except KeyNotFound as error:
             raise NotFound(str(error), name=key, candidates=session.similar_keys(commit, key)) from None
     if session.json:
         nodes = max(_ALL_NODES // len(found), _FEWEST_NODES)
-        documents.write_array(session.out, (_document(each, nodes) for each in found))
+        session.out.json_array(_document(each, nodes) for each in found)
     else:
         session.out.lines(_lines(session, found))
 
 
-def _found(session: Session, commit: Commit, key: str, path: str | None, progress: Progress) -> list[Blamed]:
+def _blame(session: Session, commit: Commit, key: str, path: str | None, bar: ProgressBar) -> list[Blamed]:
     repo = session.repo
+
+    def progress(count: int) -> None:
+        bar("reading commits", count)
+
     if path is None:
-        return repo.blame_items(commit, key, progress=progress.update)
-    blamed = repo.blame(commit, key, path, progress=progress.update)
+        return repo.blame_items(commit, key, progress=progress)
+    blamed = repo.blame(commit, key, path, progress=progress)
     data = tree.lookup(repo.objects.node, commit.tree, key)
-    assert data is not None  # it was blamed
+    assert data is not None  # `blame` found it
     value = repo.inspect(key, data)
     trail = find_part(value, path, Fingerprints())
     return [Blamed(path, blamed, trail[-1].value if trail else value)]
@@ -73,22 +83,21 @@ def _found(session: Session, commit: Commit, key: str, path: str | None, progres
 
 def _lines(session: Session, found: list[Blamed]) -> Iterator[Line]:
     names = [safe(str(each.line) if each.line is not None else each.path) for each in found]
-    messages = [safe(render.subject(each.commit), _WIDEST_MESSAGE) for each in found]
+    messages = [safe(commits.subject(each.commit), _WIDEST_MESSAGE) for each in found]
     width = min(max(map(cell_len, names)), _WIDEST_PATH)
     message_width = max(map(cell_len, messages))
     for each, name, message in zip(found, names, messages, strict=True):
-        time = render.moment(each.commit.time)
+        time = commits.moment(each.commit.time)
         text = safe(str(each.value)) if each.line is not None else preview(each.value, width=None)
-        aligned = name.rjust(width) if each.line is not None else name + " " * max(width - cell_len(name), 0)
-        message += " " * (message_width - cell_len(message))
+        aligned = name.rjust(width) if each.line is not None else padded(name, width)
         used = 10 + len(time) + message_width + max(width, cell_len(name)) + 8
         yield [
-            (each.commit.short, "yellow"), "  ", (time, "dim"), "  ", message, "  ", (aligned, "cyan"), "  ",
-            session.out.fit(text, used),
+            (each.commit.short, "yellow"), "  ", (time, "dim"), "  ", padded(message, message_width), "  ",
+            (aligned, "cyan"), "  ", session.out.fit(text, used),
         ]  # fmt: skip
 
 
-def _document(each: Blamed, nodes: int) -> documents.Document:
+def _document(each: Blamed, nodes: int) -> Document:
     return {
         "path": each.path,
         "line": each.line,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import documents
-from vstate_cli.output import safe
-from vstate_cli.render import name_width, subject
-from vstate_cli.session import Session, command, complete_branch, complete_revision
+from vstate_cli import commits
+from vstate_cli.changes import name_width
+from vstate_cli.output import Document, padded, safe
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_branch, complete_revision
 
 
 @command(
@@ -18,22 +19,23 @@ from vstate_cli.session import Session, command, complete_branch, complete_revis
         "vstate branch -m what-if plan-b",
         "vstate branch -d plan-b",
     ],
-    json="a list of {name, commit, head}, head true for HEAD's branch; with NAME the one branch that was made, "
-    "deleted or renamed.",
+    json="a list of {name, commit, head}; head is true for HEAD's branch. With NAME, one such object for the "
+    "branch that was created, deleted or renamed.",
 )
 @click.argument("name", required=False, shell_complete=complete_branch)
 @click.argument("at", required=False, shell_complete=complete_revision)
-@click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME; the reflog keeps where it was.")
+@click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME. Its reflog stays.")
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 def branch(session: Session, name: str | None, at: str | None, delete: bool, move: bool) -> None:
-    """List, make, delete or rename branches.
+    """List, create, delete or rename branches.
 
-    Without NAME, list them; with NAME, make that branch at the revision AT (HEAD). A * marks HEAD's branch. Making a branch does not move HEAD: see `vstate checkout -b`.
+    Without NAME, list the branches; a * marks HEAD's branch. With NAME, create that branch at the revision AT
+    (default: HEAD). HEAD does not move; use `vstate checkout -b` for that.
     """
     if (delete or move) and name is None:
         raise click.UsageError("Missing argument 'NAME'.")
     if delete and (move or at is not None):
-        raise click.UsageError("-d takes one NAME, and neither AT nor -m.")
+        raise click.UsageError("-d takes one NAME, without AT and without -m.")
     if name is None:
         _list(session)
         return
@@ -44,18 +46,17 @@ def branch(session: Session, name: str | None, at: str | None, delete: bool, mov
         old, name = (session.branch(), name) if at is None else (name, at)
         commit, done = repo.rename_branch(old, name), f"Renamed branch {old} to {name}, at"
     else:
-        commit, done = repo.create_branch(name, "HEAD" if at is None else at), f"Made branch {name} at"
+        commit, done = repo.create_branch(name, "HEAD" if at is None else at), f"Created branch {name} at"
     if session.json:
-        documents.write(session.out, _document(name, commit.id, repo.refs.head().branch))
+        session.out.json(_document(name, commit.id, repo.refs.head().branch))
     else:
-        session.out.line(f"{safe(done)} ", (commit.short, "yellow"), f" {subject(commit)}".rstrip())
+        session.out.line(f"{safe(done)} ", *commits.summary(commit))
 
 
 def _list(session: Session) -> None:
     out, head, branches = session.out, session.repo.refs.head(), session.repo.branches()
     if session.json:
-        listed = [_document(name, commit.id, head.branch) for name, commit in branches.items()]
-        documents.write(out, listed)
+        out.json([_document(name, commit.id, head.branch) for name, commit in branches.items()])
         return
     if head.branch is None and head.commit is not None:
         out.line("* ", (f"(HEAD detached at {head.commit.short})", "bold cyan"))
@@ -63,12 +64,9 @@ def _list(session: Session) -> None:
         out.line("* ", (safe(head.branch), "bold green"), ("  no commit yet", "dim"))
     width = name_width(branches)
     for name, commit in branches.items():
-        current = name == head.branch
-        shown = (f"{safe(name):{width}}", "bold green" if current else "")
-        out.line(
-            "* " if current else "  ", shown, "  ", (commit.short, "yellow"), f"  {subject(commit)}".rstrip()
-        )
+        mark, style = ("* ", "bold green") if name == head.branch else ("  ", "")
+        out.line(mark, (padded(safe(name), width), style), "  ", *commits.summary(commit))
 
 
-def _document(name: str, commit: str, current: str | None) -> documents.Document:
+def _document(name: str, commit: str, current: str | None) -> Document:
     return {"name": name, "commit": commit, "head": name == current}

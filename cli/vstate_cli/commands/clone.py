@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import documents, moved_refs
-from vstate_cli.output import Bar, safe
+from vstate.repo import clone as store_clone
+from vstate_cli import moved_refs
+from vstate_cli.output import safe
+from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.store import with_variables
 
@@ -23,19 +25,15 @@ from vstate_cli.store import with_variables
 def clone(session: Session, url: str, directory: str) -> None:
     """Copy the store at URL into DIR.
 
-    All branches, with their merge policies, all tags, and all that they need. DIR is a new store, of any
-    kind, and URL its remote `origin`: `vstate push`, `pull` and `fetch` go there. ${NAME} in the URL stands
-    for that variable of the environment; a password in it is refused, since the URL is kept. Interrupted, and
-    run again, it goes on where it was.
+    The copy has all branches with their merge policies, all tags, and their whole history. DIR is a new
+    store of any kind. URL becomes its remote `origin`, for `vstate push`, `pull` and `fetch`. The new store
+    keeps the URL, so a password in it is refused: put the password into a variable of the environment, and
+    ${NAME} into the URL. To continue an interrupted clone, run the command again.
     """
-    from vstate.repo.clone import clone as clone_store  # late: few commands need it
-
-    with Bar() as bar:
-        report = clone_store(url, with_variables(directory), progress=bar)
-    if session.json:
-        documents.write(session.out, moved_refs.document(report))
-        return
-    # Of a URL no more than that: there may be a password in it.
-    scheme, is_url, _ = directory.partition("://")
-    session.out.line(f"Cloned into {safe(f'{scheme}://…' if is_url else directory)}.")
-    moved_refs.write(session.out, report, "wrote")
+    with ProgressBar() as bar:
+        report = store_clone.clone(url, with_variables(directory), progress=bar)
+    if not session.json:
+        scheme, is_url, _ = directory.partition("://")
+        # The rest of a URL may hold a password.
+        session.out.line(f"Cloned into {safe(f'{scheme}://…' if is_url else directory)}.")
+    moved_refs.show(session, report, "wrote")

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from vstate_cli import documents
 from vstate_cli.session import Session, command
 
 _LINES = {
@@ -25,14 +24,14 @@ _LINES = {
         "vstate completion zsh > ~/.vstate-completion.zsh",
         "vstate completion fish | source",
     ],
-    json="{shell, file, line, script}: `line` is what to add to `file`.",
+    json="{shell, file, line, script}. Add `line` to `file`.",
 )
 @click.argument("shell", type=click.Choice([*_LINES]), required=False)
 def completion(session: Session, shell: str | None) -> None:
-    """Print the script for completion in a shell.
+    """Print the completion script for a shell.
 
-    It completes commands, options, revisions and keys, and begins with a comment that says which line to add to which file. Without SHELL, for the shell that
-    $SHELL names.
+    The script completes commands, options, revisions and keys. A comment at its top says which line to add
+    to which file. SHELL defaults to the shell that $SHELL names.
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(shell)
@@ -42,6 +41,6 @@ def completion(session: Session, shell: str | None) -> None:
     script = kind(root, {}, "vstate", "_VSTATE_COMPLETE").source().strip()
     file, line = _LINES[shell]
     if session.json:
-        documents.write(session.out, {"shell": shell, "file": file, "line": line, "script": script})
+        session.out.json({"shell": shell, "file": file, "line": line, "script": script})
     else:
         session.out.raw(f"# Add this line to {file}:\n#   {line}\n\n{script}\n")

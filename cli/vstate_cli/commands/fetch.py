@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import documents, moved_refs
-from vstate_cli.output import Bar
-from vstate_cli.session import Session, command, complete_branch, complete_remote
+from vstate_cli import moved_refs
+from vstate_cli.progress import ProgressBar
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_branch, complete_remote
 
 
 @command(
@@ -16,17 +17,15 @@ from vstate_cli.session import Session, command, complete_branch, complete_remot
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
-@click.option("--tags", is_flag=True, help="Make the tags that are not here, too.")
+@click.option("--tags", is_flag=True, help="Create the tags that this store does not have, too.")
 def fetch(session: Session, remote: str | None, branch: tuple[str, ...], tags: bool) -> None:
-    """Bring branches from another store, without moving any here.
+    """Copy branches from another store, as REMOTE/BRANCH.
 
-    Each BRANCH, all by default, of the remote `origin` or another REMOTE is `origin/BRANCH` then: `vstate log
-    origin/main`, `vstate diff main origin/main`. Nothing leads to what is fetched from a path or URL that is
-    no remote: see `vstate remote add`. Interrupted, and run again, it goes on where it was.
+    Fetches each BRANCH (default: all) of REMOTE (default: `origin`), and moves no branch here. Look at the
+    result with `vstate log origin/main` or `vstate diff main origin/main`. From a path or URL, no ref keeps
+    the commits, and `vstate gc` removes them: use `vstate remote add` first. To continue an interrupted
+    fetch, run the command again.
     """
-    with Bar() as bar:
+    with ProgressBar() as bar:
         report = session.repo.fetch(remote, branch or None, tags=tags, progress=bar)
-    if session.json:
-        documents.write(session.out, moved_refs.document(report))
-    else:
-        moved_refs.write(session.out, report, "received")
+    moved_refs.show(session, report, "received")

@@ -6,13 +6,12 @@ import dataclasses
 
 import click
 
+from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG
 from vstate.values.inspection import size_text
-from vstate_cli import documents
-from vstate_cli.output import Bar, safe
-from vstate_cli.session import Session, command, complete_branch
-
-KEEP_REFLOG = "30d"
-GRACE = "1h"
+from vstate_cli.output import count, safe
+from vstate_cli.progress import ProgressBar
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_branch
 
 
 @command(
@@ -24,32 +23,37 @@ GRACE = "1h"
         "vstate gc --keep-last 1000 main",
         "vstate gc --keep-since 30d main",
     ],
-    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, expired}: numbers of "
-    "objects in use, removed and waiting for the grace period to end, of reflog lines removed, of commits where "
-    "a history was cut off; kept_by are branches that share commits with it, which were not cut off; expired are branches that are gone.",
+    json="{live, removed, removed_bytes, waiting, reflog_lines, shallow, kept_by, dry_run, seconds, "
+    "expired}. live, removed and waiting count objects: in use, removed, and waiting for the grace "
+    "period; reflog_lines counts removed lines; shallow counts the commits at which a history now ends; "
+    "kept_by lists branches that share the history to cut, and so keep it; expired lists removed "
+    "branches.",
 )
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
 @click.option(
     "--keep-reflog",
     default=KEEP_REFLOG,
     metavar="AGE",
-    help=f"How long to keep what only the reflog leads to: 12h, 30d, 8w; 0: not at all. Default: {KEEP_REFLOG}.",
+    help="Keep commits that only the reflog reaches for this long: 12h, 30d, 8w; 0 keeps none. "
+    f"Default: {KEEP_REFLOG}.",
 )
 @click.option(
     "--keep-last",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Cut the history of each BRANCH off behind its newest N commits.",
+    help="Cut the history of each BRANCH off after its newest N commits.",
 )
-@click.option("--keep-since", metavar="AGE", help="Cut the history of each BRANCH off before that time.")
+@click.option(
+    "--keep-since", metavar="AGE", help="Cut the history of each BRANCH off before this time, such as 30d."
+)
 @click.option(
     "--grace",
     default=GRACE,
     metavar="AGE",
-    help="How long a store without transactions keeps what was removed, for writers that are about to need it. "
+    help="On a store without transactions, keep removed objects this long for writers at work. "
     f"Default: {GRACE}.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what gc would remove, and remove nothing.")
 def gc(
     session: Session,
     branch: tuple[str, ...],
@@ -59,17 +63,17 @@ def gc(
     grace: str,
     dry_run: bool,
 ) -> None:
-    """Remove what no branch, tag, HEAD or recent reflog line leads to.
+    """Remove objects that no ref and no recent reflog line reaches.
 
-    With --keep-last or --keep-since, the history of each BRANCH is cut off first: older commits go, unless
-    something else leads to them, and `vstate log` says where it ends. What it shares with a branch that is not
-    named stays. Other programs may work with the store meanwhile.
+    Expired branches are removed too. --keep-last and --keep-since first cut off the history of each BRANCH.
+    Older commits go unless another ref reaches them, and `vstate log` shows where the history ends. Other
+    programs can use the store meanwhile.
     """
     if keep_last is not None and keep_since is not None:
-        raise click.UsageError("--keep-last and --keep-since do not go together.")
+        raise click.UsageError("Give --keep-last or --keep-since, not both.")
     if (not branch) != (keep_last is None and keep_since is None):
         raise click.UsageError("--keep-last and --keep-since take the BRANCH whose history to cut off.")
-    with Bar() as bar:
+    with ProgressBar() as bar:
         report = session.repo.gc(
             keep_reflog=keep_reflog,
             branch=branch or None,
@@ -80,24 +84,25 @@ def gc(
             progress=bar,
         )
     if session.json:
-        documents.write(session.out, dataclasses.asdict(report))
+        session.out.json(dataclasses.asdict(report))
         return
     out = session.out
-    would = "would remove" if dry_run else "removed"
-    objects = f"{report.removed:,} object{'' if report.removed == 1 else 's'}"
-    out.line(f"{would} {objects}, {size_text(report.removed_bytes)}")
+    removed = "would remove" if dry_run else "removed"
+    out.line(f"{removed} {count(report.removed, 'object')}, {size_text(report.removed_bytes)}")
     if report.expired:
-        over = "is over" if len(report.expired) == 1 else "are over"
-        out.line(f"{would} {safe(', '.join(report.expired))}, whose time {over}")
+        branches = "the expired branch" if len(report.expired) == 1 else "the expired branches"
+        out.line(f"{removed} {branches} {safe(', '.join(report.expired))}")
     if report.reflog_lines:
-        out.line(
-            f"{would} {report.reflog_lines:,} line{'' if report.reflog_lines == 1 else 's'} of the reflog"
-        )
+        out.line(f"{removed} {count(report.reflog_lines, 'reflog line')}")
     if report.shallow:
-        cut = "would end" if dry_run else "ends"
-        out.line(f"the history {cut} at {report.shallow:,} commit{'' if report.shallow == 1 else 's'}")
+        ends = "would end" if dry_run else "ends"
+        out.line(f"the history {ends} at {count(report.shallow, 'commit')}")
     if report.kept_by:
-        out.line(f"not cut off is what {safe(', '.join(report.kept_by))} leads to as well; name that too")
+        out.line(
+            f"kept the history that {safe(', '.join(report.kept_by))} shares; to cut it, name that branch too"
+        )
     if report.waiting:
-        out.line(f"{report.waiting:,} objects wait for the grace period to end; run vstate gc again then")
-    out.line((f"{report.live:,} objects are in use", "dim"))
+        out.line(
+            f"{count(report.waiting, 'object')} must wait for the grace period; run vstate gc again after it"
+        )
+    out.line((f"{count(report.live, 'object')} in use", "dim"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import documents, moved_refs
-from vstate_cli.output import Bar
-from vstate_cli.session import Session, command, complete_branch, complete_remote
+from vstate_cli import moved_refs
+from vstate_cli.progress import ProgressBar
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_branch, complete_remote
 
 
 @command(
@@ -21,22 +22,17 @@ from vstate_cli.session import Session, command, complete_branch, complete_remot
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
-@click.option(
-    "-f",
-    "--force",
-    is_flag=True,
-    help="Move branches there that have commits which those here do not follow.",
-)
-@click.option("--tags", is_flag=True, help="Bring all tags, too.")
+@click.option("-f", "--force", is_flag=True, help="Move remote branches even if they lose commits.")
+@click.option("--tags", is_flag=True, help="Send all tags, too.")
 @click.option(
     "-d",
     "--delete",
     multiple=True,
     metavar="BRANCH",
     shell_complete=complete_branch,
-    help="Delete that branch there; its reflog keeps where it was.",
+    help="Delete that remote branch. Its reflog stays.",
 )
-@click.option("--create", is_flag=True, help="Make the store there if there is none.")
+@click.option("--create", is_flag=True, help="Create the remote store if there is none.")
 def push(
     session: Session,
     remote: str | None,
@@ -46,18 +42,15 @@ def push(
     delete: tuple[str, ...],
     create: bool,
 ) -> None:
-    """Bring branches to another store.
+    """Send branches to another store.
 
-    Each BRANCH, HEAD's by default, goes to the one of the same name in the remote `origin`, or another
-    REMOTE, or the store at that path or URL. Only what that store lacks is sent. If a branch there has
-    commits that the one here does not follow, nothing is: `vstate pull` first, or --force. Interrupted, and
-    run again, it goes on where it was.
+    Sends each BRANCH (default: HEAD's) to the branch of the same name in REMOTE (default: `origin`), or in
+    the store at a path or URL. Only missing objects are sent. If the remote branch has commits that you
+    lack, nothing is sent: run `vstate pull` first, or use --force. To continue an interrupted push, run the
+    command again.
     """
-    with Bar() as bar:
+    with ProgressBar() as bar:
         report = session.repo.push(
             remote, branch or None, force=force, tags=tags, delete=delete, create=create, progress=bar
         )
-    if session.json:
-        documents.write(session.out, moved_refs.document(report))
-    else:
-        moved_refs.write(session.out, report, "sent")
+    moved_refs.show(session, report, "sent")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from vstate_cli import documents
-from vstate_cli.output import safe
-from vstate_cli.render import name_width
-from vstate_cli.session import Session, command, complete_remote
+from vstate_cli.changes import name_width
+from vstate_cli.output import padded, safe
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_remote
 
 
 @command(
@@ -18,17 +18,18 @@ from vstate_cli.session import Session, command, complete_remote
         "vstate remote add origin 'redis://:${REDIS_PASSWORD}@host/0'",
         "vstate remote remove backup",
     ],
-    json="a list of {name, url}; with NAME the one remote that was added or removed.",
+    json="a list of {name, url}. With NAME, one such object for the remote that was added or removed.",
 )
 @click.argument("action", type=click.Choice(["list", "add", "remove"]), default="list")
 @click.argument("name", required=False, shell_complete=complete_remote)
 @click.argument("url", required=False)
 def remote(session: Session, action: str, name: str | None, url: str | None) -> None:
-    """List, add or remove remotes, the other stores that this one knows by name.
+    """List, add or remove remotes.
 
-    `add` takes NAME and URL, `remove` NAME: it forgets where the branches there were, too. A password in the
-    URL is refused, since the URL is kept: put it into a variable of the environment, and ${VARIABLE} in its
-    place. A store that was cloned has the remote `origin`.
+    A remote is a name for another store. `add` takes NAME and URL. `remove` takes NAME, and also forgets
+    the positions of the branches there. The store keeps the URL, so a password in it is refused: put the
+    password into a variable of the environment, and ${VARIABLE} into the URL. A cloned store has the remote
+    `origin`.
     """
     if (action == "list") != (name is None) or (action == "add") != (url is not None):
         raise click.UsageError("`add` takes NAME and URL, `remove` takes NAME, `list` takes nothing.")
@@ -41,15 +42,15 @@ def remote(session: Session, action: str, name: str | None, url: str | None) -> 
     else:
         url, done = remotes.remove(name), "Removed"
     if session.json:
-        documents.write(session.out, {"name": name, "url": url})
+        session.out.json({"name": name, "url": url})
     else:
         session.out.line(f"{done} the remote ", (safe(name), "bold"), f", {safe(url)}.")
 
 
 def _list(session: Session, remotes: dict[str, str]) -> None:
     if session.json:
-        documents.write(session.out, [{"name": name, "url": url} for name, url in remotes.items()])
+        session.out.json([{"name": name, "url": url} for name, url in remotes.items()])
         return
     width = name_width(remotes)
     for name, url in remotes.items():
-        session.out.line((f"{safe(name):{width}}", "bold"), f"  {safe(url)}")
+        session.out.line((padded(safe(name), width), "bold"), f"  {safe(url)}")

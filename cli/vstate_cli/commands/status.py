@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
-from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS, TAGS
-from vstate.repo.repository import Repository
 from vstate.values.inspection import size_text
-from vstate_cli import documents, render
-from vstate_cli.output import Progress, safe
+from vstate_cli import commits
+from vstate_cli.output import safe
+from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
-_CHECKED_EVERY = 64  # steps of counting, between two looks at the clock
+_CLOCK_READ_EVERY = 64  # counted items
 
 
 @command(
     "status",
     examples=["vstate status", "vstate -s agent-state status --json", "vstate status --timeout 0"],
-    json="{store, bytes, branch (null when HEAD is detached), head (a commit as in log, or null), commits, branches, "
-    "tags, keys, objects: numbers, at_least: the names of those that were not counted to the end}; bytes is "
-    "null for a store that is no directory.",
+    json="{store, bytes, branch, head, commits, branches, tags, keys, objects, at_least}. branch is null "
+    "if HEAD is detached; head is a commit as `vstate log --json` prints it, or null; at_least lists the "
+    "counts that the timeout ended early; bytes is null for a store that is no directory.",
 )
 @click.option(
     "--timeout",
@@ -34,38 +33,38 @@ _CHECKED_EVERY = 64  # steps of counting, between two looks at the clock
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to count commits and objects, each; 0: as long as it takes.",
+    help="Stop counting commits, and then objects, after this time. 0 counts to the end.",
 )
 def status(session: Session, timeout: float) -> None:
-    """Show where HEAD is, and how much the store holds.
+    """Show the position of HEAD, and the size of the store.
 
-    Commits are those that a branch, a tag or HEAD leads to; keys are those of HEAD; bytes are what the files
-    of the store take.
+    Counts the commits that a branch, a tag or HEAD reaches, the keys of HEAD, and the bytes of the store's
+    files.
     """
     repo = session.repo
     head = repo.refs.head()
     branches, tags = repo.refs.list(HEADS), repo.refs.list(TAGS)
     starts = {*branches.values(), *tags.values(), *([head.commit] if head.commit is not None else [])}
     commit = None if head.commit is None else repo.resolve(head.commit)
-    commits, all_commits = _count("commits", _reachable(repo, starts), timeout)
-    objects, all_objects = _count("objects", repo.store.keys(OBJECT_PREFIX), timeout)
+    commit_count, all_commits = _count("commits", repo.history.ancestors(*starts), timeout)
+    object_count, all_objects = _count("objects", repo.store.keys(OBJECT_PREFIX), timeout)
     root = None if commit is None else commit.tree
-    over = tree.expired(repo.objects.node, root, expiry.now())
-    keys = tree.count(repo.objects.node, root) - sum(1 for _ in over)
+    expired = tree.expired(repo.objects.node, root, expiry.now())
+    key_count = tree.count(repo.objects.node, root) - sum(1 for _ in expired)
     size = _size(Path(repo.store.location))
     at_least = [name for name, done in (("commits", all_commits), ("objects", all_objects)) if not done]
     numbers = {
-        "commits": commits,
+        "commits": commit_count,
         "branches": len(branches),
         "tags": len(tags),
-        "keys": keys,
-        "objects": objects,
+        "keys": key_count,
+        "objects": object_count,
     }
     out = session.out
     if session.json:
-        document = None if commit is None else documents.commit(commit, session.refs().get(commit.id, []))
-        places = {"store": repo.store.location, "bytes": size, "branch": head.branch, "head": document}
-        documents.write(out, places | numbers | {"at_least": at_least})
+        document = None if commit is None else commits.document(commit, session.refs().get(commit.id, []))
+        position = {"store": repo.store.location, "bytes": size, "branch": head.branch, "head": document}
+        out.json(position | numbers | {"at_least": at_least})
         return
     shown_size = "" if size is None else f"  {size_text(size)}"
     out.line(("store     ", "dim"), safe(repo.store.location), (shown_size, "dim"))
@@ -76,38 +75,27 @@ def status(session: Session, timeout: float) -> None:
     if commit is None:
         out.line(("head      ", "dim"), "no commit yet")
     else:
-        out.line(("head      ", "dim"), (commit.short, "yellow"), f" {render.subject(commit)}".rstrip())
-        out.line("          ", (render.moment(commit.time), "dim"), *render.info_parts(commit))
+        out.line(("head      ", "dim"), *commits.summary(commit))
+        out.line("          ", *commits.time_and_info(commit))
     for name, number in numbers.items():
         more = " or more (--timeout 0 counts them all)" if name in at_least else ""
         out.line((f"{name:10}", "dim"), f"{number:,}", (more, "dim"))
 
 
-def _reachable(repo: Repository, starts: set[ObjectId]) -> Iterator[ObjectId]:
-    seen, waiting = set(starts), [*starts]
-    while waiting:
-        oid = waiting.pop()
-        yield oid
-        for parent in repo.history.parents(repo.objects.commit(oid)):
-            if parent not in seen:
-                seen.add(parent)
-                waiting.append(parent)
-
-
-def _count(what: str, items: Iterable[object], timeout: float) -> tuple[int, bool]:
-    """How many items there are, and whether those are all: False when the time was up."""
+def _count(noun: str, items: Iterable[object], timeout: float) -> tuple[int, bool]:
+    """The number of items, and whether the time sufficed to count them all."""
     began, count = time.monotonic(), 0
-    with Progress(what) as progress:
+    with ProgressBar() as bar:
         for count, _ in enumerate(items, 1):
-            if count % _CHECKED_EVERY == 0:
+            if count % _CLOCK_READ_EVERY == 0:
                 if timeout and time.monotonic() - began > timeout:
                     return count, False
-                progress.update(count)
+                bar(f"counting {noun}", count)
     return count, True
 
 
 def _size(directory: Path) -> int | None:
-    """The bytes that the files of a store on this machine take; None for any other store."""
+    """The bytes of the files of a store on this machine; None for any other store."""
     if not directory.is_dir():
         return None
     total = 0
@@ -115,5 +103,5 @@ def _size(directory: Path) -> int | None:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
-            pass  # gone since it was listed, as a log can be that another process closes
+            pass  # another process deleted it, such as a log that SQLite closed
     return total

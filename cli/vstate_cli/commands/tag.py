@@ -6,10 +6,11 @@ import click
 
 from vstate.errors import NotFound
 from vstate.objects.commit import Commit
-from vstate_cli import documents
-from vstate_cli.output import safe
-from vstate_cli.render import name_width, subject
-from vstate_cli.session import Session, command, complete_revision, complete_tag
+from vstate_cli import commits
+from vstate_cli.changes import name_width
+from vstate_cli.output import padded, safe
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_revision, complete_tag
 
 
 @command(
@@ -21,21 +22,23 @@ from vstate_cli.session import Session, command, complete_revision, complete_tag
         "vstate tag -m v1 v1.0",
         "vstate tag -d v1.0",
     ],
-    json="a list of {name, commit}; with NAME the one tag that was made, deleted or renamed.",
+    json="a list of {name, commit}. With NAME, one such object for the tag that was created, deleted or "
+    "renamed.",
 )
 @click.argument("name", required=False, shell_complete=complete_tag)
 @click.argument("at", required=False, shell_complete=complete_revision)
 @click.option("-d", "--delete", is_flag=True, help="Delete the tag NAME.")
 @click.option("-m", "--move", is_flag=True, help="Rename the tag NAME to AT.")
 def tag(session: Session, name: str | None, at: str | None, delete: bool, move: bool) -> None:
-    """List, make, delete or rename tags.
+    """List, create, delete or rename tags.
 
-    Without NAME, list them; with NAME, make that tag at the revision AT (HEAD). A tag is a name for a commit that does not move. To move one all the same, delete it first.
+    Without NAME, list the tags. With NAME, create that tag at the revision AT (default: HEAD). A tag names
+    a commit and does not move. To put a tag on another commit, delete it first.
     """
     if (delete or move) and name is None:
         raise click.UsageError("Missing argument 'NAME'.")
     if delete and (move or at is not None):
-        raise click.UsageError("-d takes one NAME, and neither AT nor -m.")
+        raise click.UsageError("-d takes one NAME, without AT and without -m.")
     if move and at is None:
         raise click.UsageError("-m takes two names, the old one and the new one.")
     if name is None:
@@ -48,11 +51,11 @@ def tag(session: Session, name: str | None, at: str | None, delete: bool, move: 
         commit, done = _rename(session, name, at), f"Renamed tag {name} to {at}, at"
         name = at
     else:
-        commit, done = repo.create_tag(name, "HEAD" if at is None else at), f"Made tag {name} at"
+        commit, done = repo.create_tag(name, "HEAD" if at is None else at), f"Created tag {name} at"
     if session.json:
-        documents.write(session.out, {"name": name, "commit": commit.id})
+        session.out.json({"name": name, "commit": commit.id})
     else:
-        session.out.line(f"{safe(done)} ", (commit.short, "yellow"), f" {subject(commit)}".rstrip())
+        session.out.line(f"{safe(done)} ", *commits.summary(commit))
 
 
 def _rename(session: Session, old: str, new: str) -> Commit:
@@ -66,13 +69,8 @@ def _rename(session: Session, old: str, new: str) -> Commit:
 def _list(session: Session) -> None:
     tags = session.repo.tags()
     if session.json:
-        documents.write(session.out, [{"name": name, "commit": commit.id} for name, commit in tags.items()])
+        session.out.json([{"name": name, "commit": commit.id} for name, commit in tags.items()])
         return
     width = name_width(tags)
     for name, commit in tags.items():
-        session.out.line(
-            (f"{safe(name):{width}}", "bold yellow"),
-            "  ",
-            (commit.short, "yellow"),
-            f"  {subject(commit)}".rstrip(),
-        )
+        session.out.line((padded(safe(name), width), "bold yellow"), "  ", *commits.summary(commit))

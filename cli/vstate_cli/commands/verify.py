@@ -9,10 +9,10 @@ import click
 from vstate.errors import UntrustedCommit
 from vstate.objects.commit import Commit
 from vstate.repo.rules.signing import ALGORITHM, PublicKey, Trust, check
-from vstate_cli import documents
-from vstate_cli.output import Line
-from vstate_cli.render import subject
-from vstate_cli.session import Session, command, complete_revision
+from vstate_cli import commits
+from vstate_cli.output import Document, Line
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_revision
 
 _STYLES = {"trusted": "green", "good": "", "unsigned": "dim", "bad": "bold red"}
 _SIGNER_WIDTH = len(ALGORITHM) + 11
@@ -25,9 +25,9 @@ _SIGNER_WIDTH = len(ALGORITHM) + 11
         "vstate verify v1 -n 1 --trust agent.pub",
         "vstate verify --trust ed25519:03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8",
     ],
-    json="{id, trusted, commits: [{id, signature, signer, trusted}], signers, unsigned, bad}: signature is "
-    '"good", "bad" or "unsigned"; signer is the public key of a good one, else null; trusted is null without '
-    "--trust; signers maps each public key to the number of commits that it signed.",
+    json="{id, trusted, commits: [{id, signature, signer, trusted}], signers, unsigned, bad}. signature "
+    'is "good", "bad" or "unsigned"; signer is the public key of a good signature, else null; trusted is '
+    "null without --trust; signers maps each public key to the number of commits it signed.",
 )
 @click.argument("rev", default="HEAD", shell_complete=complete_revision)
 @click.option(
@@ -35,43 +35,43 @@ _SIGNER_WIDTH = len(ALGORITHM) + 11
     "trusted",
     multiple=True,
     metavar="KEY",
-    help="A public key, or a file that holds one; may be given several times.",
+    help="A public key, or a file that holds one. Can be repeated.",
 )
-@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="At most so many commits.")
+@click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="Show at most N commits.")
 def verify(session: Session, rev: str, trusted: tuple[str, ...], limit: int | None) -> None:
-    """Show who signed the commits up to REV (HEAD).
+    """Show who signed the commits up to REV.
 
-    A good signature says that whoever has the key vouches for this commit, with all its keys and its history; not that the key is one to be trusted. With --trust, fails
-    unless one of those keys signed REV itself. Without it, fails if a signature is bad.
+    A good signature proves that the owner of the key vouches for the commit, its keys and its history. It
+    does not prove that you can trust the key. With --trust, the command fails unless one of those keys
+    signed REV itself. Without --trust, it fails if a signature is bad. REV defaults to HEAD.
     """
     trust = Trust([_public_key(text) for text in trusted]) if trusted else None
     target = session.repo.resolve(rev)
     signers: Counter[str] = Counter()
-    words: Counter[str] = Counter()
-    listed: list[documents.Document] = []
+    verdicts: Counter[str] = Counter()
+    listed: list[Document] = []
     first_bad: Commit | None = None
     for commit in session.repo.log(target, limit=limit):
-        found = check(commit)
+        verdict = check(commit)
         signature = commit.signature
-        signer = PublicKey(signature.signer) if signature is not None and found == "good" else None
-        known = None if trust is None else trust.signed(commit)
-        words[found] += 1
+        signer = PublicKey(signature.signer) if signature is not None and verdict == "good" else None
+        is_trusted = None if trust is None else trust.signed(commit)
+        verdicts[verdict] += 1
         if signer is not None:
             signers[str(signer)] += 1
-        if found == "bad" and first_bad is None:
+        if verdict == "bad" and first_bad is None:
             first_bad = commit
         if session.json:
-            who = None if signer is None else str(signer)
-            listed.append({"id": commit.id, "signature": found, "signer": who, "trusted": known})
+            name = None if signer is None else str(signer)
+            listed.append({"id": commit.id, "signature": verdict, "signer": name, "trusted": is_trusted})
         else:
-            word = "trusted" if known else found
-            session.out.line(*_line(commit, word, signer))
+            session.out.line(*_line(commit, "trusted" if is_trusted else verdict, signer))
     if session.json:
         document = {"id": target.id, "trusted": None if trust is None else trust.signed(target)}
-        counts = {"signers": dict(signers), "unsigned": words["unsigned"], "bad": words["bad"]}
-        documents.write(session.out, document | {"commits": listed} | counts)
+        counts = {"signers": dict(signers), "unsigned": verdicts["unsigned"], "bad": verdicts["bad"]}
+        session.out.json(document | {"commits": listed} | counts)
     else:
-        _show_counts(session, signers, words, trust)
+        _show_counts(session, signers, verdicts, trust)
     if trust is not None:
         trust.require(target)
     elif first_bad is not None:
@@ -82,20 +82,21 @@ def _public_key(text: str) -> PublicKey:
     return PublicKey.parse(text) if text.startswith(f"{ALGORITHM}:") else PublicKey.load(text)
 
 
-def _line(commit: Commit, word: str, signer: PublicKey | None) -> Line:
+def _line(commit: Commit, verdict: str, signer: PublicKey | None) -> Line:
     return [
-        (f"{word:8}", _STYLES[word]),
+        (f"{verdict:8}", _STYLES[verdict]),
         f"  {signer.short if signer is not None else '':{_SIGNER_WIDTH}}  ",
-        (commit.short, "yellow"),
-        f" {subject(commit)}".rstrip(),
+        *commits.summary(commit),
     ]
 
 
-def _show_counts(session: Session, signers: Counter[str], words: Counter[str], trust: Trust | None) -> None:
+def _show_counts(
+    session: Session, signers: Counter[str], verdicts: Counter[str], trust: Trust | None
+) -> None:
     session.out.line()
-    for signer, count in signers.most_common():
-        known = trust is not None and PublicKey.parse(signer) in trust.keys
-        session.out.line(f"{count:6,} signed by {signer}", (" (trusted)" if known else "", "green"))
-    for word, text in (("unsigned", "not signed"), ("bad", "with a bad signature")):
-        if words[word]:
-            session.out.line((f"{words[word]:6,} {text}", _STYLES[word]))
+    for signer, number in signers.most_common():
+        is_trusted = trust is not None and PublicKey.parse(signer) in trust.keys
+        session.out.line(f"{number:6,} signed by {signer}", (" (trusted)" if is_trusted else "", "green"))
+    for verdict, text in (("unsigned", "not signed"), ("bad", "with a bad signature")):
+        if verdicts[verdict]:
+            session.out.line((f"{verdicts[verdict]:6,} {text}", _STYLES[verdict]))

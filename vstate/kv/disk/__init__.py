@@ -1,7 +1,7 @@
 """A store in one SQLite file.
 
-`store` reads and writes rows; `database` makes, opens and syncs the file, and says what its errors mean; `queues` decides
-which process is next. sqlite3 is imported when a store is made.
+`store` reads and writes rows; `database` makes, opens and syncs the file, and says what its errors mean;
+`queues` decides which process is next. sqlite3 is imported when a store is made.
 """
 
 from vstate.kv.disk.store import Disk

@@ -1,4 +1,5 @@
-"""Database: the SQLite file of a store. It makes, opens and syncs the file, and says what SQLite's errors mean."""
+"""Database: the SQLite file of a store. It makes, opens and syncs the file, and says what SQLite's errors
+mean."""
 
 from __future__ import annotations
 
@@ -74,7 +75,9 @@ class Database:
         self.size_limit = size_limit
         self.durability = durability
         self.create = create
-        """Whether a missing file is made. False once the store was open: a file that is missing then was removed."""
+        """Whether a missing file is made. False once the store was open: a file that is missing then was
+        removed.
+        """
         self._file = os.path.join(self.directory, FILE_NAME)
         self._log = f"{self._file}-wal"
         self._note = f"{self._file}-unsynced"
@@ -90,7 +93,8 @@ class Database:
     def find_or_make(self) -> None:
         """Make sure that SQLite can open or make the file: it makes files, but no directories.
 
-        Raises NotFound if there is none and none is to be made, InvalidInput if something else is in its place.
+        Raises NotFound if there is none and none is to be made, InvalidInput if something else is in its
+        place.
         """
         try:
             if not stat.S_ISREG(os.stat(self._file).st_mode):
@@ -198,10 +202,10 @@ class Database:
     def note_unsynced(self) -> None:
         """Leave a file beside the database: the end of the log may not be on the disk.
 
-        When an fsync fails, Linux takes its data for written. They can be read while they stay in memory, but no
-        later fsync writes them. A process that opens the database takes the failed commit for one that happened, and
-        commits on top of it. A power cut would then take both. So the next process that opens the database and
-        sees the file writes the log once more.
+        When an fsync fails, Linux takes its data for written. They can be read while they stay in memory, but
+        no later fsync writes them. A process that opens the database takes the failed commit for one that
+        happened, and commits on top of it. A power cut would then take both. So the next process that opens
+        the database and sees the file writes the log once more.
 
         The file itself needs no sync: it has to last no longer than the memory that it warns of.
         """
@@ -221,7 +225,8 @@ class Database:
                 return  # what a reader sees is right, and may be all that is left
             if isinstance(error, OSError):
                 raise StoreUnavailable(
-                    f"{self.directory} failed: {error.strerror}; nothing was written: retry, or look after the disk"
+                    f"{self.directory} failed: {error.strerror}; nothing was written: retry, or look after "
+                    "the disk"
                 ) from error
             raise
 
@@ -292,8 +297,8 @@ def result_code(error: sqlite3.Error) -> int | None:
 def _use_log(connection: sqlite3.Connection) -> None:
     """Switch to a write-ahead log.
 
-    With a rollback journal, SQLite's other way, a power cut can undo a commit that was synced: SQLite does not sync
-    the removal of the journal.
+    With a rollback journal, SQLite's other way, a power cut can undo a commit that was synced: SQLite does
+    not sync the removal of the journal.
     """
     # fetchall() runs the statement to its last step, which is the one that fails if the disk does.
     ((mode,),) = connection.execute("PRAGMA journal_mode=WAL").fetchall()

@@ -1,7 +1,7 @@
 """Queues: the order in which the threads and processes of one machine use a store.
 
-Nothing here keeps a store consistent: SQLite does. A queue saves work and makes waiting fair. Where a file lock is missing,
-or its holder is stuck, everybody goes on without it.
+Nothing here keeps a store consistent: SQLite does. A queue saves work and makes waiting fair. Where a file
+lock is missing, or its holder is stuck, everybody goes on without it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ LONGEST_PAUSES = (0.0007, 0.0002)
 """Seconds between two tries: many processes may wait to be next, but only one waits to begin."""
 
 POLITE_PAUSE = 0.001
-"""Seconds that a process which had to wait gives the others before it queues again. Longer than they sleep."""
+"""Seconds that a process which had to wait gives the others before it queues again. Longer than they
+sleep."""
 
 FILES = 16
 
 
 class Turnstile:
-    """The process that writes next. A writer takes the turnstile, asks SQLite for the write lock, and leaves as soon as it
-    has that lock. So a process that has just written cannot overtake one that waits.
+    """The process that writes next. A writer takes the turnstile, asks SQLite for the write lock, and leaves
+    as soon as it has that lock. So a process that has just written cannot overtake one that waits.
 
-    Without a turnstile, three of four processes that write all the time waited for 3 s and longer. It is a flock on the
-    directory: closing any descriptor of the file itself would drop SQLite's own locks.
+    Without a turnstile, three of four processes that write all the time waited for 3 s and longer. It is a
+    flock on the directory: closing any descriptor of the file itself would drop SQLite's own locks.
     """
 
     __slots__ = ("descriptor", "directory", "held")
@@ -79,8 +80,9 @@ class Turnstile:
 class UpdateQueue:
     """The callers that want to update the same thing in one directory, one after the other.
 
-    It takes two file locks: the holder of the first is next, the holder of the second has the turn. A caller that has
-    just had its turn queues for the first lock again, and so cannot overtake the one that waits there.
+    It takes two file locks: the holder of the first is next, the holder of the second has the turn. A caller
+    that has just had its turn queues for the first lock again, and so cannot overtake the one that waits
+    there.
     """
 
     def __init__(self, directory: str, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import KVStore, check_value
+from vstate.kv.base import TransactionalStore, check_value
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 
@@ -45,7 +45,7 @@ _Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes]]]
 """The rows that a transaction sets and those that it deletes, by stored keys."""
 
 
-class Disk(KVStore, ForkAware):
+class Disk(TransactionalStore, ForkAware):
     """A store in `directory`, which is made if it is missing: one SQLite file with a write-ahead log.
 
     Any number of threads and processes of one machine may use it at once. Reads wait for nobody, and a
@@ -103,7 +103,8 @@ class Disk(KVStore, ForkAware):
         packed = pack(key)
         reader = self._reader
         if packed[0:1] == OBJECT_MARK and reader.connection is not None:
-            # The short way of most reads: an object that is there. Everything else, errors too, goes the long way.
+            # The short way of most reads: an object that is there. Everything else, errors too, goes the long
+            # way.
             try:
                 with reader.lock:
                     if reader.connection is not None:
@@ -123,7 +124,8 @@ class Disk(KVStore, ForkAware):
         return bool(self.present([key]))
 
     def present(self, keys: Iterable[str]) -> Set[str]:
-        # The index of the keys answers alone: 100 keys of values of 64 KB take 0.13 ms, with the values 2 to 6.
+        # The index of the keys answers alone: 100 keys of values of 64 KB take 0.13 ms, with the values 2 to
+        # 6.
         return {self._unpacked(packed) for (packed,) in self._query_each("key", keys)}
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -144,8 +146,8 @@ class Disk(KVStore, ForkAware):
             with self._checker.lock:
                 connection = self._checker.connection or self._open(self._checker)
                 try:
-                    # Not quick_check, though that takes a third of the time (0.1 s against 0.4 for 170 MB): it does
-                    # not see a key that is in the table but not in its index, where no read finds it.
+                    # Not quick_check, though that takes a third of the time (0.1 s against 0.4 for 170 MB):
+                    # it does not see a key that is in the table but not in its index, where no read finds it.
                     rows = connection.execute(f"PRAGMA integrity_check({MOST_FOUND})").fetchall()
                     found = [str(text) for (text,) in rows]
                 finally:
@@ -202,34 +204,14 @@ class Disk(KVStore, ForkAware):
 
     # Writing
 
-    def set(self, key: str, value: bytes) -> None:
-        self.set_many({key: value})
-
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self.transact({key: new}, {key: expected})
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items` in one transaction."""
-        self.transact(items, {})
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete every one of the keys in one transaction."""
-        self.transact(dict.fromkeys(keys), {})
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
         rows = self._split(writes)
         return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
 
-    @property
-    def transactional(self) -> bool:
-        return True
-
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As promised by KVStore: `plan` runs inside the transaction, while this process has the write lock."""
+        """As promised by KVStore: `plan` runs inside the transaction, while this process has the write
+        lock.
+        """
         return self._write(lambda: self._split(plan()))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
@@ -257,7 +239,9 @@ class Disk(KVStore, ForkAware):
         return value
 
     def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
-        """Call `plan` inside a transaction, if every expectation holds, and write the rows that it returns."""
+        """Call `plan` inside a transaction, if every expectation holds, and write the rows that it
+        returns.
+        """
         backoff: Backoff | None = None
         try:
             while True:
@@ -342,8 +326,8 @@ class Disk(KVStore, ForkAware):
         if self._closed:
             raise InvalidInput(f"{self!r} is closed; open it again")
         if handle is self._writer:
-            # The reader comes first, so that it knows where the log ended should the next fsync fail. A reader that
-            # comes later would take the failed commit for one that happened.
+            # The reader comes first, so that it knows where the log ended should the next fsync fail. A
+            # reader that comes later would take the failed commit for one that happened.
             with self._reader.lock:
                 if self._reader.connection is None:
                     self._open(self._reader)

@@ -1,13 +1,14 @@
 """A store in one table of a PostgreSQL database.
 
-`store` is the store; `transactions` what it writes as one; `session` talks with the server, and tries again; `connections`
-are what it talks over; `statements` is the SQL; `failures` says what its errors mean; `listener` hears of changes; `turns`
-is whose turn it is. The driver is imported where a store is made, and so is all but `store`.
+`store` is the store; `transactions` writes; `session` talks with the server, and repeats what may be
+repeated; `connections` lends connections; `statements` is the SQL; `failures` says what errors mean;
+`listener` hears of changes; `queue` lets callers that update the same thing follow one another. The driver is
+imported when a store is made, and so are all these modules but `store`.
 """
 
 from vstate.kv.postgres.store import Postgres
 
 __all__ = ["Postgres"]
 
-# Where it is imported from is what errors and pickles call it.
+# Errors and pickles name the class by the place it is imported from.
 Postgres.__module__ = __name__

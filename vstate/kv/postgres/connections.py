@@ -15,20 +15,21 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import conninfo_to_dict
 
 from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.kv.postgres.address import Address
 
 Result = TypeVar("Result")
 
 SLACK: Final = 5.0
-"""How many seconds longer than its own patience the server is given to answer."""
+"""Seconds that a client waits for an answer beyond the time that the server itself waits for locks."""
 
 SLOWEST: Final = 4 * 1024 * 1024
-"""Bytes a second that a server is taken to write at the least: of a value of a gigabyte, nothing is heard for long."""
+"""Bytes a second that even a slow server writes: while it writes a value of a gigabyte, it is silent for
+long."""
 
 LONGEST_IDLE: Final = 240.0
-"""Seconds after which an unused connection is not trusted any more: whatever lies between forgets idle ones."""
+"""Seconds after which an unused connection is not trusted: firewalls and proxies forget idle connections."""
 
 _OPTIONS: Final = {
     "application_name": "PGAPPNAME",
@@ -39,24 +40,25 @@ _OPTIONS: Final = {
     "tcp_user_timeout": None,
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-"""The options of libpq that get another default here, and where the user may have set them."""
-
-_SECRETS: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+"""The options of libpq that get another default here, and the variables in which the user may have set
+them."""
 
 
 class CannotConnect(Exception):
-    """No connection could be made, for a reason in words without secrets; nothing has been sent."""
+    """No connection could be made. The message holds no secret, and nothing has been sent."""
 
     @property
     def may_pass(self) -> bool:
-        """Whether the server is about to be there. There is no code for it; a server may speak another language."""
+        """Whether the server is about to start. There is no code for it, and other languages are not
+        recognised.
+        """
         return (
             re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
         )
 
     @property
     def remedy(self) -> str:
-        """What to do about it."""
+        """What to do next, for the end of an error message."""
         if "password" in str(self):
             return "give the right password, in PGPASSWORD, in ~/.pgpass or in the URL"
         if re.search('(role|database) ".*" does not exist', str(self)) is not None:
@@ -67,13 +69,13 @@ class CannotConnect(Exception):
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that gives up on a server that is silent for too long: libpq would wait for ever."""
+    """A connection that gives up on a server that is silent for too long: libpq would wait forever."""
 
     patience = 60.0
-    """Seconds of silence, at the most, that a short statement may take."""
+    """Seconds of silence that a short statement may take."""
 
     sending = 0
-    """Bytes that the server is given to write, so that it needs more time."""
+    """Bytes that the server is writing, for which it gets more time."""
 
     def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **options: Any) -> Result:
         return super().wait(self._listening(gen), *arguments, **options)
@@ -88,7 +90,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 if ready:
                     heard = now
                 elif now - heard > self.patience + self.sending / SLOWEST:
-                    # At once, or whoever cleans up behind would wait as long again.
+                    # At once: the cleaning up would wait as long again.
                     self.close()
                     raise psycopg.OperationalError(f"no answer for {now - heard:.0f} s")
                 wanted = work.send(ready)
@@ -97,74 +99,16 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return result
 
 
-class Address:
-    """Where a database is, out of a URL or a connection string of libpq, and how to show it without secrets.
-
-    InvalidInput if it cannot be read, or reads as something else than it seems to.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        if not isinstance(dsn, str):
-            raise InvalidInput(
-                f"a PostgreSQL database is given as a URL or a connection string, not as {type(dsn).__name__}"
-            )
-        self.dsn = dsn
-        # Nothing of the text is shown, nor what libpq says of it: any part of it may be of a password.
-        if not _is_plain(dsn) or (parameters := _parameters(dsn)) is None:
-            raise InvalidInput(
-                "this PostgreSQL URL or connection string cannot be read: it is "
-                "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE and so on; in a URL, / ? "
-                "# @ [ ] : % within a password have to be percent-encoded"
-            )
-        self.parameters = parameters
-
-    @property
-    def holds_secret(self) -> bool:
-        return any(self.parameters.get(name) for name in _SECRETS)
-
-    def is_shown_by(self, text: str) -> bool:
-        """Whether the text holds a secret of this address, or of the environment."""
-        secrets = [self.parameters.get(name) for name in _SECRETS] + [os.environ.get("PGPASSWORD")]
-        return any(secret in text for secret in secrets if secret)
-
-    def __str__(self) -> str:
-        host = (
-            self.parameters.get("host") or self.parameters.get("hostaddr") or os.environ.get("PGHOST") or ""
-        )
-        port = self.parameters.get("port")
-        name = self.parameters.get("dbname") or os.environ.get("PGDATABASE") or ""
-        return f"postgresql://{host}{f':{port}' if port else ''}/{name}"
-
-
-def _is_plain(dsn: str) -> bool:
-    """Whether a URL has one reading. libpq takes "u:p@ss@host" for a host called "ss@host"."""
-    match = re.match(r"postgres(?:ql)?://([^/?]*)([^?]*)", dsn)
-    if match is None:
-        return "://" not in dsn.partition("=")[0]
-    return match[1].count("@") <= 1 and "@" not in match[2]
-
-
-def _parameters(dsn: str) -> dict[str, Any] | None:
-    try:
-        parameters = conninfo_to_dict(dsn)
-        ports = str(parameters.get("port") or "").split(",")
-        if all(not port or (port.isdecimal() and 0 < int(port) < 65536) for port in ports):
-            return parameters
-    except (psycopg.Error, UnicodeError, ValueError):
-        pass
-    return None
-
-
 class Connections:
-    """Up to `size` connections, made when they are needed, and kept for the next who asks.
+    """Up to `size` connections, made when they are needed, and kept for the next thread that asks.
 
-    One more may always be had for reading than for writing. Writers wait for locks, and the one whom they wait for
-    may have to read before it goes on: it would find all the connections taken.
+    Readers may have one more than writers. Writers wait for locks, and the holder of the lock may have to
+    read before it goes on: otherwise it could find all the connections taken.
 
-    psycopg-pool is not used, for three reasons, each measured. Whether the server refuses, or the password is wrong,
-    it says nothing but "couldn't get a connection", and that after the whole timeout. A process that forks shares its
-    connections with the child, where the pool's threads are missing. Taking a connection and giving it back costs 68
-    us, more than a query by key (40 us).
+    psycopg-pool is not used, for three measured reasons. If the server refuses, or the password is wrong, it
+    only says "couldn't get a connection", and that after the whole timeout. A process that forks shares its
+    connections with the child, where the pool's threads are missing. Taking a connection and giving it back
+    costs 68 us, more than a query by key (40 us).
     """
 
     def __init__(self, address: Address, *, size: int, timeout: float) -> None:
@@ -177,11 +121,11 @@ class Connections:
         self._lent_to_writers = 0
         self._closed = False
         self.were_made = False
-        """Whether the server ever answered: if so, what fails now may pass."""
+        """Whether the server ever answered: if so, a failure may pass."""
 
     @contextmanager
     def lent(self, *, writing: bool) -> Iterator[Connection]:
-        """A connection of this thread's own, in no transaction; afterwards what was left open is undone."""
+        """A connection for this thread alone, in no transaction. Afterwards an open transaction is undone."""
         connection = self._take(writing)
         try:
             if connection is None:
@@ -192,7 +136,9 @@ class Connections:
             self._give_back(connection, writing)
 
     def connect(self, within: float = math.inf) -> Connection:
-        """A new connection, which is the caller's alone to close; made in so many seconds, but for name servers."""
+        """A new connection, which only the caller closes. It takes `within` seconds at most, name servers
+        aside.
+        """
         try:
             connection = Connection.connect(
                 self._address.dsn, autocommit=True, prepare_threshold=None, **self._options(within)
@@ -213,14 +159,14 @@ class Connections:
         wanted = {
             "application_name": "vstate",
             "connect_timeout": max(2, int(min(within, self._timeout))),
-            # A server that is gone without a word is noticed in half a minute, not in two hours.
+            # A server that vanished is noticed in half a minute, not in two hours.
             "keepalives_idle": 15,
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": int((self._timeout + SLACK) * 1000),
         }
         if pq.version() >= 140000:
-            # Of several hosts the one that writes: a standby may not know yet what was committed.
+            # Of several hosts, the one that writes: a standby may not know the last commit yet.
             wanted["target_session_attrs"] = "primary"
         given = self._address.parameters
         return {
@@ -236,8 +182,8 @@ class Connections:
             while self._lent >= self._size or (writing and self._lent_to_writers >= self._size - 1):
                 if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise StoreUnavailable(
-                        f"all the {self._size} connections of this store to {self._address} were in use for "
-                        f"{self._timeout:g} s; retry later"
+                        f"all {self._size} connections of this store to {self._address} were in use for "
+                        f"{self._timeout:g} s; retry later, or give the store more `connections`"
                     )
             if self._closed:
                 raise InvalidInput(f"the store at {self._address} is closed; open it again")
@@ -270,13 +216,13 @@ class Connections:
                         _, old = self._idle.popleft()
             self._lent -= 1
             self._lent_to_writers -= writing
-            # All of them: a writer that wakes may have to leave the connection to a reader.
+            # All waiting threads: a writer that wakes may have to leave the connection to a reader.
             self._changed.notify_all()
         if old is not None:
             close_quietly(old)
 
     def close(self) -> None:
-        """Close what is idle now, and the rest when it is given back."""
+        """Close the idle connections now, and the others when they come back."""
         with self._changed:
             self._closed = True
         self._close_idle()
@@ -288,12 +234,12 @@ class Connections:
 
     def before_fork(self) -> None:
         self._changed.acquire()
-        # The child would share them otherwise, and both would talk into one conversation.
+        # Otherwise the child would share them, and both would talk in one conversation.
         self._close_idle()
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            # What other threads had on loan stays theirs, in the parent.
+            # Connections that other threads had borrowed stay theirs, in the parent.
             self._changed = threading.Condition()
             self._lent = self._lent_to_writers = 0
         else:
@@ -306,7 +252,7 @@ def close_quietly(connection: Connection) -> None:
 
 
 def _has_input(connection: Connection) -> bool:
-    """Whether the server said something unasked: mostly that it is going down, or nothing any more."""
+    """Whether the server sent something unasked: mostly that it is going down, or that it is gone."""
     try:
         descriptor = connection.fileno()
         if hasattr(select, "poll"):
@@ -319,7 +265,7 @@ def _has_input(connection: Connection) -> bool:
 
 
 def _is_clean(connection: Connection) -> bool:
-    """Whether the connection can be lent again, after undoing what it is in the middle of."""
+    """Undo an open transaction, and return whether the connection can be lent again."""
     try:
         if connection.closed or connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             return False

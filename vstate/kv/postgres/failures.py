@@ -1,4 +1,4 @@
-"""Failures: what an error of PostgreSQL means to whoever uses the store."""
+"""Failures: what an error of PostgreSQL means to a caller."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ MISSING_TABLE: Final = "42P01"
 MISSING_SCHEMA: Final = "3F000"
 
 UNDONE: Final = ("40001", "40P01")
-"""Serialisation failures and deadlocks: the server undid the transaction, and asks to try again."""
+"""Serialisation failures and deadlocks: the server undid the transaction, and asks for another try."""
 
 _GOING_OR_COMING: Final = ("57P01", "57P02", "57P03", "57P05")
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[object] | None) -> bool:
-    """Whether the connection broke, so that nobody knows how far the server came."""
+    """Whether the connection broke, so that nobody knows whether the server carried out the request."""
     state = error.sqlstate or ""
     return connection is None or connection.closed or state.startswith("08") or state in _GOING_OR_COMING
 
 
 def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout: float) -> VStateError:
-    """The error of vstate that stands for `error`, which is no broken connection."""
+    """The error of vstate for `error`, which is no broken connection."""
     state = error.sqlstate or ""
     said = _one_line(error)
     if outcome_unknown:
-        # Whatever stopped this attempt, an earlier one may have come through.
+        # This attempt failed for its own reason, but an earlier one may have committed.
         return StoreUnavailable(
-            f"{place} failed: {said}; it may have been written all the same: read it again before you retry",
+            f"{place} failed: {said}; the write may or may not have happened: read it again before you retry",
             outcome_unknown=True,
         )
     if state == "53100":
@@ -39,12 +39,13 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
         )
     if state == "42501":
         return StoreUnavailable(
-            f"{place} cannot be used: {said}; the role of this connection needs SELECT, INSERT, UPDATE and DELETE on "
-            "the table, USAGE on its schema, and CREATE there for a new one"
+            f"{place} cannot be used: {said}; grant the role of this connection SELECT, INSERT, UPDATE and "
+            "DELETE on the table, USAGE on its schema, and CREATE there for a new one"
         )
     if state == "25006":
         return StoreUnavailable(
-            f"{place} is read-only now ({said}); nothing was written: connect to the primary server, or allow writing"
+            f"{place} is read-only now ({said}); nothing was written: connect to the primary server, or "
+            "allow writing"
         )
     if state == "55P03":
         return StoreUnavailable(
@@ -53,7 +54,7 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
     if state == MISSING_SCHEMA:
         return InvalidInput(f"{place}: {said}; make the schema first, with CREATE SCHEMA, or choose another")
     if state in ("54000", "22023", "53400", "22P03") or isinstance(error, psycopg.DataError):
-        return InvalidInput(f"{place} does not take this: {said}")
+        return InvalidInput(f"{place} does not take this value: {said}")
     if state in ("XX001", "XX002", "58P01"):
         return CorruptStore(place, said)
     if state in ("42703", "42804", "42883", "42P10"):

@@ -18,7 +18,7 @@ from vstate.kv.postgres.statements import lock_number
 from vstate.kv.postgres.transactions import MANY
 
 LONGEST_WAIT: Final = 2.0
-"""Seconds after which to look again anyway: a writer may die between its commit and telling of it."""
+"""Seconds after which to look again anyway: a writer may die between its commit and its message."""
 
 _PROBE: Final = "probe "
 _PATIENCE: Final = 5.0
@@ -26,11 +26,12 @@ _RECONNECT_SECONDS: Final = 1.0
 
 
 class Listener:
-    """Hears of changes of a packed key, once it is sure that it can hear.
+    """Hears of changes of a packed key, once it knows that it can hear.
 
-    Behind a pooler, which gives each transaction another connection to the server, LISTEN succeeds and nothing is ever
-    heard. So a probe is sent from another connection. Until it comes back, `wait` looks again at short intervals; and
-    only then others are asked to tell, by a shared lock, which would outlive this listener if a pooler held it.
+    Behind a pooler, which gives each transaction another connection to the server, LISTEN succeeds and
+    nothing is ever heard. So a probe is sent from another connection. Until it comes back, `wait` looks again
+    at short intervals. Only then does the listener ask writers for messages, by a shared lock: held by a
+    pooler, it would outlive the listener.
     """
 
     def __init__(self, session: Session, key: bytes) -> None:
@@ -49,7 +50,7 @@ class Listener:
         """Return when the key may have changed, after `timeout` seconds at most."""
         end = time.monotonic() + timeout
         if self._process != os.getpid():
-            # The parent goes on with that connection; merely to drop it here sends nothing.
+            # The parent goes on with that connection. To drop it here sends nothing.
             self._process = os.getpid()
             self._connection = None
         if (
@@ -58,7 +59,7 @@ class Listener:
             and time.monotonic() >= self._next_try
             and self._connect()
         ):
-            return  # nobody knows what happened meanwhile
+            return  # there may have been changes meanwhile
         if self._connection is None:
             time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
             return
@@ -75,12 +76,12 @@ class Listener:
         connection = self._connection
         assert connection is not None
         while (left := end - time.monotonic()) > 0:
-            told = {heard.payload for heard in connection.notifies(timeout=left, stop_after=1)}
-            if self._expected in told:
+            heard = {heard.payload for heard in connection.notifies(timeout=left, stop_after=1)}
+            if self._expected in heard:
                 connection.execute(self._session.statements.note_listener)
                 self._hears = True
-                return  # from now on every change is told; whoever waits has to look once more
-            if any(text == MANY or self._number in text.split() for text in told):
+                return  # every change from now on is heard; the caller looks at the key once more
+            if any(text == MANY or self._number in text.split() for text in heard):
                 return
 
     def _connect(self) -> bool:
@@ -94,10 +95,10 @@ class Listener:
             self._expected = _PROBE + uuid.uuid4().hex
             self._probed = time.monotonic()
             with connections.lent(writing=False) as other:
-                other.execute(statements.tell, (self._expected,))
+                other.execute(statements.notify, (self._expected,))
             return True
         except (psycopg.Error, CannotConnect, VStateError):
-            # Whoever waits will look at the key, and hear from the store what is wrong.
+            # The caller looks at the key next, and gets the error from the store.
             self._drop()
             return False
 

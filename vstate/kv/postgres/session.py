@@ -1,8 +1,7 @@
-"""Session: talks with the server about one table, and tries again what can be tried again."""
+"""Session: talks with the server about one table, and repeats the calls that may be repeated."""
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -10,8 +9,10 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedFormat, VStateError
-from vstate.kv.postgres.connections import Address, CannotConnect, Connection, Connections
+from vstate.kv.postgres.address import Address
+from vstate.kv.postgres.connections import CannotConnect, Connection, Connections
 from vstate.kv.postgres.failures import MISSING_TABLE, UNDONE, is_lost, meaning
 from vstate.kv.postgres.statements import COLUMNS, CREATION, FORMAT, Statements
 
@@ -25,34 +26,26 @@ LONGEST_PAUSE: Final = 1.0
 
 
 class Attempt:
-    """How far a call has come: tried again ever less often, for `timeout` seconds after the first failure."""
+    """The progress of a call. It may be repeated for `timeout` seconds after its first failure."""
 
     def __init__(self, timeout: float) -> None:
         self.committing = False
         """Whether COMMIT may have been sent."""
         self.began = time.monotonic()
         self.unsure = False
-        """Whether the connection broke then, so that it may have been carried out."""
+        """Whether a connection broke after that, so that an earlier attempt may have committed."""
         self._timeout = timeout
-        self._end: float | None = None
-        self._pause = FIRST_PAUSE
+        self._backoff: Backoff | None = None
 
     def pause(self) -> bool:
-        """Wait before the next one; False if the time is over."""
-        now = time.monotonic()
-        if self._end is None:
-            self._end = now + self._timeout
-        left = self._end - now
-        if left <= 0:
-            return False
-        # One random byte is enough to keep those apart who failed at the same moment.
-        time.sleep(min(self._pause * (0.5 + os.urandom(1)[0] / 256), left))
-        self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        return True
+        """Wait before the next attempt; False if the time is over."""
+        if self._backoff is None:
+            self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=self._timeout)
+        return self._backoff.pause()
 
 
 class Session:
-    """What the store on `table` says to the server, over a few connections."""
+    """The conversation about `table` with the server, over a few connections."""
 
     def __init__(self, address: Address, table: str, *, create: bool, timeout: float, size: int) -> None:
         self.statements = Statements(table)
@@ -60,14 +53,14 @@ class Session:
         self.location = f"{address}?table={table}"
         self.timeout = timeout
         self.check_interval = "0"
-        """How often the server, while it waits, looks whether its client is still there; milliseconds."""
+        """Milliseconds between the server's looks, while it waits, at whether its client is still there."""
         self.exists = False
         """Whether the table has been seen."""
         self._table = table
         self._create = create
 
     def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
-        """What `work` does with a connection; all over again if that breaks, or the server asks for it."""
+        """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
         attempt = Attempt(self.timeout)
         while True:
             used: Connection | None = None
@@ -77,7 +70,7 @@ class Session:
                         self._make(used)
                     return work(used, attempt)
             except CannotConnect as error:
-                # A server that answered before may be about to start again; one that never did has a wrong address.
+                # A server that answered before may be restarting; one that never did has a wrong address.
                 may_pass = self.connections.were_made or error.may_pass
                 if not (may_pass and attempt.pause()):
                     reason = f"cannot connect to {self.location}: {error}; {error.remedy}"
@@ -94,12 +87,12 @@ class Session:
                 raise
 
     def read(self, statement: bytes, parameters: Any) -> list[tuple[Any, ...]]:
-        """All the rows that a query gives; none while there is no table."""
+        """All the rows of a query; none while there is no table."""
 
         def work(connection: Connection, attempt: Attempt) -> list[tuple[Any, ...]]:
             if self.exists:
                 return connection.execute(statement, parameters, binary=True).fetchall()
-            # A look at the table along with it, which is no round trip of its own.
+            # A look at the table goes along with the query, and so is no round trip of its own.
             cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
             try:
                 _pipelined(connection, [(self.statements.look, None), (statement, parameters)], cursors)
@@ -110,21 +103,23 @@ class Session:
         return self.run(work, writing=False)
 
     def send(self, connection: Connection, steps: Steps) -> list[tuple[Any, ...] | None]:
-        """Send the statements all at once; of each the first row, if it gives any."""
+        """Send the statements all at once; the first row of each, None if it gives none."""
         cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
         _pipelined(connection, steps, cursors)
         return [cursor.fetchone() if cursor.description else None for cursor in cursors]
 
     def _sees(self, connection: Connection, look: tuple[Any, ...] | None) -> bool:
-        """Whether a look found the table. It has to be one of ours, and the server one that we can use."""
+        """Whether a look found the table. Raises unless the table is vstate's and the server recent
+        enough.
+        """
         if connection.info.server_version < OLDEST_SERVER:
             raise StoreUnavailable(
-                f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; vstate needs "
-                f"{OLDEST_SERVER // 10000} or later"
+                f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; "
+                f"vstate needs {OLDEST_SERVER // 10000} or later: upgrade it, or use another"
             )
         assert look is not None
         columns, comment, version = look
-        # A server on Windows cannot do it, and refuses the setting.
+        # A server on Windows cannot check its clients, and refuses the setting.
         self.check_interval = "0" if "Visual C++" in version or "mingw" in version else "1000"
         if columns is None:
             if not self._create:
@@ -138,12 +133,12 @@ class Session:
         raise InvalidInput(f"the table of {self.location} is of another program; choose another name for it")
 
     def _make(self, connection: Connection) -> None:
-        """Make the table, if there is none and no other process is quicker."""
+        """Make the table if it is missing and no other process is faster."""
         statements = self.statements
         if self._sees(connection, connection.execute(statements.look).fetchone()):
             return
         connection.execute(statements.begin)
-        # CREATE TABLE IF NOT EXISTS alone fails if two begin at the same time.
+        # CREATE TABLE IF NOT EXISTS alone fails if two processes begin at the same time.
         connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (CREATION,))
         if not self._sees(connection, connection.execute(statements.look).fetchone()):
             for statement in statements.create:
@@ -154,17 +149,19 @@ class Session:
     def _meaning(self, error: psycopg.Error, attempt: Attempt) -> VStateError:
         if error.sqlstate == MISSING_TABLE and not attempt.unsure:
             return StoreUnavailable(
-                f"the table of {self.location} was dropped while the store was open; restore it, or open another"
+                f"the table of {self.location} was dropped while the store was open; restore it, or open "
+                "another"
             )
         return meaning(error, self.location, outcome_unknown=attempt.unsure, timeout=self.timeout)
 
 
 def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Cursor[tuple[Any, ...]]]) -> None:
-    """Send the statements all at once, each with a cursor that goes to the list."""
+    """Send the statements all at once, and append a cursor for each to the list."""
     failure = None
     try:
         with connection.pipeline():
-            # Kept back until the pipeline has ended: psycopg logs a warning of a second error, and there will be one.
+            # Raised after the pipeline has ended: psycopg logs a warning for a second error, which always
+            # follows.
             try:
                 for statement, parameters in steps:
                     cursors.append(connection.execute(statement, parameters, binary=True))

@@ -1,4 +1,4 @@
-"""The SQL that Postgres speaks, for one table."""
+"""The SQL of a store, for one table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ COLUMNS: Final = {"key bytea", "value bytea", "swap uuid"}
 WHOLE_TABLE: Final = 0
 LISTENERS: Final = 2
 CREATION: Final = 0x7673_7461_7465_0000
-"""Advisory locks: of a table, of those who listen to it, and of the making of any table."""
+"""Advisory locks: of a table, of its listeners, and of the making of any table."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,62}"
 
-# Locks come in a statement of their own: the next one sees what was committed before they were granted. The first
-# setting has a wait end, the second has the server notice within a second that its client is gone.
+# Locks come in a statement of their own: the next one sees all that was committed before they were granted.
+# The first setting ends a wait. By the second the server notices within a second that its client is gone.
 _LOCK = """
 SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check_interval', %s, true),
     CASE WHEN shared THEN pg_advisory_xact_lock_shared(number # {base})::text
@@ -29,14 +29,15 @@ SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check
 FROM unnest(%b::int8[], %b::bool[]) AS wanted (number, shared)
 """
 
-# The mark of a row: when it was written, in microseconds by the server's clock, and whose writing it was.
+# The mark of a row: the microseconds at which it was written, by the server's clock, and the id of the
+# transaction.
 _MARK = """
 encode(int8send((extract(epoch FROM clock_timestamp()) * 1000000)::int8) || %(mark)b::bytea, 'hex')::uuid
 """
 _MARKED_AT = "('x' || left(encode(uuid_send(kept.swap), 'hex'), 16))::bit(64)::int8"
 
-# What is unchanged is not written again, so it leaves no dead row behind. Objects have no mark: nothing is
-# expected of them, and 16 bytes each would add up.
+# An unchanged value is not written again, so it leaves no dead row behind. Objects have no mark: nobody has
+# expectations of them, and 16 bytes each would add up.
 _PLACE = f"""
 INSERT INTO {{table}} AS kept (key, value, swap)
 SELECT key, value, CASE WHEN get_byte(key || '\\x00', 0) <> 255 THEN {_MARK} END
@@ -47,8 +48,9 @@ WHERE kept.value IS DISTINCT FROM excluded.value
 
 _REMOVE = "DELETE FROM {table} WHERE key = ANY(%(removed)b::bytea[]) {condition}"
 
-# Of the rows that a transaction was to change: whether one bears its mark, and how many seconds ago those that are not
-# as it would have left them were written; the longest, or none if there are no such rows.
+# Two facts about the rows that a transaction was to change: whether one bears its mark; and, of the rows with
+# other values than it would have set, the age in seconds of the oldest write, or NULL if there are no such
+# rows.
 _TRACES = f"""
 SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = %(mark)b::bytea), false),
     max(extract(epoch FROM clock_timestamp()) - {_MARKED_AT} / 1e6)
@@ -56,16 +58,17 @@ SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = %(mark)b::bytea
 FROM unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS given (key, value) JOIN {{table}} AS kept USING (key)
 """
 
-# The subquery is looked up by the index for each row; as a join, planning alone takes 30 us more.
+# The index answers the subquery for each row. As a join, planning alone takes 30 us more.
 _EXPECTED = """
 SELECT NOT EXISTS (
     SELECT FROM unnest(%(expected_keys)b::bytea[], %(expected_values)b::bytea[]) AS expected (key, value)
-    WHERE (SELECT kept.value FROM {table} AS kept WHERE kept.key = expected.key) IS DISTINCT FROM expected.value
+    WHERE (SELECT kept.value FROM {table} AS kept WHERE kept.key = expected.key)
+        IS DISTINCT FROM expected.value
 ) AS met
 """
 
-# Whether anybody listens, who then holds a shared lock. It is given back at once, and two who ask at a time both
-# hear "yes", which costs a message in vain.
+# Whether anybody listens: a listener holds a shared lock. This lock is released at once. Two that ask at a
+# time both get "yes", and send a message in vain.
 _LISTENED = """
 (SELECT CASE WHEN pg_try_advisory_lock({listeners}) THEN NOT pg_advisory_unlock({listeners}) ELSE true END)
 """
@@ -74,24 +77,26 @@ _CREATE = """
 CREATE TABLE {table} (key bytea NOT NULL PRIMARY KEY, value bytea NOT NULL, swap uuid)
 """
 
-# A page ends with the row that takes it past so many bytes. Sizes are known without reading the values, which
-# lie apart if they are long. `rows` is what the page would have had without that end.
+# A page ends with the row that takes it past so many bytes. Sizes are known without reading long values,
+# which are stored apart. `rows` counts the rows of the page without that end.
 _ITEMS = """
 SELECT key, value, rows FROM (
     SELECT key, value, count(*) OVER () AS rows,
-        sum(octet_length(value)) OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-    FROM (SELECT key, value FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s)
-        AS page
+        sum(octet_length(value))
+            OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM (
+        SELECT key, value FROM {table} WHERE key >= %(first)b AND key <= %(last)b ORDER BY key LIMIT %(count)s
+    ) AS page
 ) AS sized WHERE coalesce(before, 0) < %(bytes)s ORDER BY key
 """
 
 
 def check_table(table: object) -> str:
-    """The name itself; InvalidInput unless it is an identifier, or two with a dot between."""
+    """Return the name; InvalidInput unless it is an identifier, or two with a dot between."""
     if not isinstance(table, str) or not re.fullmatch(rf"(?:{_NAME}\.)?{_NAME}", table):
         raise InvalidInput(
-            f"{table!r} is not a table's name: letters, digits and _, 63 at most, and the schema and a dot before "
-            "it if need be"
+            f"{table!r} is not a table's name: give letters, digits and _, 63 at most, with the schema and a "
+            "dot before it if it has one"
         )
     return table
 
@@ -108,12 +113,12 @@ def turn_number(name: str) -> int:
 
 
 class Statements:
-    """What is said to the server about `table`."""
+    """The statements about `table`."""
 
     def __init__(self, table: str) -> None:
         self._table = sql.Identifier(*check_table(table).split("."))
         self._name = sql.Literal(self._table.as_string(None))
-        # By its oid a table is the same with a schema before its name and without.
+        # The oid of a table is the same with and without a schema before its name.
         base = sql.SQL("({}::regclass::oid::int8 << 32)").format(self._name)
         self._parts = {
             "table": self._table,
@@ -122,15 +127,16 @@ class Statements:
             "listeners": sql.SQL("({} # {})").format(sql.Literal(LISTENERS), base),
         }
 
-        # Whatever the default of this database is, a statement has to see what the one before it waited for.
+        # Explicit, because a statement must see what the one before it waited for, whatever the database's
+        # default.
         self.begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
         self.commit = b"COMMIT"
         self.lock = self._made(_LOCK)
-        # For a transaction of several round trips: if this machine vanishes in between, the server is to notice, and
-        # give its locks to others, in half a minute rather than two hours.
+        # For a transaction of several round trips: if this machine vanishes in between, the server notices in
+        # half a minute rather than two hours, and gives its locks to others.
         self.stay = (
-            b"SELECT set_config('tcp_keepalives_idle', '15', true), set_config('tcp_keepalives_interval', '5', true), "
-            b"set_config('tcp_keepalives_count', '3', true)"
+            b"SELECT set_config('tcp_keepalives_idle', '15', true), "
+            b"set_config('tcp_keepalives_interval', '5', true), set_config('tcp_keepalives_count', '3', true)"
         )
 
         self.get = self._made("SELECT value FROM {table} WHERE key = %b")
@@ -149,9 +155,9 @@ class Statements:
         self._written: dict[tuple[bool, bool, bool, bool], bytes] = {}
 
         self.traces = self._made(_TRACES)
-        self.tell = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
+        self.notify = self._made("SELECT pg_notify('vstate_' || {name}::regclass::oid, %s)")
         self.channel = self._made("SELECT 'vstate_' || {name}::regclass::oid")
-        # Shared, so that those who ask at a time are not taken for one who has it.
+        # Shared: two that ask at a time must not take each other for a holder.
         self.ask_turn = self._made("SELECT pg_try_advisory_xact_lock_shared(%s::int8 # {base})")
         self.note_listener = self._made("SELECT pg_advisory_lock_shared({listeners})")
 
@@ -162,17 +168,18 @@ class Statements:
         """)
         self.create = [
             self._made(_CREATE),
-            # What is stored is compressed already, or does not shrink: 4,000 bytes take 29 us so, 36 with a try.
+            # Values are compressed already, or do not shrink: 4,000 bytes take 29 us without a try, 36 with
+            # it.
             self._made("ALTER TABLE {table} ALTER value SET STORAGE EXTERNAL"),
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
 
     def take_turn(self, name: str, *, wait: float, hold: float, check_interval: str) -> bytes:
-        """A transaction that begins with the lock of a turn, and ends if nothing more comes of its client. Its second
-        answer says whether the turn was nobody's.
+        """A transaction that begins with the lock of a turn, and ends if its client stays silent. Its second
+        answer says whether nobody had the turn.
         """
-        # One text without parameters: of statements that are sent all at once but apart, the server (18) does not
-        # measure how long it hears nothing behind them.
+        # One text without parameters: after statements that are sent at once but apart, the server (18) does
+        # not measure the silence of its client.
         settings = {
             "lock_timeout": f"{wait * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{hold * 1000:.0f}",
@@ -186,7 +193,9 @@ class Statements:
         )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
-        """One statement that writes, if all is as expected; a row says whether it did, and whether to tell."""
+        """One statement that writes if every expectation holds. Its row: whether it wrote, whether anybody
+        listens.
+        """
         which = expecting, sets, deletes, listened
         made = self._written.get(which)
         if made is None:

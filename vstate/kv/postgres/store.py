@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+from vstate.arguments import check_count, check_seconds
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import KVStore, check_value
+from vstate.kv.base import TransactionalStore
 from vstate.kv.packing import pack, ranges, unpack
 
 KEYS_PER_PAGE: Final = 2000
@@ -20,32 +20,33 @@ ITEMS_BYTES: Final = 4 * 1024 * 1024
 KEYS_PER_QUERY: Final = 10_000
 
 
-class Postgres(KVStore, ForkAware):
+class Postgres(TransactionalStore, ForkAware):
     """A store in one `table` of the PostgreSQL database at `dsn`: a URL, or a connection string of libpq.
 
-    The table is made with the first write, and its schema must be there; `schema.table` names one that is not on the
-    search path. Any number of threads, processes and machines may use it at once, also through a pooler that gives
-    each transaction another connection (PgBouncer). A commit is one transaction and one round trip.
+    The first write makes the table. Its schema must exist; `schema.table` names one that is not on the search
+    path. Any number of threads, processes and machines may use the table at once, also through a pooler that
+    gives each transaction another connection (PgBouncer). A commit is one transaction and one round trip.
 
-    - Durability is the server's: with its `synchronous_commit` on, the default, what was written has been synced when
-      the call returns; with `off`, a crash of the server can undo the last moments. `synchronous_standby_names` and
-      `remote_apply` add other machines to the promise.
-    - Reads are of what was committed last, so the server has to be the primary: read replicas lag behind, and are
-      refused unless the dsn has a `target_session_attrs` of its own.
-    - `create=False` raises NotFound unless the table is there.
-    - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a server that is
-      silent, and how long to go on trying when a connection breaks; then StoreUnavailable. A server that never
-      answered is not tried again.
-    - `connections` is how many of them there are at most, 2 or more. `listening` takes another one each, and so does a
-      `turn`, for which one is kept.
+    - Durability is the server's. With its `synchronous_commit` on, the default, writes are synced when the
+      call returns; with `off`, a crash of the server can undo the last moments. `synchronous_standby_names`
+      and `remote_apply` add other machines to the promise.
+    - Reads see the last commit, so the server must be the primary: read replicas lag behind, and are refused
+      unless the dsn has a `target_session_attrs` of its own.
+    - `create=False` raises NotFound unless the table exists.
+    - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a silent
+      server, and how long to retry when a connection breaks; then StoreUnavailable. A server that never
+      answered is not retried.
+    - `connections` is their largest number, 2 or more. Each `listening` takes one more, and so do turns: one
+      is kept.
 
-    If a connection breaks while a transaction is being committed, the store looks whether it was: each one marks what
-    it writes, and when. Only if others have written all those rows meanwhile, or there are none any more and what was
-    expected does not hold, StoreUnavailable with `outcome_unknown` is raised.
+    If a connection breaks while a transaction is being committed, the store finds out whether it was: each
+    transaction marks its rows, and when it wrote them. StoreUnavailable with `outcome_unknown` is raised only
+    if others have overwritten all those rows, or if none is left and an expectation does not hold.
 
-    StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many connections; a
-    full disk there is StoreFull. Messages name the host, the database and the table, and never a password. A store is
-    pickled as its dsn, and so only if that holds no password: leave it to PGPASSWORD, a passfile or a service.
+    StoreUnavailable also stands for a wrong password, missing rights, a read-only server, and too many
+    connections. A full disk of the server is StoreFull. Messages name the host, the database and the table,
+    and never a password. A store is pickled as its dsn, so the dsn must hold no password: leave it to
+    PGPASSWORD, a passfile or a service.
     """
 
     def __init__(
@@ -60,21 +61,19 @@ class Postgres(KVStore, ForkAware):
         if not _has_driver():
             raise InvalidInput("the store on PostgreSQL needs psycopg; type: pip install 'vstate[postgres]'")
         # Late, as is every driver: these modules import it.
-        from vstate.kv.postgres.connections import Address
+        from vstate.kv.postgres.address import Address
+        from vstate.kv.postgres.queue import UpdateQueues
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
-        from vstate.kv.postgres.turns import PostgresTurns
 
-        if not _is_number(timeout) or not 0 < timeout < math.inf:
-            raise InvalidInput(f"timeout is a number of seconds above 0, not {timeout!r}")
-        if not _is_number(connections) or connections < 2 or connections != int(connections):
-            raise InvalidInput(f"connections is a whole number from 2, not {connections!r}")
+        check_seconds("timeout", timeout)
+        check_count("connections", connections, 2)
         self._address = Address(dsn)
         self._table = table
         self._options: dict[str, Any] = {"create": create, "timeout": timeout, "connections": connections}
         self._session = Session(self._address, table, create=create, timeout=float(timeout), size=connections)
-        self._turns = PostgresTurns(self._session)
-        self._transactions = Transactions(self._session, self._turns)
+        self._queues = UpdateQueues(self._session)
+        self._transactions = Transactions(self._session, self._queues)
         survive_forks(self)
         if not create:
             try:
@@ -107,8 +106,8 @@ class Postgres(KVStore, ForkAware):
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         return self._pages_of_items(list(ranges(prefix)))
 
-    # Page by page, each a query of its own: a cursor would keep a transaction open, and a connection taken, for as long
-    # as the reader likes.
+    # Each page is a query of its own: a cursor would keep a transaction open, and a connection taken, for as
+    # long as the reader likes.
 
     def _pages_of_keys(self, places: list[tuple[bytes, bytes]]) -> Iterator[str]:
         for first, last in places:
@@ -149,32 +148,10 @@ class Postgres(KVStore, ForkAware):
 
     # Writing
 
-    def set(self, key: str, value: bytes) -> None:
-        self.set_many({key: value})
-
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        return self.transact({key: new}, {key: expected})
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items` in one transaction."""
-        # No COPY: it cannot overwrite, and by way of a temporary table 50,000 rows of 300 bytes took 7 us each against
-        # 5 as arrays, 600 of 64 KB 350 us against 330.
-        self._transactions.write({key: check_value(value) for key, value in items.items()}, {})
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Delete every one of the keys in one transaction."""
-        self._transactions.write(dict.fromkeys(keys), {})
-
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps."""
+        # Rows go as arrays. COPY cannot overwrite: by way of a temporary table 50,000 rows of 300 bytes took
+        # 7 us each against 5, 600 of 64 KB 350 us against 330.
         return self._transactions.write(writes, expected)
-
-    @property
-    def transactional(self) -> bool:
-        return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: readers go on meanwhile, and other writers wait."""
@@ -182,17 +159,18 @@ class Postgres(KVStore, ForkAware):
         return True
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """As promised by KVStore, among all who use the store, once others were met: two round trips then, on a
-        connection of its own, for some updates that follow at once. Who takes long has it for five seconds.
+        """As promised by KVStore, among all who use the store, once a caller has met others. It then takes
+        two round trips, on a connection of its own, for several updates in a row. A slow holder keeps it for
+        five seconds.
         """
-        return self._turns.turn(name, lost=lost)
+        return self._queues.turn(name, lost=lost)
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-        """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection; behind a pooler, where
-        that does not work, it looks again every tenth of a second.
+        """As promised by KVStore. It hears of a change through NOTIFY, which takes a connection. Behind a
+        pooler, where NOTIFY does not work, it looks again every tenth of a second.
         """
-        from vstate.kv.postgres.listener import Listener
+        from vstate.kv.postgres.listener import Listener  # late, as is every driver
 
         listener = Listener(self._session, pack(key))
         try:
@@ -203,8 +181,8 @@ class Postgres(KVStore, ForkAware):
     # Connections
 
     def close(self) -> None:
-        if "_turns" in self.__dict__:
-            self._turns.close()
+        if "_queues" in self.__dict__:
+            self._queues.close()
         self._session.connections.close()
 
     def __del__(self) -> None:
@@ -212,7 +190,7 @@ class Postgres(KVStore, ForkAware):
             self.close()
 
     def before_fork(self) -> None:
-        self._turns.close_idle()
+        self._queues.close_idle()
         self._session.connections.before_fork()
 
     def after_fork(self, *, child: bool) -> None:
@@ -230,14 +208,11 @@ class Postgres(KVStore, ForkAware):
     def __reduce__(self) -> tuple[object, ...]:
         if self._address.holds_secret:
             raise TypeError(
-                "this Postgres store is not pickled, since its password would be in the pickle: leave that to "
-                "PGPASSWORD or a passfile, or open the store again where it is needed"
+                "a Postgres store is not pickled when its dsn holds a password, which would be in the "
+                "pickle: leave the password to PGPASSWORD or a passfile, or open the store again where it "
+                "is needed"
             )
         return partial(Postgres, table=self._table, **self._options), (self._address.dsn,)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _has_driver() -> bool:

@@ -1,4 +1,4 @@
-"""Transactions: writes to one table that happen as one, if all is as expected."""
+"""Transactions: all the writes of a call to one table or none, if every expectation holds."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv.base import check_value
 from vstate.kv.packing import OBJECT_MARK, pack
 from vstate.kv.postgres.connections import Connection
+from vstate.kv.postgres.queue import UpdateQueues
 from vstate.kv.postgres.session import Attempt, Session, Steps
 from vstate.kv.postgres.statements import WHOLE_TABLE, lock_number, turn_number
-from vstate.kv.turns import Turns
 
 MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
-"""The longest value: PostgreSQL's limit is 2^30 bytes for a row, and for a message with all that is around it."""
+"""The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
 
 MOST_LOCKS: Final = 64
-"""Of more keys at a time the whole table is locked: the server has room for so many locks a connection."""
+"""With more keys than these, the whole table is locked: the server has room for so many locks a
+connection."""
 
 MANY: Final = "*"
-"""Told to those who listen instead of the keys, if they are more than that."""
+"""The message to listeners in place of the keys, if they are more than that."""
 
 STATEMENT_BYTES: Final = 4 * 1024 * 1024
 STATEMENT_ROWS: Final = 5000
-WORTH_A_LOOK: Final = 256 * 1024
+CHECKED_FROM: Final = 256 * 1024
+"""Bytes from which on the expectations are checked before the values are sent."""
 
 MARK_BYTES: Final = 8
 LOOKS: Final = 5
@@ -38,13 +40,13 @@ LOOKS: Final = 5
 Writes = Mapping[str, bytes | None]
 
 Outcome = Literal["done", "undone", "overwritten", "unseen"]
-"""What is found of a transaction whose answer was lost: its mark; a row that it would have changed, and that is older;
-only such rows as others have written since; none of its rows at all."""
+"""The traces of a transaction whose answer was lost. "done": its mark. "undone": an older row, which it would
+have changed. "overwritten": only rows that others have written since. "unseen": none of its rows."""
 
 
 @dataclass(slots=True)
 class Change:
-    """What a transaction is to write, by packed keys, and of what it expects values."""
+    """The writes and the expectations of a transaction, by packed keys."""
 
     sets: list[tuple[bytes, bytes]] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
@@ -63,19 +65,20 @@ class Change:
             value = check_value(value)
             if len(value) > MAX_VALUE_BYTES:
                 raise InvalidInput(
-                    f"the value of {key!r} has {len(value):,} bytes; PostgreSQL takes {MAX_VALUE_BYTES:,} at most"
+                    f"the value of {key!r} has {len(value):,} bytes; PostgreSQL takes {MAX_VALUE_BYTES:,} at "
+                    "most"
                 )
             change.sets.append((packed, value))
         return change
 
     @property
     def witnesses(self) -> list[bytes]:
-        """The keys of the rows that will show whose transaction wrote them."""
+        """The keys of the rows that bear the mark of the transaction."""
         return [key for key, _ in self.sets if not key.startswith(OBJECT_MARK)]
 
     @property
     def touched(self) -> list[bytes]:
-        """The keys of all that is written and is no object."""
+        """The keys of all writes but those of objects."""
         return self.witnesses + [key for key in self.deletes if not key.startswith(OBJECT_MARK)]
 
     @property
@@ -83,8 +86,10 @@ class Change:
         return sum(len(value) for _, value in self.sets)
 
     def parts(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The rows to set, for one statement each. What is expected is in the last, for all compare with it."""
-        # In order, so that two writers of the same objects follow one another, and do not wait in a circle.
+        """The rows to set, for one statement each. Rows with an expectation come last: every statement
+        compares them.
+        """
+        # Sorted, so that two writers of the same objects follow one another and do not wait in a circle.
         rows = sorted(self.sets)
         part: list[tuple[bytes, bytes]] = []
         size = 0
@@ -102,20 +107,21 @@ class Change:
 class Transactions:
     """Writes through `session`.
 
-    Every transaction holds a shared lock of the whole table, or an exclusive one to be alone; and a lock of each key
-    that it writes or expects a value of, unless that is an object's. They are advisory locks of the transaction, got
-    before the statement that compares, which therefore sees all that those did who held them before.
+    Every transaction holds a shared lock of the whole table, or an exclusive one to be alone. It also holds a
+    lock of each key that it writes or has an expectation of, except keys of objects. These are advisory locks
+    of the transaction. It gets them before the statement that compares, so the statement sees all writes of
+    earlier holders.
     """
 
-    def __init__(self, session: Session, turns: Turns) -> None:
+    def __init__(self, session: Session, queues: UpdateQueues) -> None:
         self._session = session
-        self._turns = turns
+        self._queues = queues
 
     def write(self, writes: Writes, expected: Writes) -> bool:
-        """Carry out the writes, if all is as expected."""
+        """Carry out the writes if every expectation holds; whether it did."""
         change = Change.of(writes, expected)
-        # Of a race that is lost already, only the little that tells so is sent.
-        if expected and (change.size > WORTH_A_LOOK or not writes) and not self._is_met(change):
+        # A race that is lost already sends only the keys, not the values.
+        if expected and (change.size > CHECKED_FROM or not writes) and not self._is_met(change):
             return False
         if not writes:
             return True
@@ -142,24 +148,25 @@ class Transactions:
         return self._session.run(work, writing=True)
 
     def _is_met(self, change: Change) -> bool:
-        """Whether all is as expected now."""
+        """Whether every expectation holds now."""
         statement, wanted = self._session.statements.get_many, list(change.expected)
         found = dict(self._session.read(statement, (wanted,)))
         return all(found.get(key) == value for key, value in change.expected.items())
 
     def write_alone(self, plan: Callable[[], Writes]) -> None:
-        """Carry out what `plan` returns, called while nobody else writes."""
+        """Call `plan` while nobody else writes, and carry out the writes that it returns."""
         statements = self._session.statements
         mark = os.urandom(MARK_BYTES)
         change = Change()
         failed: list[BaseException] = []
-        # Locks of our own, not LOCK TABLE: that would also wait for a VACUUM of the table, and all the writers behind.
+        # Advisory locks and not LOCK TABLE: that would also wait for a VACUUM of the table, with all writers
+        # behind it.
         begin = [(statements.begin, None), self._lock(None), (statements.stay, None)]
 
         def work(connection: Connection, attempt: Attempt) -> bool:
             nonlocal change
             self._session.send(connection, begin)
-            # Deletions and objects may be written twice. Anything else may be a sum, which must not.
+            # Deletions and objects may be written twice. A value may be a sum, which must not.
             if attempt.unsure and change.witnesses:
                 outcome = self._outcome(connection, change, mark, attempt)
                 if outcome == "done":
@@ -180,13 +187,13 @@ class Transactions:
     def _finish(
         self, connection: Connection, change: Change, mark: bytes, attempt: Attempt, head: Steps
     ) -> bool:
-        """Write and commit, if all is as expected, and tell those who listen. `head` is sent along with it."""
+        """Write and commit if every expectation holds, and notify listeners. `head` is sent along."""
         statements = self._session.statements
         parts = list(change.parts())
         steps = list(head)
         if len(parts) > 1:
             steps.append((statements.stay, None))
-        watched = self._turns.watched
+        skipped = self._queues.skipped
         for number, part in enumerate(parts, 1):
             last = number == len(parts)
             removed = change.deletes if last else []
@@ -204,11 +211,12 @@ class Transactions:
                 "values": [value for _, value in part],
                 "removed": removed,
             }
-            if last and watched is not None:
-                steps.append((statements.ask_turn, (turn_number(watched),)))
+            if last and skipped is not None:
+                steps.append((statements.ask_turn, (turn_number(skipped),)))
             steps.append((statement, parameters))
             if last:
-                # Together, so that a commit is one round trip: had the client to decide first, it would be two.
+                # Sent together, so that a commit is one round trip. Were the client to decide first, it would
+                # be two.
                 steps.append((statements.commit, None))
                 attempt.committing = True
             connection.sending = sum(len(value) for _, value in part)
@@ -217,26 +225,27 @@ class Transactions:
             row = results[-2 if last else -1]
             assert row is not None
             met, listened = row
-            if last and watched is not None and results[-3] == (False,):
-                self._turns.met(watched)
+            if last and skipped is not None and results[-3] == (False,):
+                self._queues.note_others(skipped)
             if not met:
                 break
             steps = []
         attempt.committing = False
         if met and listened:
-            # Behind the commit, not within: NOTIFY has all commits of the server follow one another. With a disk that
-            # takes 5 ms to sync, 8 writers did 94 to 125 commits a second so, 439 to 530 this way.
+            # After the commit, not within: NOTIFY makes all commits of the server follow one another. With a
+            # disk that takes 5 ms to sync, 8 writers did 94 to 125 commits a second with it inside, 439 to
+            # 530 this way.
             with suppress(psycopg.Error):
-                connection.execute(statements.tell, (_told(change),))
+                connection.execute(statements.notify, (_message(change),))
         return bool(met)
 
     def _outcome(self, connection: Connection, change: Change, mark: bytes, attempt: Attempt) -> Outcome:
-        """What came of an earlier attempt. With its locks held by us, it is over."""
+        """The outcome of an earlier attempt. This transaction holds its locks, so it is over."""
         left: dict[bytes, bytes | None] = dict.fromkeys(change.touched)
         left.update(row for row in change.sets if row[0] in left)
         parameters = {"mark": mark, "keys": list(left), "values": list(left.values())}
-        # Our clock tells how long ago the call began, the server's how long the row is as it is: no matter what time
-        # either takes it to be. A row that is hardly older than the call is seen to be so if the answer comes quickly.
+        # The client's clock gives the age of the call, the server's clock the age of the row. So it does not
+        # matter whether the clocks agree. If a row is hardly older than the call, a quick answer shows it.
         for _ in range(LOOKS):
             ((done, age),) = connection.execute(self._session.statements.traces, parameters).fetchall()
             if done:
@@ -248,7 +257,7 @@ class Transactions:
         return "overwritten"
 
     def _lock(self, locks: dict[int, bool] | None) -> tuple[bytes, Any]:
-        # In order, so that nobody waits in a circle, and the one of the table before all others.
+        # In order, so that nobody waits in a circle. The lock of the table comes first.
         numbers = sorted(locks or ())
         shared = [locks is not None, *((locks or {})[number] for number in numbers)]
         patience = str(max(1, int(self._session.timeout * 1000)))
@@ -257,15 +266,17 @@ class Transactions:
 
     def _unknown(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"the connection to {self._session.location} broke while a transaction was being committed, and others "
-            "have written since, so it may or may not have happened: read the ref again before you retry",
+            f"the connection to {self._session.location} broke while a transaction was being committed, and "
+            "others have written since: it may or may not have happened; read the ref again before you "
+            "retry",
             outcome_unknown=True,
         )
 
 
 def _locks_of(change: Change) -> dict[int, bool] | None:
-    """The locks that keep the change apart from others, each True if it is shared; None for the whole table."""
-    # Writers of objects take no locks by key, since they would be too many: they may only be kept out altogether.
+    """The locks that separate the change from others, each True if it is shared. None for the whole table."""
+    # Writers of objects take no locks by key, which would be too many. Only the lock of the table keeps them
+    # out.
     if any(key.startswith(OBJECT_MARK) for key in change.expected):
         return None
     locks = {lock_number(key): True for key in change.expected}
@@ -273,7 +284,7 @@ def _locks_of(change: Change) -> dict[int, bool] | None:
     return locks if len(locks) <= MOST_LOCKS else None
 
 
-def _told(change: Change) -> str:
-    """What to tell of the change: lock numbers, since a key may be longer than a message."""
+def _message(change: Change) -> str:
+    """The message to listeners: lock numbers, since a key may be longer than a message."""
     keys = change.touched
     return MANY if len(keys) > MOST_LOCKS else " ".join(f"{lock_number(key):x}" for key in keys)

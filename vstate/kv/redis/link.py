@@ -1,4 +1,5 @@
-"""The way to the Redis server that holds a store: connections, what is sent again when one breaks, and errors."""
+"""The way to the Redis server that holds a store: connections, what is sent again when one breaks, and
+errors."""
 
 from __future__ import annotations
 
@@ -28,11 +29,13 @@ LONGEST_PAUSE = 1.0
 MOST_CONNECTIONS = 2**31
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the first probe, between probes, and how many unanswered ones end a connection."""
+"""Seconds of silence before the first probe, between probes, and how many unanswered ones end a
+connection."""
 
 _SECRETS = ("username", "password", "ssl_password")
 
-# What a server says that will soon say otherwise: it is loading its data, moving them, choosing another primary.
+# What a server says that will soon say otherwise: it is loading its data, moving them, choosing another
+# primary.
 _PASSING = ("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK", "BUSY")
 _CODES = re.compile(
     r"(?:^|-|: )(OOM|READONLY|LOADING|TRYAGAIN|CLUSTERDOWN|MOVED|ASK|BUSY|MASTERDOWN|MISCONF|NOREPLICAS|"
@@ -67,8 +70,8 @@ class Doubt:
 class Link(ForkAware):
     """Connections to the server that holds `key`: those of `url`, or of a `client` that somebody else made.
 
-    The driver's own retries are not used: they cannot tell whether a write was sent. Here whatever may be sent
-    twice is sent again, until `timeout` seconds are over.
+    The driver's own retries are not used: they cannot tell whether a write was sent. Here whatever may be
+    sent twice is sent again, until `timeout` seconds are over.
     """
 
     def __init__(self, url: str | None, client: Any, timeout: float, key: str) -> None:
@@ -105,11 +108,11 @@ class Link(ForkAware):
         doubt: Doubt | None = None,
         patient: bool = True,
     ) -> list[Any]:
-        """Send the commands, all at once, and return the replies. If a connection breaks, or the server is not
-        ready, they are sent anew, all of them: each must bear to be carried out twice.
+        """Send the commands, all at once, and return the replies. If a connection breaks, or the server is
+        not ready, they are sent anew, all of them: each must bear to be carried out twice.
 
-        Where they write, `again` gives what to send then, and `doubt` goes from one call to the next. Not `patient`,
-        it tries once. What the server refuses is raised as an error of vstate.
+        Where they write, `again` gives what to send then, and `doubt` goes from one call to the next. Not
+        `patient`, it tries once. What the server refuses is raised as an error of vstate.
         """
         patience = Patience(self._timeout if patient else 0)
         doubt = doubt or Doubt()
@@ -235,7 +238,8 @@ class Link(ForkAware):
         database = unquote(parts.path).strip("/")
         if parts.fragment or "@" in parts.path or "@" in parts.query:
             raise InvalidInput(
-                "the user and password in the URL of a Redis store need : / ? # @ % as %3A %2F %3F %23 %40 %25"
+                "the user and password in the URL of a Redis store need : / ? # @ % as %3A %2F %3F %23 %40 "
+                "%25"
             )
         if base != "unix" and database and not database.isdecimal():
             raise InvalidInput(
@@ -269,7 +273,8 @@ class Link(ForkAware):
             pool.connection_class(**pool.connection_kwargs)
         except (TypeError, ValueError, AttributeError, redis.RedisError):
             raise InvalidInput(
-                "the URL of the Redis store has options, behind its ?, that redis-py does not know or not like this"
+                "the URL of the Redis store has options, behind its ?, that redis-py does not know or not "
+                "like this"
             ) from None
         _check_encoder(pool.get_encoder())
         if cluster:
@@ -283,7 +288,8 @@ class Link(ForkAware):
     def _look_at(self, client: Any) -> tuple[bool, dict[str, Any], str]:
         if not isinstance(client, redis.Redis | redis.RedisCluster):
             raise InvalidInput(
-                f"client= is a redis.Redis or a redis.RedisCluster, not {type(client).__module__}.{type(client).__name__}"
+                "client= is a redis.Redis or a redis.RedisCluster, not "
+                f"{type(client).__module__}.{type(client).__name__}"
             )
         _check_encoder(client.get_encoder())
         if isinstance(client, redis.RedisCluster):
@@ -341,18 +347,20 @@ class Link(ForkAware):
             text = text.replace(secret, "***")
         if code == "OOM":
             return StoreFull(
-                f"{place} has reached its maxmemory; nothing was written: delete what is not needed, or raise the limit"
+                f"{place} has reached its maxmemory; nothing was written: delete what is not needed, or "
+                "raise the limit"
             )
         if code == "MISCONF" and "No space left" in text:
             return StoreFull(f"the disk of {place} is full; nothing was written: make room and retry")
         if code == "WRONGTYPE":
             return InvalidInput(
-                f"{place} holds data of another program under these keys; choose another prefix= for the store"
+                f"{place} holds data of another program under these keys; choose another prefix= for the "
+                "store"
             )
         if code in ("MOVED", "ASK") and not self._clustered:
             return InvalidInput(
-                f"{place} is one node of a Redis Cluster; write redis+cluster:// instead of redis://, or give a "
-                "redis.RedisCluster as client="
+                f"{place} is one node of a Redis Cluster; write redis+cluster:// instead of redis://, or "
+                "give a redis.RedisCluster as client="
             )
         if code in ("NOAUTH", "WRONGPASS") or isinstance(error, redis.AuthenticationError):
             reason = "refused the user and password, or wants some and was given none; correct the URL"

@@ -15,8 +15,9 @@ from vstate.kv.redis.link import Link
 class Listener:
     """Waits for changes of `key`, which are published on `channel`, on a connection of its own.
 
-    While it is cut off it hears nothing, and so a wait that loses the connection, or gets a new one, returns at
-    once. A user who may not subscribe, or a proxy that knows no channels, leaves it to look from time to time.
+    While it is cut off it hears nothing, and so a wait that loses the connection, or gets a new one, returns
+    at once. A user who may not subscribe, or a proxy that knows no channels, leaves it to look from time to
+    time.
     """
 
     def __init__(self, link: Link, channel: str, key: bytes) -> None:

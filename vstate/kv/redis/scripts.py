@@ -1,4 +1,5 @@
-"""The Lua scripts of a Redis store: each runs on the server as one step, between those of all other clients."""
+"""The Lua scripts of a Redis store: each runs on the server as one step, between those of all other
+clients."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ class Script:
         return ("EVALSHA", self.name, len(keys), *keys, *arguments)
 
 
-# The keys of all scripts that read or write rows: sixteen hashes of objects, by the first digit of the id; the
-# hash of the other values; the index of their keys. A packed key begins with the byte 255 if it is an object's.
+# The keys of all scripts that read or write rows: sixteen hashes of objects, by the first digit of the id;
+# the hash of the other values; the index of their keys. A packed key begins with the byte 255 if it is an
+# object's.
 _PLACE = """
 local VALUES, INDEX = KEYS[17], KEYS[18]
 
@@ -46,8 +48,8 @@ end
 """
 
 # Deletes come before sets: out of memory, a server refuses a script whose first write needs some, and nothing
-# has happened; but a script that has begun by freeing some goes through, and so gc can make room.
-# Rows go many to a command: each command of a script is another in the server's log and on the way to a replica.
+# has happened; but a script that has begun by freeing some goes through, and so gc can make room. Rows go
+# many to a command: each command of a script is another in the server's log and on the way to a replica.
 WRITE = Script(
     _PLACE
     + """
@@ -180,7 +182,8 @@ return 1
 """
 )
 
-# Keys: the stage. Arguments: for how many milliseconds, then keys and values. Doing it twice is doing it once.
+# Keys: the stage. Arguments: for how many milliseconds, then keys and values. Doing it twice is doing it
+# once.
 STAGE = Script(
     """
 for at = 2, #ARGV, 2 do
@@ -204,8 +207,8 @@ return table.concat(found)
 """
 )
 
-# Keys: a hash. Arguments: the cursor, about how many, and what the fields have to begin with. Answers which run
-# of the server this is, the next cursor, and the fields. A cursor means nothing to another run.
+# Keys: a hash. Arguments: the cursor, about how many, and what the fields have to begin with. Answers which
+# run of the server this is, the next cursor, and the fields. A cursor means nothing to another run.
 FIELDS = Script(
     """
 local step = 1
@@ -251,7 +254,8 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 )
 
-# Answers the server's limit in bytes, and what it does when that is reached; two empty texts if it does not tell.
+# Answers the server's limit in bytes, and what it does when that is reached; two empty texts if it does not
+# tell.
 MEMORY = Script(
     """
 local info = redis.pcall('INFO', 'memory')

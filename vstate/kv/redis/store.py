@@ -72,44 +72,51 @@ class _Writes:
     token: str = field(default_factory=lambda: secrets.token_hex(12))
 
     def needs_token(self) -> bool:
-        """Whether it would matter if it were done twice, or late: to set an object is the same at any time."""
+        """Whether it would matter if it were done twice, or late: to set an object is the same at any
+        time.
+        """
         if self.lock or self.absent or self.equal or self.deletes:
             return True
         return any(key[:1] != OBJECT_MARK for key, _ in self.sets)
 
 
 class Redis(KVStore):
-    """A store on the server at `url`, or reached by a `client` of redis-py: Redis 6.2 or later, Valkey, a cluster.
+    """A store on the server at `url`, or reached by a `client` of redis-py: Redis 6.2 or later, Valkey, a
+    cluster.
 
-    URLs: `redis://user:password@host:port/database`, `rediss://` for TLS, `unix:///path/of/the/socket?db=0`, and
-    `redis+cluster://host:port` or `rediss+cluster://` for a cluster, of which any node will do; behind a "?" the
-    options of redis-py. A `client` is a redis.Redis (also one that a Sentinel gave) or a redis.RedisCluster; it
-    keeps its own timeouts, and stays open when the store is closed.
+    URLs: `redis://user:password@host:port/database`, `rediss://` for TLS, `unix:///path/of/the/socket?db=0`,
+    and `redis+cluster://host:port` or `rediss+cluster://` for a cluster, of which any node will do; behind a
+    "?" the options of redis-py. A `client` is a redis.Redis (also one that a Sentinel gave) or a
+    redis.RedisCluster; it keeps its own timeouts, and stays open when the store is closed.
 
-    **Promise.** `transact` is one script on the server, and one round trip: all the writes or none, any number of
-    swaps. If the connection dies before the answer came, the same transaction is sent again under the same token, by
-    which the server knows whether it has done it, and tells so. If it cannot be asked any more, StoreUnavailable
-    has `outcome_unknown`. Threads, forks and machines may share a store.
+    **Promise.** `transact` is one script on the server, and one round trip: all the writes or none, any
+    number of swaps. If the connection dies before the answer came, the same transaction is sent again under
+    the same token, by which the server knows whether it has done it, and tells so. If it cannot be asked any
+    more, StoreUnavailable has `outcome_unknown`. Threads, forks and machines may share a store.
 
-    **Durability** is the server's. With `appendonly yes` and `appendfsync always`, what was written survives a power
-    cut; with `everysec`, the default of `appendonly yes`, the last second or two may be lost; with snapshots alone,
-    all since the last one. What is lost is lost from the end: a branch is where it was some transactions ago.
+    **Durability** is the server's. With `appendonly yes` and `appendfsync always`, what was written survives
+    a power cut; with `everysec`, the default of `appendonly yes`, the last second or two may be lost; with
+    snapshots alone, all since the last one. What is lost is lost from the end: a branch is where it was some
+    transactions ago.
 
-    **Consistency.** Everything is read from the primary, and so is what was last written. But a primary hands its
-    writes to its replicas after it has confirmed them: a failover may lose the last ones, and a primary that is cut
-    off from the others may confirm writes that are lost when it comes back (`min-replicas-to-write` bounds that).
+    **Consistency.** Everything is read from the primary, and so is what was last written. But a primary hands
+    its writes to its replicas after it has confirmed them: a failover may lose the last ones, and a primary
+    that is cut off from the others may confirm writes that are lost when it comes back
+    (`min-replicas-to-write` bounds that).
 
-    **Memory.** Redis keeps everything in memory. It must not make room by itself: if it has a `maxmemory` and a
-    `maxmemory-policy` that could evict what is stored, the first use raises InvalidInput; with `noeviction` a full
-    server raises StoreFull, having written nothing, and deleting still works.
+    **Memory.** Redis keeps everything in memory. It must not make room by itself: if it has a `maxmemory` and
+    a `maxmemory-policy` that could evict what is stored, the first use raises InvalidInput; with `noeviction`
+    a full server raises StoreFull, having written nothing, and deleting still works.
 
-    - `prefix` sets stores on one server apart. All keys of one begin with "{prefix}:", braces included, so that a
-      cluster has them on one node, whose memory they have to fit in; while the cluster moves them to another, calls
-      wait. A user of the server's needs all commands on these keys; without publishing, only `listening` is slower.
-    - `ttl`, in seconds: the whole store expires so long after the last write, and never a part of it. None: never.
-      All who write to a store must give the same.
-    - `timeout`, in seconds, is how long a call waits for the server to answer or to come back, and for the end of
-      another's `exclusively`; then StoreUnavailable. A server that was not there to begin with is not waited for.
+    - `prefix` sets stores on one server apart. All keys of one begin with "{prefix}:", braces included, so
+      that a cluster has them on one node, whose memory they have to fit in; while the cluster moves them to
+      another, calls wait. A user of the server's needs all commands on these keys; without publishing, only
+      `listening` is slower.
+    - `ttl`, in seconds: the whole store expires so long after the last write, and never a part of it. None:
+      never. All who write to a store must give the same.
+    - `timeout`, in seconds, is how long a call waits for the server to answer or to come back, and for the
+      end of another's `exclusively`; then StoreUnavailable. A server that was not there to begin with is not
+      waited for.
 
     A store is pickled as its URL, and not if that holds a password or if it was made of a `client`.
     """
@@ -191,7 +198,9 @@ class Redis(KVStore):
         return found
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised by KVStore. Objects come hash by hash; the names of a sixteenth of them are in memory."""
+        """As promised by KVStore. Objects come hash by hash; the names of a sixteenth of them are in
+        memory.
+        """
         text = check_key(prefix).encode()
         return (unpack(packed) for packed in self._listed(prefix, text))
 
@@ -218,7 +227,8 @@ class Redis(KVStore):
     def _listed_objects(self, hash_name: str, digits: str) -> Iterator[bytes]:
         """The packed keys of the objects of one hash whose ids begin with these digits."""
         whole = bytes.fromhex(digits[: len(digits) // 2 * 2])
-        # A hash that shrinks meanwhile gives some fields again, and a server that was started anew all of them.
+        # A hash that shrinks meanwhile gives some fields again, and a server that was started anew all of
+        # them.
         seen: set[bytes] = set()
         cursor, run = b"0", None
         while True:
@@ -249,7 +259,9 @@ class Redis(KVStore):
         return self.transact({key: new}, {key: expected})
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
-        """Set every key of `items`, some megabytes at a time. If it raises, some may be set and others not."""
+        """Set every key of `items`, some megabytes at a time. If it raises, some may be set and others
+        not.
+        """
         rows = [(pack(key), _storable(key, value)) for key, value in items.items()]
         self._write_parts([_Writes(sets=part) for part in _by_bytes(rows)])
 
@@ -260,8 +272,8 @@ class Redis(KVStore):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As promised by KVStore, and as one transaction: all the writes or none, any number of swaps.
 
-        More than 32 MB are brought to the server in pieces, beside the store, and put into it by one script; the
-        server does nothing else while that runs, which takes seconds for each gigabyte.
+        More than 32 MB are brought to the server in pieces, beside the store, and put into it by one script;
+        the server does nothing else while that runs, which takes seconds for each gigabyte.
         """
         absent, equal = [], []
         for key, value in expected.items():
@@ -276,8 +288,8 @@ class Redis(KVStore):
         return True
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As promised by KVStore. While `plan` runs, in this process, a lock on the server has all other writers
-        wait, for as long as their timeout; `plan` must not write, for it would wait for itself.
+        """As promised by KVStore. While `plan` runs, in this process, a lock on the server has all other
+        writers wait, for as long as their timeout; `plan` must not write, for it would wait for itself.
 
         The lock is renewed until `plan` is done, and ends by itself a few seconds after a process that died.
         """
@@ -295,8 +307,8 @@ class Redis(KVStore):
             if answer == DONE:
                 return True
         raise StoreUnavailable(
-            f"{self.location} lost its lock {LOCK_ATTEMPTS} times while it was needed; nothing was written: see "
-            "whether the server, or this process, stands still for seconds at a time, and retry"
+            f"{self.location} lost its lock {LOCK_ATTEMPTS} times while it was needed; nothing was written: "
+            "see whether the server, or this process, stands still for seconds at a time, and retry"
         )
 
     def _take_lock(self, token: str) -> None:
@@ -325,7 +337,8 @@ class Redis(KVStore):
 
     def _pause_for_others(self, patience: Patience, doubt: Doubt) -> None:
         if not patience.pause():
-            # What was sent on a connection that broke may still be under way: the server has not denied it for good.
+            # What was sent on a connection that broke may still be under way: the server has not denied it
+            # for good.
             written = (
                 "it may yet be written: read it again before you" if doubt.unsure else "it was not written:"
             )
@@ -367,8 +380,8 @@ class Redis(KVStore):
         """Carry out a transaction, waiting while another has the lock."""
         if len(writes.deletes) + len(writes.absent) + 2 * len(writes.equal) > MOST_ARGUMENTS:
             raise InvalidInput(
-                f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as many, at "
-                "most: make several of it"
+                f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as "
+                "many, at most: make several of it"
             )
         patience, doubt = Patience(self._timeout, FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE), Doubt()
         staged = len(writes.sets) > STAGED_ROWS or sum(len(value) for _, value in writes.sets) > STAGED_FROM
@@ -384,7 +397,8 @@ class Redis(KVStore):
                 attempts += 1
                 if attempts > LOCK_ATTEMPTS:
                     raise StoreUnavailable(
-                        f"{self.location} lost what was to be written before it could be; nothing was written: retry"
+                        f"{self.location} lost what was to be written before it could be; nothing was "
+                        "written: retry"
                     )
                 self._stage(writes)
             (answer,) = self._carry_out([writes], doubt, again=again, staged=staged)
@@ -438,7 +452,9 @@ class Redis(KVStore):
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
-        """As promised by KVStore, on a connection of its own. A wait that loses it, or gets another, returns."""
+        """As promised by KVStore, on a connection of its own. A wait that loses it, or gets another,
+        returns.
+        """
         packed = pack(key)
         if packed[:1] == OBJECT_MARK:
             # An object does not change, so nobody is told.
@@ -498,8 +514,8 @@ class Redis(KVStore):
     def __reduce__(self) -> tuple[object, ...]:
         if self._url is None or self._link.has_password:
             raise TypeError(
-                "a Redis store is not pickled if its URL holds a password, which would be in the pickle, or if it "
-                "was made of a client: open it again where it is needed"
+                "a Redis store is not pickled if its URL holds a password, which would be in the pickle, or "
+                "if it was made of a client: open it again where it is needed"
             )
         return partial(Redis, prefix=self._prefix, ttl=self._ttl, timeout=self._timeout), (self._url,)
 

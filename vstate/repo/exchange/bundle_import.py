@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome, Progress
 from vstate.repo.history import SHALLOW, History, shallow_row
-from vstate.repo.names.refs import HEADS, SWEEP, TAGS, Sweep, check_ref_name
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.objects import PREFIX, Objects
+from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
+from vstate.repo.objects import Objects
 from vstate.repo.upkeep.damage import Damage, link_key
 from vstate.repo.upkeep.reach import IdSet
 from vstate.repo.upkeep.salvage import Salvage
@@ -152,7 +152,7 @@ class _Import:
         Not a frame more is written then: others take a commit that is there for a sign that all it holds is.
         """
         for frame in self._bundle.frames():
-            keys = {PREFIX + item.oid.hex(): item.oid for item in frame.items}
+            keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
             if self._ends:
                 self._brought.update(oid for oid in keys.values() if str(oid) in self._ends)
             there = self._whole(keys) if self._wary else self._repo.store.present(keys)
@@ -194,7 +194,7 @@ class _Import:
         return ends
 
     def _are_here(self, ids: Sequence[ObjectId]) -> bool:
-        keys = [PREFIX + oid.hex() for oid in ids]
+        keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
         return len(self._repo.store.present(keys)) == len(set(keys))
 
     def _check_connected(

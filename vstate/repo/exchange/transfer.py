@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptObject, CorruptStore
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core
 from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.refs import REFLOG
-from vstate.repo.objects import PREFIX, Objects
+from vstate.repo.objects import Objects
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.bundle import Progress
@@ -262,7 +262,7 @@ class _Sender:
         self._wait()
 
     def _flush(self) -> None:
-        batch = {PREFIX + found.oid.hex(): found for found in self._batch}
+        batch = {OBJECT_PREFIX + found.oid.hex(): found for found in self._batch}
         self._batch, self._size = [], 0
         there = self._target.present(batch) if batch else batch.keys()
         missing = [found for key, found in batch.items() if key not in there]
@@ -294,8 +294,8 @@ class _Sender:
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
-    there = store.present([PREFIX + oid.hex() for oid in ids]) if ids else ()
-    return [oid for oid in ids if PREFIX + oid.hex() in there]
+    there = store.present([OBJECT_PREFIX + oid.hex() for oid in ids]) if ids else ()
+    return [oid for oid in ids if OBJECT_PREFIX + oid.hex() in there]
 
 
 def _whole_commits(objects: Objects, ids: Sequence[ObjectId]) -> Iterator[Commit]:

@@ -1,4 +1,4 @@
-"""combine: a branch with what other commits changed: merge, cherry-pick, revert."""
+"""Apply the changes of other commits to a branch: merge, cherry-pick, revert."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Landing = Callable[[Collection[str]], None] | None
 """Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
 Given = Policy | Mapping[str, Policy] | None
-"""What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
+"""A caller's policy: one for every key, or policies by prefix, which override the branch's."""
 
 
 def merge(
@@ -41,7 +41,7 @@ def merge(
     name: str,
     landing: Landing,
 ) -> MergeResult:
-    """As `Repository.merge` promises; `name` is what the commit was called."""
+    """As `Repository.merge` promises; `name` is the caller's name for the commit."""
     check_given(policy)
     repo.require_trusted(theirs)
     base = None if head is None else Base(repo, head, theirs, lambda: effective(repo, branch, policy))
@@ -55,8 +55,8 @@ def merge(
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         raise InvalidInput(
-            f"{name} cannot be merged: the history in which it parted from {branch} was cut off; cherry_pick its "
-            "commits instead"
+            f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
+            "cherry_pick its commits instead"
         )
     merged = _merged(
         repo,
@@ -125,7 +125,7 @@ def revert(
 ) -> Commit | None:
     """As `Repository.revert` promises."""
     before = _before(repo, reverted)
-    what = f" {reverted.message}" if reverted.message else ""
+    title = f" {reverted.message}" if reverted.message else ""
     return _apply(
         repo,
         branch,
@@ -134,7 +134,7 @@ def revert(
         new=before,
         policy=policy,
         operation=f"reverting {reverted.short}",
-        message=message or f"Revert {reverted.short}{what}",
+        message=message or f"Revert {reverted.short}{title}",
         info={"reverted": reverted.id},
         action=f"revert: {reverted.short}",
         landing=landing,
@@ -142,11 +142,11 @@ def revert(
 
 
 def _before(repo: Core, commit: Commit) -> Commit | None:
-    """The first parent; InvalidInput if it was cut off, so that nobody knows what the commit changed."""
+    """The first parent, None for a first commit; InvalidInput if the parent was cut off."""
     before = next(iter(repo.history.before(commit)), None)
     if before is None and repo.history.is_shallow(commit):
         raise InvalidInput(
-            f"what {commit.short} changed is not known any more: the history before it was cut off"
+            f"the changes of {commit.short} are no longer known: the history before it was cut off"
         )
     return before
 
@@ -165,7 +165,7 @@ def _apply(
     action: str,
     landing: Landing,
 ) -> Commit | None:
-    """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
+    """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
     check_given(policy)
     for commit in (old, new):
         if commit is not None:
@@ -205,7 +205,7 @@ def _apply(
 
 
 def _changes_of_keys(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
-    """Which of the keys stand otherwise in `head` than they did before their changes, and how."""
+    """The entries in `head` of those changed keys that differ there from their old entry."""
     ours = {}
     for key, before, _ in theirs:
         entry = tree.lookup(repo.objects.node, head.tree, key)
@@ -229,14 +229,14 @@ def _merged(
 
 
 def effective(repo: Core, branch: str, policy: Given) -> dict[str, Policy]:
-    """The branch's policies with those that the caller gave before them, or the one given for every key."""
+    """The branch's policies, overridden by the caller's; or the caller's one policy for every key."""
     if policy is None or isinstance(policy, Mapping):
         return {**repo.policies.read(branch), **check_given(policy)}
     return check_given(policy)
 
 
 def check_given(policy: Given) -> dict[str, Policy]:
-    """The given policies by prefix; InvalidInput and TypeError for what is none."""
+    """The caller's policies by prefix; InvalidInput and TypeError for anything else."""
     given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
     return {prefix: check_policy(value) for prefix, value in given.items()}
 

@@ -1,4 +1,4 @@
-"""Revisions: what people type to name a commit."""
+"""Revisions: the text that people type to name a commit."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _KINDS = {HEADS: "a branch", TAGS: "a tag", REMOTES: "a branch of a remote"}
 def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head) -> ObjectId:
     """The commit that `rev` names: an id of 4 or more digits, a branch, a tag or HEAD, then ~n and ^n.
 
-    `origin/main` is where the branch `main` of the remote `origin` was when it was last seen. A name that several
-    of branches, tags and remotes' branches have is ambiguous, unless all are at one commit: `heads/origin/main`,
-    `tags/origin/main` and `remotes/origin/main` are not. Any of them goes before an abbreviated id.
+    - `origin/main` is the last known position of the branch `main` of the remote `origin`.
+    - `heads/x`, `tags/x` and `remotes/x` are full names. The name `x` alone is ambiguous if several of them
+      exist at different commits. Each of them takes precedence over an abbreviated id.
+    - `~n` goes n first parents back, `^n` to the n-th parent.
+    - `main@{n}` is the branch's position n moves ago by its reflog, `main@{time}` its position at a time of
+      `parse_time`. Before the reflog begins, that is the newest first parent of that time.
+    - `HEAD@{…}` and `@{…}` stand for the branch that HEAD is on, or for a detached HEAD itself.
 
-    `~n` goes n first parents back, `^n` to the n-th parent. `main@{n}` is where the branch was n moves ago by
-    its reflog, `main@{time}` where it was then, for the times of `parse_time`; of a time before the reflog begins,
-    the newest commit of that time on the line of first parents. `HEAD@{…}` and `@{…}` are about the branch that
-    HEAD is on, about HEAD itself when it is detached. Raises NotFound with close names, and InvalidInput
-    with the candidates for an ambiguous name.
+    Raises NotFound with close names, and InvalidInput with the candidates for an ambiguous name.
     """
     match = _STEPS.fullmatch(rev)
-    assert match is not None  # the pattern takes any text
+    assert match is not None  # the pattern matches any text
     base = match["base"] or HEAD
     oid = None
     if "@{" in base:
@@ -51,19 +51,17 @@ def resolve(objects: Objects, refs: Refs, history: History, rev: str, head: Head
         for _ in range(min(number, _MAX_STEPS) if sign == "~" else 1):
             commit = objects.commit(oid)
             parents = history.parents(commit)
-            which = 0 if sign == "~" else number - 1
+            index = 0 if sign == "~" else number - 1
             if sign == "^" and number == 0:
                 break
-            if which >= len(parents):
-                what = (
-                    f"has {len(parents)} parent{'s' if len(parents) > 1 else ''}"
-                    if parents
-                    else "is the first commit"
-                )
+            if index >= len(parents):
+                reason = "is the first commit"
                 if history.is_shallow(commit):
-                    what = "is where the history was cut off"
-                raise NotFound(f"no revision {rev!r}: {oid.short} {what}", name=rev)
-            oid = parents[which]
+                    reason = "is where the history was cut off"
+                elif parents:
+                    reason = f"has {len(parents)} parent{'s' if len(parents) > 1 else ''}"
+                raise NotFound(f"no revision {rev!r}: {oid.short} {reason}", name=rev)
+            oid = parents[index]
     return oid
 
 
@@ -129,21 +127,21 @@ def _by_reflog(objects: Objects, refs: Refs, history: History, base: str, head: 
     name, where = match["name"], match["where"].strip()
     count = int(where) if where.isascii() and where.isdigit() and len(where) <= 9 else None
     time = parse_time(where) if count is None else None
-    ref, what, now = _logged(refs, name, head)
+    ref, shown, now = _logged(refs, name, head)
     if count is not None:
-        oid = _moves_ago(refs.reflog(ref), base, what, now, count)
+        oid = _moves_ago(refs.reflog(ref), base, shown, now, count)
     else:
         assert time is not None
-        oid = _at_time(refs.reflog(ref), objects, history, base, what, now, time)
+        oid = _at_time(refs.reflog(ref), objects, history, base, shown, now, time)
     if objects.find_commit(oid) is None:
         raise NotFound(
-            f"no revision {base!r}: {oid.short}, where {what} was, is gone: gc has removed it", name=base
+            f"no revision {base!r}: {oid.short}, where {shown} was, is gone: gc has removed it", name=base
         )
     return oid
 
 
 def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | None]:
-    """The ref whose reflog is meant, what to call it, and where it is."""
+    """The ref whose reflog to read, its name in messages, and its commit."""
     if name in ("", HEAD):
         if head.branch is None:
             return HEAD, HEAD, head.commit
@@ -153,10 +151,10 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
     tracking = REMOTES + name.removeprefix(REMOTES)
     now, tracked = refs.read_many([ref, tracking])
     if now is not None and tracked is not None and not name.startswith((HEADS, REMOTES)):
-        raise _ambiguous(name, [ref, tracking])  # wherever they are: they were elsewhere before
+        raise _ambiguous(name, [ref, tracking])  # even at one commit: their reflogs differ
     if tracked is not None and (now is None or name.startswith(REMOTES)):
         return tracking, name.removeprefix(REMOTES), tracked
-    # A branch that was deleted has a reflog still.
+    # A deleted branch still has its reflog.
     if now is None and next(refs.reflog(ref), None) is None:
         if name.startswith(TAGS) or refs.read(TAGS + name) is not None:
             raise InvalidInput(f"{name!r} is a tag, which does not move: @{{…}} is for branches and HEAD")
@@ -170,22 +168,22 @@ def _logged(refs: Refs, name: str, head: Head) -> tuple[str, str, ObjectId | Non
 
 
 def _moves_ago(
-    moves: Iterator[ReflogEntry], base: str, what: str, now: ObjectId | None, count: int
+    moves: Iterator[ReflogEntry], base: str, shown: str, now: ObjectId | None, count: int
 ) -> ObjectId:
     if count == 0 and now is not None:
         return now
     newest = list(islice(moves, count + 1))
     if not newest:
-        raise NotFound(f"no revision {base!r}: no move of {what} is on record", name=base)
+        raise NotFound(f"no revision {base!r}: no move of {shown} is on record", name=base)
     oldest = newest[-1]
     if len(newest) < count:
         moved = f"{len(newest)} move" + ("" if len(newest) == 1 else "s")
         raise NotFound(
-            f"no revision {base!r}: its reflog has {moved} of {what}, since {_shown(oldest.time)}", name=base
+            f"no revision {base!r}: its reflog has {moved} of {shown}, since {_local(oldest.time)}", name=base
         )
     oid, when = (oldest.new, "after") if len(newest) > count else (oldest.old, "before")
     if oid is None:
-        raise NotFound(f"no revision {base!r}: {what} was nowhere {when} {oldest.action!r}", name=base)
+        raise NotFound(f"no revision {base!r}: {shown} was nowhere {when} {oldest.action!r}", name=base)
     return oid
 
 
@@ -194,7 +192,7 @@ def _at_time(
     objects: Objects,
     history: History,
     base: str,
-    what: str,
+    shown: str,
     now: ObjectId | None,
     time: datetime,
 ) -> ObjectId:
@@ -202,25 +200,25 @@ def _at_time(
     for move in moves:
         if move.time <= time:
             if move.new is None:
-                raise NotFound(f"no revision {base!r}: {what} was nowhere after {move.action!r}", name=base)
+                raise NotFound(f"no revision {base!r}: {shown} was nowhere after {move.action!r}", name=base)
             return move.new
         oldest = move
-    # Before the reflog begins, the commits themselves say when they were made.
+    # Before the reflog begins, the times of the commits decide.
     starts = (now,) if oldest is None else (oldest.old, oldest.new)
     start = next((oid for oid in starts if oid is not None and objects.find_commit(oid) is not None), None)
     if start is None:
-        raise NotFound(f"no revision {base!r}: nothing is on record of where {what} was", name=base)
+        raise NotFound(f"no revision {base!r}: no position of {shown} is on record", name=base)
     first = None
     for first in history.first_parents(start):
         if first.time <= time:
             return first.oid
     assert first is not None
-    raise NotFound(f"no revision {base!r}: {what} goes back to {_shown(first.time)}", name=base)
+    raise NotFound(f"no revision {base!r}: {shown} goes back to {_local(first.time)}", name=base)
 
 
-def _shown(time: datetime) -> str:
+def _local(time: datetime) -> str:
     try:
         time = time.astimezone()
     except (OverflowError, ValueError, OSError):
-        pass  # a year that the system's clock does not know: UTC, as it is
+        pass  # the system cannot convert such a year: keep UTC
     return f"{time:%Y-%m-%d %H:%M:%S %z}"

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from vstate.errors import CorruptStore, VStateError
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.ids import COMMIT, ID_BYTES, KINDS, ObjectId
 from vstate.repo.core import Core
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.names.refs import REFLOG, Sweep
-from vstate.repo.objects import PREFIX, kind_of
+from vstate.repo.names.refs import REF, REFLOG, Sweep
+from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
 from vstate.repo.upkeep.gc import Progress
 from vstate.repo.upkeep.metadata import Rows, is_foreign, object_id
@@ -255,10 +255,10 @@ class Inspection:
             self.verifier.extend(roots)
 
     def _present_commits(self, ids: Mapping[ObjectId, str]) -> list[tuple[str, ObjectId]]:
-        rows = self.salvage.rows([PREFIX + oid.hex() for oid in ids])
+        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         found = []
         for oid, ref in ids.items():
-            row = rows.get(PREFIX + oid.hex())
+            row = rows.get(OBJECT_PREFIX + oid.hex())
             other = isinstance(row, bytes) and kind_of(row) not in (COMMIT, None)
             # What is in its place, and not what its id says, is a commit that was overwritten.
             if row is not None and not (other and self.salvage.kind_of_whole(oid, row) is not None):
@@ -293,9 +293,9 @@ class Inspection:
         self._check_orphans(orphans)
 
     def _check_orphans(self, ids: Sequence[ObjectId]) -> None:
-        rows = self.salvage.rows([PREFIX + oid.hex() for oid in ids])
+        rows = self.salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         for oid in ids:
-            row = rows.get(PREFIX + oid.hex())
+            row = rows.get(OBJECT_PREFIX + oid.hex())
             if row is None:
                 continue  # gc has removed it
             self.orphans += 1

@@ -13,16 +13,26 @@ from typing import TypeVar
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.dates import parse_age
-from vstate.repo.names.lifetimes import FOREVER, Lifetime, lifetime_key, read_lifetime
-from vstate.repo.names.refs import HEAD, HEADS, REFLOG, REMOTES, SWEEP, TAGS, ReflogEntry
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.objects import DAMAGED, PREFIX, TRASH, in_trash, kind_of
+from vstate.repo.names.refs import (
+    FOREVER,
+    HEAD,
+    HEADS,
+    LIFETIME,
+    REF,
+    REFLOG,
+    REMOTES,
+    SWEEP,
+    TAGS,
+    Lifetime,
+    ReflogEntry,
+)
+from vstate.repo.objects import DAMAGED, TRASH, in_trash, kind_of
 from vstate.repo.upkeep.reach import IdSet, Reach
 
 _T = TypeVar("_T")
@@ -151,7 +161,7 @@ class _Collector:
             policies = self._repo.policies
             rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
             self.over = [ref for ref in self.over if refs.drop_expired(ref, rows[ref])]
-        self._lifetimes = {ref: (row, read_lifetime(row)) for ref, row in refs.lifetimes.all().items()}
+        self._lifetimes = refs.lifetimes.all()
 
     def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
         """Whether a line of the reflog is of a branch that has expired, though there may be one of that name."""
@@ -162,7 +172,7 @@ class _Collector:
         """Drop the notes on reflogs of branches that had expired, now that those are gone."""
         for ref, (row, life) in self._lifetimes.items():
             if life.expiry is None:
-                self._store.compare_and_swap(lifetime_key(ref), row, None)
+                self._store.compare_and_swap(LIFETIME + ref, row, None)
 
     # Cutting
 
@@ -318,12 +328,12 @@ class _Collector:
         self._forget_lifetimes()
 
     def _garbage(self) -> Iterator[ObjectId]:
-        for key in self._store.keys(PREFIX):
+        for key in self._store.keys(OBJECT_PREFIX):
             try:
-                oid = ObjectId.parse(key.removeprefix(PREFIX))
+                oid = ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
             except InvalidInput:
                 continue  # not a row of vstate's
-            if oid not in self.reach and str(oid) == key.removeprefix(PREFIX):
+            if oid not in self.reach and str(oid) == key.removeprefix(OBJECT_PREFIX):
                 yield oid
 
     def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
@@ -331,11 +341,11 @@ class _Collector:
         commits = []
         for ids in _batches(self._garbage(), _READ):
             self._progress("finding garbage", self.removed)
-            for key, value in self._store.get_many([PREFIX + oid.hex() for oid in ids]).items():
+            for key, value in self._store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids]).items():
                 self.removed += 1
                 self.removed_bytes += len(value)
                 if kind_of(value) is COMMIT:
-                    commits.append(self._dated(ObjectId.parse(key.removeprefix(PREFIX))))
+                    commits.append(self._dated(ObjectId.parse(key.removeprefix(OBJECT_PREFIX))))
         return commits
 
     def _dated(self, oid: ObjectId) -> tuple[datetime, ObjectId]:
@@ -350,7 +360,7 @@ class _Collector:
 
         def plan() -> Mapping[str, bytes | None]:
             self._catch_up()
-            keys = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+            keys = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
             sizes.update({key: len(value) for key, value in self._store.get_many(keys).items()})
             return {SWEEP: _new_mark(), **dict.fromkeys(keys)}
 
@@ -365,17 +375,17 @@ class _Collector:
         """Move garbage to where reading still finds it, in a store that others may be writing to."""
         self._catch_up()
         self._mark_sweep()
-        wanted = [PREFIX + oid.hex() for oid in ids if oid not in self.reach]
+        wanted = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
         found = self._store.get_many(wanted)
         self._store.set_many(
-            {TRASH + key.removeprefix(PREFIX): in_trash(value) for key, value in found.items()}
+            {TRASH + key.removeprefix(OBJECT_PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
         # Who had written one of them before the look, and moved a ref to it after, is to find it where it was.
         self._catch_up()
         back = {key: value for key, value in found.items() if _object_id(key) in self.reach}
         self._store.set_many(back)
-        self._store.delete_many([TRASH + key.removeprefix(PREFIX) for key in back])
+        self._store.delete_many([TRASH + key.removeprefix(OBJECT_PREFIX) for key in back])
 
     def _mark_sweep(self) -> None:
         self._store.set(SWEEP, _new_mark())
@@ -392,7 +402,7 @@ class _Collector:
             for key, value in batch:
                 digits = key.removeprefix(TRASH)
                 if ObjectId.parse(digits) in self.reach:
-                    back[PREFIX + digits] = value[8:]
+                    back[OBJECT_PREFIX + digits] = value[8:]
                     gone.append(key)
                 elif _waits_since(value) <= limit:
                     self.removed += 1
@@ -411,7 +421,7 @@ class _Collector:
             cut = [
                 key
                 for key in self._store.keys(SHALLOW)
-                if PREFIX + key.removeprefix(SHALLOW) not in self._store
+                if OBJECT_PREFIX + key.removeprefix(SHALLOW) not in self._store
             ]
             lost = [key for key, oid in _moved_aside(self._store) if oid not in self.reach.lost]
             return dict.fromkeys([*cut, *lost])
@@ -446,7 +456,7 @@ def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
 
 
 def _object_id(key: str) -> ObjectId:
-    return ObjectId.parse(key.removeprefix(PREFIX))
+    return ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
 
 
 def _new_mark() -> bytes:

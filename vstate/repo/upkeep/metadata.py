@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from vstate.errors import CorruptStore, InvalidInput
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, FORMAT, FORMAT_KEY, SIGNED_COMMITS
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
-from vstate.repo.names.lifetimes import PREFIX as LIFETIME
-from vstate.repo.names.lifetimes import parse_lifetime
 from vstate.repo.names.refs import (
     CHECK_DIGITS,
     HEAD,
     HEADS,
+    LIFETIME,
+    REF,
     REFLOG,
     REMOTES,
     SWEEP,
@@ -26,15 +27,12 @@ from vstate.repo.names.refs import (
     Refs,
     check_ref_name,
     line_check,
+    parse_lifetime,
 )
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.names.remotes import REMOTE
-from vstate.repo.names.remotes import parse_row as parse_remote
-from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
-from vstate.repo.rules.leases import PREFIX as LEASE
-from vstate.repo.rules.leases import parse_lease
-from vstate.repo.rules.policies import PREFIX as POLICY
-from vstate.repo.rules.policies import parse_row
+from vstate.repo.names.remotes import REMOTE, parse_remote
+from vstate.repo.objects import DAMAGED, MISLEADING, TRASH
+from vstate.repo.rules.leases import LEASE, parse_lease
+from vstate.repo.rules.policies import POLICY, parse_policies
 from vstate.repo.upkeep.damage import Damage
 from vstate.repo.upkeep.salvage import Row, Salvage, Unreadable
 
@@ -61,9 +59,9 @@ _PREFIXES = (
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object that is kept under this key; None if it is no object's."""
-    if len(key) != len(PREFIX) + 64 or not key.startswith(PREFIX):
+    if len(key) != len(OBJECT_PREFIX) + 64 or not key.startswith(OBJECT_PREFIX):
         return None
-    digits = key[len(PREFIX) :]
+    digits = key[len(OBJECT_PREFIX) :]
     try:
         oid = ObjectId(bytes.fromhex(digits))
     except ValueError:
@@ -135,7 +133,7 @@ class Rows:
         self.read_ends()
         for key, row in self._salvage.items(POLICY):
             try:
-                parse_row(_readable(row))
+                parse_policies(_readable(row))
             except (ValueError, CorruptStore) as error:
                 self._refuse(key, "policy", f"{key}: {error}")
 
@@ -175,9 +173,9 @@ class Rows:
         keys = self._salvage.keys(DAMAGED)
         while batch := list(islice(keys, _READ)):
             notes = {key: digits for key in batch if (digits := noted(key)) is not None}
-            there = self._salvage.present(PREFIX + digits for digits in notes.values())
+            there = self._salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
             for note, digits in notes.items():
-                if (PREFIX + digits in there) is note.startswith(MISLEADING):
+                if (OBJECT_PREFIX + digits in there) is note.startswith(MISLEADING):
                     self.lost.add(digits)
                 else:
                     self.healed.append(note)

@@ -10,13 +10,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import one_line
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, TAGS
-from vstate.repo.names.refs import PREFIX as REF
-from vstate.repo.objects import DAMAGED, MISLEADING, PREFIX, TRASH
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
+from vstate.repo.objects import DAMAGED, MISLEADING, TRASH
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.reach import IdSet
 from vstate.repo.upkeep.salvage import Row
@@ -120,7 +120,7 @@ class Repair:
                 self._store.delete(key)  # what it is about has gone
                 continue
             oid = ObjectId.parse(key.removeprefix(DAMAGED))
-            row = self._found.salvage.row(PREFIX + oid.hex())
+            row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
             if oid not in self._loss.bad and self._found.salvage.kind_of_whole(oid, row) is not None:
                 healed.append(key)
         self._store.delete_many(healed)
@@ -302,11 +302,11 @@ class Repair:
         moved = noted = 0
         for start in range(0, len(ids), ID_BYTES):
             oid = ObjectId(ids[start : start + ID_BYTES])
-            row = self._found.salvage.row(PREFIX + oid.hex())
+            row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
             if row is None:
                 noted += self._note_missing(oid)
             elif oid in self._found.verifier.nonsense or self._found.salvage.kind_of_whole(oid, row) is None:
-                moved += self._set_aside(PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
+                moved += self._set_aside(OBJECT_PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
         if moved:
             self.done.append(f"moved {_objects(moved)} aside, to {DAMAGED}: writing the same again will heal")
         if noted:
@@ -323,7 +323,7 @@ class Repair:
 
     def _note_missing(self, oid: ObjectId) -> bool:
         trash = self._found.salvage.row(TRASH + oid.hex())
-        if trash is None and self._found.salvage.row(PREFIX + oid.hex()) is not None:
+        if trash is None and self._found.salvage.row(OBJECT_PREFIX + oid.hex()) is not None:
             return False  # gc has put it back
         row = trash[8:] if isinstance(trash, bytes) else b""
         if not self._store.compare_and_swap(DAMAGED + oid.hex(), None, row):

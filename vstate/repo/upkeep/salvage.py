@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from vstate.errors import CorruptObject, CorruptStore
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import Kind, ObjectId
-from vstate.repo.objects import PREFIX, TRASH, Objects, kind_of
+from vstate.repo.objects import TRASH, Objects, kind_of
 
 Unreadable = CorruptObject | CorruptStore
 """What a store raises for a row, or for several that it was asked for at once, of which one is damaged."""
@@ -76,22 +76,22 @@ class Salvage:
 
     def stored(self, oid: ObjectId) -> Row:
         """The row of an object, or what `gc` keeps of it."""
-        return self._found(oid, self.row(PREFIX + oid.hex()))
+        return self._found(oid, self.row(OBJECT_PREFIX + oid.hex()))
 
     def _found(self, oid: ObjectId, row: Row) -> Row:
         if row is not None:
             return row
         trash = self.row(TRASH + oid.hex())
         # Neither may be there because gc has put it back between the two looks.
-        return trash[8:] if isinstance(trash, bytes) else trash or self.row(PREFIX + oid.hex())
+        return trash[8:] if isinstance(trash, bytes) else trash or self.row(OBJECT_PREFIX + oid.hex())
 
     def lengths(self, kind: Kind, ids: Sequence[ObjectId]) -> Lengths:
         """How long the verified bodies of these objects are, and of the others why there is none."""
-        rows = self.rows([PREFIX + oid.hex() for oid in ids])
+        rows = self.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         found: Lengths = {}
         for oid in ids:
             try:
-                found[oid] = len(self.body(kind, oid, rows.get(PREFIX + oid.hex())))
+                found[oid] = len(self.body(kind, oid, rows.get(OBJECT_PREFIX + oid.hex())))
             except CorruptObject as error:
                 found[oid] = error
         return found
@@ -117,11 +117,11 @@ class Salvage:
 
     def are_there(self, ids: Iterable[ObjectId]) -> set[ObjectId]:
         """Those of the objects that have a row, or that `gc` keeps, whatever it holds."""
-        keys = {PREFIX + oid.hex(): oid for oid in ids}
+        keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
         there = set(self.present(keys))
         there |= {key for key, oid in keys.items() if key not in there and self._is_kept(oid)}
         return {oid for key, oid in keys.items() if key in there}
 
     def _is_kept(self, oid: ObjectId) -> bool:
         """Whether `gc` keeps the object, or has put it back by now."""
-        return bool(self.present([TRASH + oid.hex()]) or self.present([PREFIX + oid.hex()]))
+        return bool(self.present([TRASH + oid.hex()]) or self.present([OBJECT_PREFIX + oid.hex()]))

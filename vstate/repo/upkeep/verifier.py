@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from vstate.errors import CorruptObject
+from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node, moments
-from vstate.repo.objects import PREFIX
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
 from vstate.repo.upkeep.reach import BATCH, IdSet
@@ -199,7 +199,7 @@ class Verifier:
     # Reading
 
     def _read(self, ids: Iterable[ObjectId]) -> Mapping[str, Row]:
-        return self._salvage.rows([PREFIX + oid.hex() for oid in ids])
+        return self._salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
 
     def _body(self, kind: Kind, oid: ObjectId, row: Row, above: _Above) -> bytes | memoryview | None:
         """The verified body of an object; None, and the damage noted, if there is none."""
@@ -237,7 +237,7 @@ class Verifier:
         new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
         rows = self._read(new)
         for oid, link in new.items():
-            body = self._body(COMMIT, oid, rows.get(PREFIX + oid.hex()), link.above)
+            body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
             commit = None if body is None else self._commit(oid, bytes(body))
             if commit is not None:
                 above = _Above(COMMIT.name, oid)
@@ -267,7 +267,7 @@ class Verifier:
     def _check_parent(self, oid: ObjectId, child: Commit) -> None:
         time = self._times.get(oid)
         if time is None:
-            row = None if oid in self.bad else self._salvage.row(PREFIX + oid.hex())
+            row = None if oid in self.bad else self._salvage.row(OBJECT_PREFIX + oid.hex())
             try:
                 time = Commit.decode(oid, bytes(self._salvage.body(COMMIT, oid, row))).time
             except (CorruptObject, ValueError):
@@ -289,7 +289,7 @@ class Verifier:
                 nodes[oid] = None
                 if oid not in self.bad:
                     new = oid not in self.reached
-                    body = self._body(TREE, oid, rows.get(PREFIX + oid.hex()), link.above)
+                    body = self._body(TREE, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
                     nodes[oid] = None if body is None else self._node(oid, bytes(body), check=new)
             node = nodes[oid]
             if node is not None:
@@ -413,7 +413,7 @@ class Verifier:
             if oid in self.bad:
                 continue
             new = oid not in self.reached
-            body = self._body(INDEX, oid, rows.get(PREFIX + oid.hex()), link.above)
+            body = self._body(INDEX, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
             if body is not None:
                 parts += self._check_index(link, bytes(body), check=new)
         return _by_kind(parts)
@@ -482,7 +482,7 @@ class Verifier:
                 if length != link.length:
                     self._wrong_length(link, length)
             else:
-                self._not_whole(BLOB, oid, self._salvage.row(PREFIX + oid.hex()), link.above, length)
+                self._not_whole(BLOB, oid, self._salvage.row(OBJECT_PREFIX + oid.hex()), link.above, length)
                 self.bad_links.add(link_key(oid, link.length))
         self._progress(len(self.reached))
 

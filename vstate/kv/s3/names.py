@@ -1,13 +1,13 @@
-"""How the keys of a store are named in a bucket: in names that every object store takes, and lists as they are.
+"""The names of keys in a bucket: every object store takes them, and lists them as they are.
 
-- The parts of a key between slashes are directories, so that a bucket's tools show them as such; "=" behind
-  the last one marks the end. So no name is the directory of another, which some servers cannot have.
-- ASCII letters, digits, "-" and "_" stand for themselves, any other byte of the key's UTF-8 as "=" and two
+- The parts of a key between slashes are directories, and the tools of a bucket show them so. "=" behind the
+  last part marks the end: no name is the directory of another, which some servers do not allow.
+- ASCII letters, digits, "-" and "_" stand for themselves. Any other byte of the key's UTF-8 is "=" and two
   hex digits.
 - "=_" is an empty part. A part of more than 200 characters is cut, with "=-" where it goes on in the next
-  directory: some servers keep each part as the name of a file.
+  directory: some servers store each part as the name of a file.
 
-`r/tags/v1.0` is named `r/tags/v1=2E0=`. What is named otherwise is no key, and is not touched.
+`r/tags/v1.0` is named `r/tags/v1=2E0=`. Any other name is no key, and is left alone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ESCAPE = re.compile(rb"=([0-9A-F]{2})")
 
 
 def name_of(key: str) -> str:
-    """What the key is named in a bucket."""
+    """The name of the key in a bucket."""
     return _directories(key) + _END
 
 
 def key_of(name: str) -> str | None:
-    """The key that is named so; None if none is."""
+    """The key that has this name. None if no key has."""
     if not name.endswith(_END):
         return None
     key = name[:-1]
@@ -54,20 +54,21 @@ def key_of(name: str) -> str | None:
         key = raw.decode()
     except UnicodeDecodeError:
         return None
-    # Others may put into the bucket what only looks like a name.
+    # Another program may have put an object there whose name only looks like one.
     return key if name_of(key) == name else None
 
 
 def beginning_of(prefix: str) -> str:
-    """What the names of all keys with that prefix begin with."""
+    """The beginning of the names of all keys with that prefix."""
     return _directories(prefix)
 
 
 def just_before(name: str) -> str | None:
-    """What sorts behind every name before `name`, and before it and all that begin with it; None if nothing does.
+    """A text to list from: it sorts behind every name before `name`, and before `name` and all that begin
+    with it.
 
-    To list from there on. It is no name and no directory itself: whether a server that starts behind a directory
-    leaves out what is in it differs.
+    None if there is no such text. The text is no name and no directory: servers differ in whether a listing
+    that starts behind a directory leaves out its contents.
     """
     name = name.rstrip("-")
     if not name or name.endswith("/"):
@@ -86,7 +87,8 @@ def _part(part: str) -> str:
     text = "".join([_ESCAPED[byte] for byte in part.encode()])
     pieces = []
     while len(text) > _LONGEST_PART:
-        # Not in the middle of an escape: what the names with a prefix begin with must not depend on what follows.
+        # Not in the middle of an escape: the beginning of the names with a prefix must not depend on the
+        # rest.
         cut = text.find("=", _LONGEST_PART - 2, _LONGEST_PART)
         cut = _LONGEST_PART if cut < 0 else cut
         pieces.append(text[:cut])

@@ -9,83 +9,83 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
+from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable, VStateError
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import KVStore, check_key, check_value
-from vstate.kv.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
-from vstate.kv.object_names import beginning_of, just_before, key_of, name_of
-from vstate.kv.stored_values import Known, frame, frame_of_swap, is_object, is_value, value_of
+from vstate.kv.base import KVStore, check_key, check_value, is_object
+from vstate.kv.s3.bucket import AT_ONCE, PAGE, Attempt, Bucket, Mark, Stored
+from vstate.kv.s3.marks import Marks
+from vstate.kv.s3.names import beginning_of, just_before, key_of, name_of
+from vstate.kv.s3.values import frame, frame_of_swap, is_value, value_of
 
-_QUEUES = 64
+_LOCKS = 64
 _FIRST_PAUSE = 0.02
-_LOOK_SECONDS = 1.0
 _LONGEST_PAUSE = 1.0
+_POLL_SECONDS = 1.0
 _ITEMS_BYTES = 16 * 1024 * 1024
 _LIST_FROM = 256  # keys, from which on `present` lists
 
-_PROBE = "=probe"  # no key is named so
+_PROBE = "=probe"  # no key has this name
 _WRONG = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
 
-_heeding: set[str] = set()
-"""The buckets whose service was seen, by this process, to heed conditions."""
+_conditional: set[str] = set()
+"""The buckets whose service obeyed the condition of a write, as this process has seen."""
 
 
 class S3(KVStore, ForkAware):
     """A store in a bucket: `S3("s3://bucket/directory")`, `gs://…` or `az://…`, for any number of machines.
 
-    Every key is an object of its own under the URL, named as `vstate.kv.object_names` says. What else lies there is
-    left alone. The bucket has to be there. Needs obstore: `pip install 'vstate[s3]'`.
+    Every key is an object of its own under the URL; `vstate.kv.s3.names` says how it is named. Other objects
+    there are left alone. The bucket must exist. Needs obstore: `pip install 'vstate[s3]'`.
 
-    - `options` is what obstore takes for the service: `endpoint`, `region`, `access_key_id`,
-      `secret_access_key`, `session_token`, `account_name` and so on, its client's `allow_http`, `proxy_url`, ...;
-      and a `credential_provider`. What is not given is taken from the environment (`AWS_…`, `GOOGLE_…`,
-      `AZURE_…`), or from the machine's own identity. No message, repr or pickle holds any of it.
-    - `timeout`, in seconds, is how long a call goes on trying before StoreUnavailable: twice as long for a swap
-      whose outcome has to be found out.
+    - `options` are obstore's for the service: `endpoint`, `region`, `access_key_id`, `secret_access_key`,
+      `session_token`, `account_name` and so on, its client's `allow_http`, `proxy_url`, ...; and a
+      `credential_provider`. The environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or the machine's own identity
+      supplies missing ones. No message, repr or pickle holds any of them.
+    - `timeout`, in seconds, is how long a call tries before StoreUnavailable: twice as long for a swap whose
+      outcome has to be found out.
 
-    **Durability and consistency.** What a call reported as done is as durable as the service makes an object,
-    and seen by every later read from anywhere: the service has to be strongly consistent, as S3, GCS, Azure,
-    MinIO, R2 and SeaweedFS are; a replica that follows later must not be read from. No lifecycle rule may delete
-    what lies under the URL. A bucket with versions works, and keeps what `gc` deletes.
+    **Durability and consistency.** A call that has returned is as durable as the service makes an object, and
+    every later read from anywhere sees it. The service must be strongly consistent, as S3, GCS, Azure, MinIO,
+    R2 and SeaweedFS are; never read from a replica that follows later. No lifecycle rule may delete objects
+    under the URL. A bucket with versions works, and keeps the objects that `gc` deletes.
 
-    **Swaps** are conditional writes, which the service decides: `If-None-Match` and `If-Match` of AWS S3 (since
-    August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its first swap in
-    a bucket, a process makes one write whose condition is wrong, and InvalidInput says so if the service does it
-    all the same; `check_conditions` tries more. A key that a swap deletes leaves an object of 8 bytes, which
-    counts as absent. A request that the network delivers late finds its condition gone; a plain `set` that was
-    tried twice has none, and could undo a later one: what several write is to be swapped.
+    **Swaps** are conditional writes, which the service decides: `If-None-Match` and `If-Match` of AWS S3
+    (since August and November 2024), MinIO, R2 and SeaweedFS, generations of GCS, ETags of Azure. Before its
+    first swap in a bucket, a process makes one write whose condition is wrong. If the service carries it out,
+    InvalidInput says so; `check_conditions` tries more. A key that a swap deletes leaves an object of 8
+    bytes, which counts as absent. A request that the network delivers late finds its condition gone. A plain
+    `set` that was tried twice has no condition, and could undo a later one: swap a key that several writers
+    write.
 
-    **Requests.** A commit takes one PUT for each new object, side by side (32 at a time), and then one for the
-    ref, with the reflog's line beside it; no read, if this handle has read or written the ref before and nobody
-    moved it since. `get_many` takes a GET each, `keys` a LIST for a thousand keys, `delete_many` a POST for a
-    thousand keys on S3 and a DELETE each elsewhere. Values over 5 MB are uploaded in parts: a lifecycle rule
-    that aborts uploads left unfinished is worth having.
+    **Requests.** A commit takes one PUT for each new object, side by side (32 at a time), and then one for
+    the ref, with the reflog's line beside it. It reads nothing if this handle has read or written the ref
+    before and nobody moved it since. `get_many` takes a GET each, `keys` a LIST for a thousand keys,
+    `delete_many` a POST for a thousand keys on S3 and a DELETE each elsewhere. Values over 5 MB are uploaded
+    in parts: have a lifecycle rule abort unfinished uploads.
 
-    `transact` is no transaction, see there; `exclusively` keeps nobody out, so `gc` works with a grace period.
-    A handle opened before a fork works on both sides of it. It pickles if no option holds a secret: leave
-    credentials to the environment for that.
+    `transact` is no transaction, see there. `exclusively` keeps nobody out, so `gc` works with a grace
+    period. A handle opened before a fork works on both sides of it. It pickles if no option holds a secret:
+    leave credentials to the environment for that.
     """
 
     def __init__(self, url: str, *, options: Mapping[str, Any] | None = None, timeout: float = 60.0) -> None:
         self._bucket = Bucket(url, options, timeout)
-        self._known = Known()
-        self._queues = _queues()
+        self._marks = Marks()
+        self._locks = _new_locks()
         survive_forks(self)
 
     # One key
 
     def get(self, key: str) -> bytes | None:
-        stored = self._bucket.read(self._name(key))
-        value = self._value(key, stored)
-        self._known.learn(key, value, stored.mark if stored else None)
-        return value
+        return self._read(key)[0]
 
     def set(self, key: str, value: bytes) -> None:
         self._write(key, check_value(value))
 
     def delete(self, key: str) -> None:
         self._bucket.remove([self._name(key)])
-        self._known.learn(key, None, None)
+        self._marks.note(key, None, None)
 
     def __contains__(self, key: str) -> bool:
         return is_value(self._bucket.size(self._name(key)))
@@ -93,7 +93,7 @@ class S3(KVStore, ForkAware):
     # Many
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """As promised, and in the order of a listing: a thousand keys for each request."""
+        """As promised by KVStore, and in the order of a listing: a thousand keys for each request."""
         for page in self._pages(prefix):
             for key, _ in page:
                 yield key
@@ -117,23 +117,23 @@ class S3(KVStore, ForkAware):
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
         writes = [_calling(self._write, check_key(key), check_value(value)) for key, value in items.items()]
-        self._bucket.together([*writes, *self._vouching()] if writes else [])
+        self._bucket.together([*writes, *self._pending_probe()] if writes else [])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         gone = list(dict.fromkeys(keys))
         self._bucket.remove([self._name(key) for key in gone])
         for key in gone:
-            self._known.learn(key, None, None)
+            self._marks.note(key, None, None)
 
     def present(self, keys: Iterable[str]) -> Set[str]:
-        """As promised: by a listing of where they lie if that may take fewer requests, otherwise by a HEAD each."""
+        """As promised by KVStore: by a listing if that may take fewer requests, otherwise by a HEAD each."""
         missing = {self._name(key): key for key in keys}
         found: set[str] = set()
         directories = {name.rpartition("/")[0] for name in missing}
-        if len(missing) > _LIST_FROM and len(directories) == 1 and self._bucket.ordered:
+        if len(missing) > _LIST_FROM and len(directories) == 1 and self._bucket.address.ordered:
             first, last = min(missing), max(missing)
             pages = self._bucket.pages(directories.pop() or None, just_before(first))
-            # For as long as the HEADs would take: it may be a small part of all that is there.
+            # For as many requests as the HEADs would take: the keys may be few among very many.
             for _ in range(len(missing) // AT_ONCE):
                 page = next(pages, [])
                 seen = {listed.name: listed.size for listed in page}
@@ -147,20 +147,21 @@ class S3(KVStore, ForkAware):
         return found | {key for key, is_there in zip(rest, there, strict=True) if is_there}
 
     def _pages(self, prefix: str) -> Iterator[list[tuple[str, int]]]:
-        """The keys with the prefix and how many bytes are stored for each, a page at a time."""
+        """The keys with the prefix and the stored bytes of each, a page at a time."""
         beginning = beginning_of(check_key(prefix))
         directory, _, sought = beginning.rpartition("/")
-        after = just_before(beginning) if self._bucket.ordered else None
-        for page in self._bucket.pages(directory or None, after):
+        ordered = self._bucket.address.ordered
+        for page in self._bucket.pages(directory or None, just_before(beginning) if ordered else None):
             found = []
             for name, size in page:
                 key = key_of(name) if is_value(size) else None
                 if key is not None and key.startswith(prefix):
                     found.append((key, size))
             yield found
-            # The part behind the directory decides, not the name: "x/y" may be listed before "x-" or behind it.
+            # The part behind the directory decides, not the name: "x/y" may be listed before "x-" or behind
+            # it.
             part = page[-1].name[len(directory) :].lstrip("/").partition("/")[0]
-            if self._bucket.ordered and part > sought and not part.startswith(sought):
+            if ordered and part > sought and not part.startswith(sought):
                 return
 
     # Swaps
@@ -171,97 +172,97 @@ class S3(KVStore, ForkAware):
             new = check_value(new)
         elif expected is None:
             return self.get(key) is None
-        for vouch in self._vouching():
-            vouch()
-        queue = self._queues[hash(name) % _QUEUES]
-        # A courtesy to the service, which is slow to tell contenders that they lost: a second, on SeaweedFS.
-        queued = queue.acquire(timeout=self._bucket.timeout / 2)
+        for probe in self._pending_probe():
+            probe()
+        # Threads of this process that swap one key follow one another. That spares the service, which is slow
+        # to tell contenders that they lost (a second, on SeaweedFS); correctness does not depend on it.
+        lock = self._locks[hash(name) % _LOCKS]
+        locked = lock.acquire(timeout=self._bucket.timeout / 2)
         try:
             return self._swap(key, expected, new)
         finally:
-            if queued:
-                queue.release()
+            if locked:
+                lock.release()
 
     def _swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
         name, wanted = self._name(key), frame_of_swap(new)
-        mark = self._known.mark_of(key, expected)
+        mark = self._marks.mark_of(key, expected)
         if mark is None and expected is not None:
             there, mark = self._look(key, expected)
             if not there:
                 return False
-        give_up, pause, unsure = time.monotonic() + self._bucket.timeout, _FIRST_PAUSE, ""
+        backoff, unsure = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self._bucket.timeout), ""
         while True:
             tried = mark
             try:
                 attempt = self._bucket.write_if(name, wanted, mark)
                 if attempt.outcome == "done":
-                    self._known.learn(key, new, attempt.mark)
+                    self._marks.note(key, new, attempt.mark)
                     return True
                 if attempt.outcome == "unknown":
                     unsure = attempt.reason
-                stored = self._bucket.read(name)
+                value, stored = self._read(key)
             except StorageError as error:
                 if unsure:
                     self._raise_unknown(unsure)
                 raise error from None
-            value, mark = self._value(key, stored), stored.mark if stored else None
-            self._known.learn(key, value, mark)
+            mark = stored.mark if stored else None
             if stored is not None and stored.data == wanted:
                 return True
             if unsure and mark != tried:
-                # It may have been done and then overwritten, or it may have lost.
+                # The write was done and then overwritten, or it lost the race.
                 self._raise_unknown(unsure)
             if value != expected:
                 return False
-            if time.monotonic() + pause > give_up:
+            if not backoff.pause():
                 if unsure:
                     self._raise_unknown(unsure)
                 raise StoreUnavailable(
                     f"{self.location} would not write {key!r} for {self._bucket.timeout:g} s "
                     f"({attempt.reason or 'others were writing'}); nothing was written: retry later"
                 )
-            time.sleep(pause * (0.5 + os.urandom(1)[0] / 256))
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _raise_unknown(self, reason: str) -> NoReturn:
         raise StoreUnavailable(
-            f"{self.location} failed while a key was being swapped ({reason}), which therefore may or may not have "
-            "happened: read the key again before you retry",
+            f"{self.location} failed during a swap ({reason}), which may or may not have happened: read the "
+            "key again before you retry",
             outcome_unknown=True,
         ) from None
 
-    def _vouching(self) -> Sequence[Callable[[], None]]:
-        """What is to be called before the first swap, or beside what comes before it: nothing, from then on."""
-        return [] if self._identity in _heeding else [self._vouch]
+    def _pending_probe(self) -> Sequence[Callable[[], None]]:
+        """The call to make before the first swap, or beside the writes that come before it. Empty from then
+        on.
+        """
+        return [] if self._identity in _conditional else [self._probe]
 
-    def _vouch(self) -> None:
-        """Raise InvalidInput if the service does a write whose condition does not hold."""
-        # Until it is known: a swap by a service that pays no heed could overwrite anything.
+    def _probe(self) -> None:
+        """Raise InvalidInput if the service carries out a write whose condition does not hold."""
+        # Repeated until its outcome is known: a service that ignores conditions could overwrite anything.
         if self._bucket.write_until_known(_PROBE, b"probe", _WRONG):
             self._bucket.remove([_PROBE])
             raise InvalidInput(
-                f"the service of {self.location} pays no heed to the conditions of a write, so two writers would "
+                f"the service of {self.location} ignores the conditions of a write, so two writers would "
                 "overwrite each other's commits: use one with conditional writes, or a newer release of it"
             )
-        _heeding.add(self._identity)
+        _conditional.add(self._identity)
 
     def check_conditions(self) -> list[str]:
-        """Whether the service heeds the conditions of writes, tried on objects that are deleted again: a sentence
-        for each that it does not heed, none if all is well.
+        """Try conditional writes, on objects that are deleted again. Returns a sentence for each that went
+        wrong.
         """
         names = [f"{_PROBE}-{os.urandom(8).hex()}" for _ in range(2)]
         write, found = self._bucket.write_if, []
         try:
             first = write(names[0], b"first", None)
             if write(names[0], b"again", None).outcome == "done":
-                found.append("an object that was to be created only if it is absent was overwritten")
+                found.append("an object was overwritten by a write that creates only absent objects")
             if write(names[0], b"wrong", _WRONG).outcome == "done":
                 found.append("an object was overwritten on a condition that did not hold")
             elif first.mark and write(names[0], b"second", first.mark).outcome == "refused":
                 found.append("an object was not overwritten on a condition that did hold")
             attempts = self._bucket.together([_calling(write, names[1], b"one", None)] * 4)
             if [attempt.outcome for attempt in attempts].count("done") > 1:
-                found.append("of writers that create one object at a time, several succeeded")
+                found.append("several of the writers that created one object at a time succeeded")
         finally:
             self._bucket.remove(names)
         return found
@@ -269,24 +270,25 @@ class S3(KVStore, ForkAware):
     # Transactions
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore for a store without transactions, in two round trips and not one for each step.
+        """As promised by KVStore for a store without transactions, in two round trips instead of one for each
+        step.
 
-        1. Objects are set, all side by side; beside them, the expected keys that are not written are read, and
-           the one that is, unless this handle remembers it with the expected value.
-        2. What else is to be set is set beside the swap, not before it: interrupted, either may be there without
-           the other. Of that, what was absent may be there although the swap failed (deleted again, it could be
-           what another writer had set meanwhile), and what was there is overwritten only once the swap has
-           succeeded, which takes a third round trip.
-        3. What is to be deleted is deleted last.
+        1. Objects are set, all side by side. Beside them, the expected keys are read, except the one to be
+           swapped if this handle remembers it with the expected value.
+        2. The other keys are set beside the swap, not before it. An interruption may leave either without the
+           other. If the swap fails, a key that was absent may stay set: to delete it could delete another
+           writer's value. A key that was there is overwritten only after the swap, which takes a third round
+           trip.
+        3. Keys are deleted last.
 
-        If the swap has happened and a write beside or behind it fails, StoreUnavailable says that the outcome is
-        unknown.
+        If the swap has happened and a write beside or behind it fails, StoreUnavailable says that the outcome
+        is unknown.
         """
         swapped = [key for key in expected if key in writes]
         if len(swapped) > 1:
             raise InvalidInput(
-                f"S3 cannot swap several keys as one ({', '.join(map(repr, swapped))}): swap one at a time, or use "
-                "a store with transactions, such as Postgres"
+                f"S3 cannot swap several keys as one ({', '.join(map(repr, swapped))}): swap one at a time, "
+                "or use a store with transactions, such as Postgres"
             )
         for key in (*writes, *expected):
             self._name(key)
@@ -297,15 +299,15 @@ class S3(KVStore, ForkAware):
         to_read = [
             key
             for key, value in expected.items()
-            if key not in values or (value is not None and self._known.mark_of(key, value) is None)
+            if key not in values or (value is not None and self._marks.mark_of(key, value) is None)
         ]
         checks = [_calling(self._look, key, expected[key]) for key in to_read]
         sets: list[Callable[[], Any]] = [_calling(self._write, key, value) for key, value in objects.items()]
-        vouching = self._vouching() if swapped else ()
+        probe = self._pending_probe() if swapped else ()
         try:
-            results: list[Any] = self._bucket.together([*checks, *sets, *vouching])
+            results: list[Any] = self._bucket.together([*checks, *sets, *probe])
         except StoreUnavailable as error:
-            error.outcome_unknown = False  # of an object, maybe; nothing was swapped
+            error.outcome_unknown = False  # an object may be there, but nothing was swapped
             raise
         if not all(there for there, _ in results[: len(checks)]):
             return False
@@ -333,53 +335,55 @@ class S3(KVStore, ForkAware):
             outcomes = [future.exception() or future.result().outcome for future in creating]
         if swapped:
             late = [row for row, outcome in zip(names, outcomes, strict=True) if outcome != "done"]
-            self._after_swap(True, lambda: self._write_all({row: rows[row] for row in late}))
+            calls = [_calling(self._write, row, rows[row]) for row in late]
+            self._after_swap(True, lambda: self._bucket.together(calls))
         return swapped
 
     def _create(self, key: str, value: bytes) -> Attempt:
         return self._bucket.write_if(self._name(key), frame(key, value), None)
 
-    def _after_swap(self, swapped: bool, action: Callable[[], None]) -> None:
+    def _after_swap(self, swapped: bool, action: Callable[[], object]) -> None:
         try:
             action()
         except VStateError as error:
             if not swapped:
                 raise
-            # Whatever it was, a full store above all: as it is, it would say that nothing has happened.
+            # Any other error, a full store above all, would say that nothing has happened.
             raise StoreUnavailable(
-                f"{error}; what this was to go with has been swapped already", outcome_unknown=True
+                f"{error}; the ref has been swapped already: read it again before you retry",
+                outcome_unknown=True,
             ) from None
 
-    # What is known of keys
+    # Objects of the bucket
 
     def _name(self, key: str) -> str:
         return self._bucket.check_name(name_of(check_key(key)))
 
     def _write(self, key: str, value: bytes) -> None:
-        self._known.learn(key, value, self._bucket.write(self._name(key), frame(key, value)))
+        self._marks.note(key, value, self._bucket.write(self._name(key), frame(key, value)))
 
-    def _write_all(self, rows: Mapping[str, bytes]) -> None:
-        self._bucket.together([_calling(self._write, key, value) for key, value in rows.items()])
+    def _read(self, key: str) -> tuple[bytes | None, Stored | None]:
+        """The value of the key and the object that holds it."""
+        stored = self._bucket.read(self._name(key))
+        try:
+            value = None if stored is None else value_of(stored.data)
+        except ValueError as error:
+            raise CorruptStore(self.location, f"the object of {key!r} holds {error}") from None
+        self._marks.note(key, value, stored.mark if stored else None)
+        return value, stored
 
     def _look(self, key: str, expected: bytes | None) -> tuple[bool, Mark | None]:
-        """Whether the key has that value, and the mark of what is stored for it."""
-        stored = self._bucket.read(self._name(key))
-        value = self._value(key, stored)
-        mark = stored.mark if stored else None
-        self._known.learn(key, value, mark)
-        return value == expected, mark
-
-    def _value(self, key: str, stored: Stored | None) -> bytes | None:
-        try:
-            return None if stored is None else value_of(stored.data)
-        except ValueError as error:
-            raise CorruptStore(self.location, f"what is stored for {key!r} is {error}") from None
+        """Whether the key has that value, and the mark of its object."""
+        value, stored = self._read(key)
+        return value == expected, stored.mark if stored else None
 
     # Identity
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """As promised by KVStore. A bucket tells of nothing, and each look is a request that costs."""
-        return nullcontext(lambda timeout: time.sleep(min(timeout, _LOOK_SECONDS)))
+        """As promised by KVStore. A bucket reports no changes, and each look is a request that costs
+        money.
+        """
+        return nullcontext(lambda timeout: time.sleep(min(timeout, _POLL_SECONDS)))
 
     @property
     def location(self) -> str:
@@ -387,36 +391,37 @@ class S3(KVStore, ForkAware):
 
     @property
     def _identity(self) -> str:
-        return f"{self._bucket.endpoint} {self._bucket.url}"
+        return f"{self._bucket.address.endpoint} {self._bucket.url}"
 
     def __repr__(self) -> str:
         return f"S3({self._bucket.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        if not self._bucket.public:
+        address = self._bucket.address
+        if not address.public:
             raise InvalidInput(
-                f"{self!r} cannot be pickled: its options may hold a secret; leave credentials to the environment, or "
-                "open the store where it is used"
+                f"{self!r} cannot be pickled, because its options may hold a secret; leave credentials to "
+                "the environment, or open the store where it is used"
             )
-        return _reopen, (self._bucket.url, self._bucket.options, self._bucket.timeout)
+        return _reopen, (address.url, address.options, address.timeout)
 
     def close(self) -> None:
         self._bucket.close()
 
     def before_fork(self) -> None:
-        pass  # a swap may take long, and a child gets queues of its own
+        pass  # a swap may take long, and the child gets locks of its own
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            self._queues = _queues()
+            self._locks = _new_locks()
 
 
 def _reopen(url: str, options: dict[str, Any], timeout: float) -> S3:
     return S3(url, options=options, timeout=timeout)
 
 
-def _queues() -> list[threading.Lock]:
-    return [threading.Lock() for _ in range(_QUEUES)]
+def _new_locks() -> list[threading.Lock]:
+    return [threading.Lock() for _ in range(_LOCKS)]
 
 
 def _calling(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

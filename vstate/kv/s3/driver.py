@@ -1,8 +1,8 @@
-"""obstore, found when it is first needed, and once more after each fork.
+"""obstore, loaded when it is first needed, and once more after each fork.
 
-obstore does its work in threads of its own, which belong to the library as it was loaded and do not survive a
-fork. A child that used it would wait forever, and take events away from its parent meanwhile. So a child loads
-the library a second time, from a copy of its file: only that gets threads of its own.
+obstore works in threads of its own, which belong to the loaded library and do not survive a fork. A child
+that used the library would wait forever, and would take events away from its parent. So a child loads the
+library a second time, from a copy of its file: only a copy gets threads of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _abandoned: list[object] = []
 
 
 def load_obstore() -> Any:
-    """The module obstore, usable in this process; InvalidInput with the command to type if it is not installed."""
+    """The module obstore, usable in this process. InvalidInput says how to install it."""
     global _stale
     with _loading:
         try:
@@ -44,11 +44,11 @@ def load_obstore() -> Any:
 
 
 def abandon(*things: object) -> None:
-    """Keep what a forked child inherited from ever being given back: that would reach for threads that are gone."""
+    """Keep the objects of a forked parent alive: to free them would reach for threads that are gone."""
     _abandoned.extend(things)
 
 
-class _Copied:
+class _Finder:
     """Finds the library in a copy of its file, and leaves all other modules to others."""
 
     def __init__(self, file: str) -> None:
@@ -74,10 +74,10 @@ def _load_again() -> None:
         try:
             os.close(handle)
             shutil.copyfile(spec.origin, copy)
-            finder: Any = _Copied(copy)
+            finder: Any = _Finder(copy)
             sys.meta_path.insert(0, finder)
             try:
-                import obstore.store  # noqa: F401
+                import obstore.store  # noqa: F401  # imported for its effect: it fills sys.modules
             finally:
                 sys.meta_path.remove(finder)
         finally:
@@ -85,8 +85,8 @@ def _load_again() -> None:
     except (OSError, ImportError) as error:
         sys.modules.update(before)
         raise StoreUnavailable(
-            f"obstore cannot be used in this process, which was forked from one that used it ({error}): set TMPDIR "
-            "to a directory with 20 MB of room that programs may be run from, or start the process by spawn"
+            f"obstore cannot be used in this process, which was forked from one that used it ({error}): set "
+            "TMPDIR to a directory with 20 MB of room that may hold programs, or start the process by spawn"
         ) from None
 
 

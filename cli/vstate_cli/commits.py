@@ -1,0 +1,153 @@
+"""Commits as lines and as documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+
+from rich.cells import cell_len
+
+from vstate.objects.commit import Commit, Event
+from vstate.repo.names.refs import HEADS, REMOTES, Head
+from vstate.values.inert import plain, preview
+from vstate_cli.output import Document, Line, Output, safe
+
+CUT_OFF: Final = "the history behind it was cut off"
+
+_ARROW: Final = "HEAD -> "
+_MOST_ITEMS: Final = 8  # of info, in a line
+_LONGEST_NAME: Final = 60
+_LONGEST_SUBJECT: Final = 1000
+
+
+def moment(time: datetime) -> str:
+    """A time in the zone of this machine: `2025-11-21 05:42:10 +0000`."""
+    return _local(time).strftime("%Y-%m-%d %H:%M:%S %z")
+
+
+def _local(time: datetime) -> datetime:
+    try:
+        return time.astimezone()
+    except (OverflowError, ValueError, OSError):
+        return time  # the system's clock does not reach this year: UTC
+
+
+def subject(commit: Commit) -> str:
+    """The first line of the message."""
+    return safe(commit.message.strip().split("\n", 1)[0], _LONGEST_SUBJECT)
+
+
+def summary(commit: Commit) -> Line:
+    """The abbreviated id and the subject."""
+    return [(commit.short, "yellow"), f" {subject(commit)}".rstrip()]
+
+
+def decoration(refs: Sequence[str], at: str, head: Head) -> Line:
+    """The refs on the commit with the id `at`, and HEAD: ` (HEAD -> main, tag: v1)`."""
+    names: list[tuple[str, str]] = []
+    if head.branch is None and head.commit is not None and str(head.commit) == at:
+        names.append(("HEAD", "bold cyan"))
+    current = f"{HEADS}{head.branch}" if head.branch is not None else None
+    for ref in sorted(refs, key=lambda ref: (ref != current, ref)):
+        kind, _, name = ref.partition("/")
+        if {HEADS + name, REMOTES + name} <= set(refs):
+            name = ref  # the name alone is ambiguous
+        if ref == current:
+            names.append((_ARROW, "bold cyan"))
+            names.append((safe(name), "bold green"))
+        elif kind == "heads":
+            names.append((safe(name), "bold green"))
+        elif kind == "remotes":
+            names.append((safe(name), "bold red"))
+        else:
+            names.append((f"tag: {safe(name)}", "bold yellow"))
+    if not names:
+        return []
+    line: Line = [(" (", "yellow")]
+    for number, part in enumerate(names):
+        if number and names[number - 1][0] != _ARROW:
+            line.append((", ", "yellow"))
+        line.append(part)
+    return [*line, (")", "yellow")]
+
+
+def time_and_info(commit: Commit) -> Line:
+    """The time, and the info in brief: `2025-11-21 05:42:10 +0000 · ok · 0.42 s · model=small`."""
+    line: Line = [(moment(commit.time), "dim")]
+    info = dict(commit.info)
+    outcome, seconds = info.pop("outcome", None), info.pop("seconds", None)
+    if info.get("name") == commit.message:
+        del info["name"]
+    if outcome is not None:
+        line += [(" · ", "dim"), (_brief(outcome), "bold red" if outcome == "error" else "dim")]
+    if seconds is not None:
+        is_number = isinstance(seconds, int | float) and math.isfinite(seconds)
+        line.append((f" · {duration(seconds)}" if is_number else f" · seconds={_brief(seconds)}", "dim"))
+    for key, value in islice(info.items(), _MOST_ITEMS):
+        line.append((f" · {safe(key, _LONGEST_NAME)}={_brief(value)}", "dim"))
+    if len(info) > _MOST_ITEMS:
+        line.append((f" · … {len(info) - _MOST_ITEMS} more", "dim"))
+    return line
+
+
+def duration(seconds: float) -> str:
+    """A number of seconds for people: `3.2 ms`, `1.5 s`."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.2g} ms" if abs(seconds) < 0.01 else f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if abs(seconds) < 100 else f"{seconds:,.0f} s"
+
+
+def _brief(value: object) -> str:
+    text = value if isinstance(value, str) else preview(value, width=None, max_depth=2, max_items=5)
+    return safe(text, _LONGEST_NAME)
+
+
+def info_lines(info: Mapping[str, object]) -> Iterator[Line]:
+    """Every item of a commit's info, in full."""
+    for key, value in info.items():
+        text = safe(value) if isinstance(value, str) else preview(value, width=None)
+        yield [(f"{safe(key, _LONGEST_NAME)}: ", "dim"), text]
+
+
+def event_line(event: Event, out: Output) -> Line:
+    """An event: `05:42:10.123  agent: task.start  name='read'`."""
+    time = _local(event.time)
+    namespace = f"{safe(event.namespace, _LONGEST_NAME)}: " if event.namespace else ""
+    data = "  ".join(
+        f"{safe(key, _LONGEST_NAME)}={preview(value, width=None, max_depth=3, max_items=10)}"
+        for key, value in event.data.items()
+    )
+    stamp = f"{time:%H:%M:%S}.{time.microsecond // 1000:03}  "
+    kind = safe(event.kind, _LONGEST_NAME)
+    data = out.fit(f"  {data}", 4 + len(stamp) + cell_len(namespace) + cell_len(kind)) if data else ""
+    return [(stamp, "dim"), namespace, (kind, "bold"), data]
+
+
+def document(commit: Commit, refs: Sequence[str] = (), *, shallow: bool = False) -> Document:
+    """A commit without its events and changes. `shallow` is a member only if it is true."""
+    members: dict[str, Any] = {
+        "id": commit.id,
+        "parents": [str(parent) for parent in commit.parents],
+        "tree": None if commit.tree is None else str(commit.tree),
+        "time": commit.time.isoformat(),
+        "message": commit.message,
+        "info": plain(commit.info),
+        "refs": sorted(refs),
+    }
+    return members | {"shallow": True} if shallow else members
+
+
+def event_documents(commit: Commit) -> list[Document]:
+    """The events of a commit."""
+    return [
+        {
+            "kind": event.kind,
+            "time": event.time.isoformat(),
+            "namespace": event.namespace,
+            "data": plain(event.data),
+        }
+        for event in commit.events
+    ]

@@ -1,0 +1,73 @@
+"""The names that shell completion suggests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import click
+from click.shell_completion import CompletionItem
+
+from vstate.errors import VStateError
+from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
+from vstate.repo.repository import Repository
+from vstate_cli.store import open_repository
+
+_MOST = 100
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+"""The `shell_complete` of a click parameter: it gets the text typed so far."""
+
+
+def _completing(names: Callable[[Repository, str], list[str]]) -> Complete:
+    """Suggest those of the names that begin with the typed text. A store that cannot be read has none."""
+
+    def complete(context: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
+        place = context.params.get("store")
+        while place is None and context.parent is not None:
+            context = context.parent
+            place = context.params.get("store")
+        try:
+            repo = open_repository(place)
+            with repo.store:
+                found = [name for name in names(repo, typed) if name.startswith(typed)]
+        except VStateError:
+            return []  # an error message would break the line that is being typed
+        return [CompletionItem(name) for name in found[:_MOST]]
+
+    return complete
+
+
+def _branches(repo: Repository, typed: str) -> list[str]:
+    return [*repo.refs.list(HEADS)]
+
+
+def _tags(repo: Repository, typed: str) -> list[str]:
+    return [*repo.refs.list(TAGS)]
+
+
+def _remotes(repo: Repository, typed: str) -> list[str]:
+    return [*repo.remotes.list()]
+
+
+def _revisions(repo: Repository, typed: str) -> list[str]:
+    return [*_branches(repo, typed), *_tags(repo, typed), *repo.refs.list(REMOTES), HEAD]
+
+
+def _keys(repo: Repository, typed: str) -> list[str]:
+    found = islice(repo.entries(repo.resolve(HEAD).tree, typed), _MOST)
+    return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
+
+
+complete_branch = _completing(_branches)
+complete_tag = _completing(_tags)
+complete_remote = _completing(_remotes)
+complete_revision = _completing(_revisions)
+complete_key = _completing(_keys)
+
+
+def complete_revision_or_key(
+    context: click.Context, param: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Revisions, then keys of HEAD."""
+    return complete_revision(context, param, typed) + complete_key(context, param, typed)

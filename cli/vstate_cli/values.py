@@ -1,0 +1,59 @@
+"""Values as lines, and their entries as documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from vstate.errors import InvalidInput
+from vstate.values.entry import Entry
+from vstate.values.inert import InertError, preview
+from vstate_cli.output import Document, Output
+
+UNREADABLE: Final = (InertError, InvalidInput)
+"""`Repository.inspect` raises these for an intact value that is malformed or too large to show."""
+
+NARROW: Final = 100  # columns of a line where there is no terminal
+LONG_TEXT: Final = 400  # characters
+
+_MOST_ITEMS: Final = 100
+_MOST_ITEMS_BELOW: Final = 6  # short items that stand one below the other
+_SHORT_ITEM: Final = re.compile(r" +(-?[0-9][0-9.e+-]*|nan|-?inf|True|False|None|'[^']{,30}'),")
+
+
+def write_value(value: object, out: Output) -> None:
+    """Write a value for people: a text that is long or has lines as text, any other value pretty-printed."""
+    if isinstance(value, str) and ("\n" in value or len(value) > LONG_TEXT):
+        out.text(value)
+        return
+    width = out.width or NARROW
+    lines = preview(value, width=width, max_depth=10, max_items=_MOST_ITEMS).split("\n")
+    for short, group in groupby(lines, key=lambda text: bool(_SHORT_ITEM.fullmatch(text))):
+        run = [*group]
+        for text in _joined(run, width) if short and len(run) > _MOST_ITEMS_BELOW else run:
+            out.line(text)
+
+
+def _joined(lines: list[str], width: int) -> Iterator[str]:
+    """Lines of one short item each, joined into lines of `width` columns."""
+    indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    text = indent
+    for line in lines:
+        item = line.strip()
+        if text != indent and len(text) + len(item) + 1 > width:
+            yield text.rstrip()
+            text = indent
+        text += f"{item} "
+    yield text.rstrip()
+
+
+def entry_document(entry: Entry) -> Document:
+    """The type of a value and its size in bytes; the time at which it expires, if it does."""
+    document: Document = {"type": entry.type, "size": entry.size}
+    if entry.expiry is not None:
+        document["expires"] = entry.expiry.moment.isoformat()
+        if entry.expiry.ttl:
+            document["ttl"] = entry.expiry.ttl / 1_000_000
+    return document

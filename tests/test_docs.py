@@ -1,0 +1,134 @@
+"""The docs: lines end at 110, links lead somewhere, and the programs and commands of three pages run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parent.parent
+PAGES = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").glob("*.md"))]
+
+BLOCK = re.compile(r"^```(python|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ vstate (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
+
+
+def text_of(page: str) -> str:
+    return (TOP / page).read_text("utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """The page without its blocks of code."""
+    return BLOCK.sub("", page.read_text("utf-8"))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors that a page's headings get on GitHub."""
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(prose_of(page))
+    }
+
+
+def run(directory: Path, *command: str) -> str:
+    places = [str(TOP), str(TOP / "cli"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), "COLUMNS": "160"},
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_program(directory: Path, text: str) -> list[str]:
+    """The lines that a program prints. They must include the lines that its comments promise, in order."""
+    (directory / "program.py").write_text(text, "utf-8")
+    printed = run(directory, "-W", "error", "program.py").splitlines()
+    promised = [line.rstrip() for line in PRINTED.findall(text)]
+    assert [line for line in printed if line in promised] == promised, printed
+    return printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_prose_end_at_110(page: Path) -> None:
+    """Tables, code and the generated reference may have longer lines."""
+    long = [line for line in prose_of(page).splitlines() if len(line) > 110 and not line.startswith("|")]
+    assert page.name == "cli.md" or not long
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """A relative link names a file that is there, and a heading of it."""
+    for target in LINK.findall(prose_of(page)):
+        if not target.startswith("https://"):
+            name, _, anchor = target.partition("#")
+            linked = page.parent / name if name else page
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors_of(linked), target
+
+
+@pytest.mark.slow
+def test_the_program_of_the_readme(tmp_path: Path) -> None:
+    """It prints the lines that its comments promise."""
+    program = next(text for language, text in BLOCK.findall(text_of("README.md")) if language == "python")
+    assert len(run_program(tmp_path, program)) == 3
+
+
+@pytest.mark.slow
+def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
+    """Each block runs where the page has it; the interactive blocks are one program."""
+    (_, agent), *others = [block for block in BLOCK.findall(text_of("docs/tutorial.md")) if block[0]]
+    for _ in range(2):
+        assert "goal='learn vstate'" in "".join(run_program(tmp_path, agent))
+    session = ["import subprocess"]
+    for language, text in others:
+        if language == "python":
+            session.append(text)
+        for command in COMMAND.findall(text) if language == "console" else ():
+            line = f"{sys.executable} -m vstate_cli {command[0]}"
+            session.append(f"subprocess.run({line!r}, shell=True, check=True)")
+    (tmp_path / "session.py").write_text("\n".join(session), "utf-8")
+    printed = run(tmp_path, "session.py")
+    assert "pay 50\nwork\n" in printed
+    assert "The first bad commit is" in printed
+
+
+def sections() -> dict[str, list[tuple[str, str]]]:
+    """The blocks of each section of docs/agents.md, by its title: their language and their text."""
+    _, *parts = re.split(r"^## (.+)$", text_of("docs/agents.md"), flags=re.MULTILINE)
+    return {title: BLOCK.findall(text) for title, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def without_chance(output: str) -> str:
+    """The output without the parts that differ in each run: ids, times, sizes of pickles, trailing spaces."""
+    output = re.sub(r"\b[0-9a-f]{10}\b", "ID", output)
+    output = re.sub(r"\b\d+ B\b", "SIZE", output)
+    output = re.sub(r"datetime\.datetime\([^)]*\)", "TIME", output)
+    return "\n".join(line.rstrip() for line in output.strip().splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", sections())
+def test_the_examples_for_agents(title: str, tmp_path: Path) -> None:
+    """The programs of a section print the promised lines, and the commands print the same as on the page."""
+    blocks = sections()[title]
+    assert any(language == "python" for language, _ in blocks)
+    for language, text in blocks:
+        if language == "python":
+            run_program(tmp_path, text)
+            continue
+        commands = COMMAND.findall(text)
+        assert commands
+        for command, shown in commands:
+            output = run(tmp_path, "-m", "vstate_cli", *command.split())
+            assert without_chance(output) == without_chance(shown), output

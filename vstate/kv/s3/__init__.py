@@ -1,0 +1,13 @@
+"""A store in a bucket of S3, Google Cloud Storage, Azure, or a server that speaks S3.
+
+`store` is the store; `bucket` sends requests over obstore, and repeats those that may be repeated; `address`
+reads the URL and the options; `failures` says what obstore's errors mean; `driver` loads obstore; `names` and
+`values` say how keys and values are stored.
+"""
+
+from vstate.kv.s3.store import S3
+
+__all__ = ["S3"]
+
+# Errors and pickles name the class by the place it is imported from.
+S3.__module__ = __name__
