@@ -42,9 +42,9 @@ class _Change(NamedTuple):
 def merge_lines(base: str, ours: str, theirs: str) -> str | Overlap:
     """The base with the changes of both sides, or the first place where these overlap or touch.
 
-    A change that both sides made alike is taken once. Lines end with "\\n", which is part of the line: "\\r\\n"
-    and a last line without an end stay unchanged. The work is bounded: where too many lines differ, a range of
-    lines counts as one change. That may make an overlap, never a wrong line.
+    A change that both sides made alike is taken once. Lines end with "\\n", which is part of the line:
+    "\\r\\n" and a last line without an end stay unchanged. The work is bounded: where too many lines
+    differ, a range of lines counts as one change. That may make an overlap, never a wrong line.
     """
     old = _split(base)
     mine, other = _changes(old, _split(ours)), _changes(old, _split(theirs))

@@ -51,9 +51,9 @@ class TooLargeError(Exception):
 class Fingerprints:
     """Hashes of values: equal for equal values, and only for those.
 
-    Types count; the order of dicts and sets does not. The fingerprint of a value that contains itself depends on
-    the way to it, so that such a value may get a new fingerprint without a change. Fingerprints of containers
-    are remembered by identity: the values must live as long as this object.
+    Types count; the order of dicts and sets does not. The fingerprint of a value that contains itself
+    depends on the way to it, so that such a value may get a new fingerprint without a change. Fingerprints
+    of containers are remembered by identity: the values must live as long as this object.
     """
 
     def __init__(self) -> None:

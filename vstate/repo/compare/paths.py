@@ -1,4 +1,4 @@
-"""Parts: what stands inside a value, at the paths by which `details` names it."""
+"""Paths: the parts inside a value, and the paths by which `details` names them."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _ANY_STEP: Final = re.compile(
     re.DOTALL,
 )
 _LONGEST_IDENTIFIER: Final = 60
-_COMPARED: Final = 1000  # steps that are looked at for one of a similar name
+_COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
 
 SEQUENCES: Final = frozenset({"items", "args"})
-"""The groups of parts whose places are numbers that move when something is put in before them."""
+"""The groups of parts whose places are indices: an insertion moves the parts behind it."""
 
 
 class Part(NamedTuple):
     """Something directly inside a value.
 
-    `group` is the kind of place ("items", "args", "entries", "kwargs", "fields", "members", "state"), `place`
-    what tells it from the others of its group: an index, a name, or the fingerprint of a key that is no text.
-    `step` is what stands for it in a path: `[3]`, `.content`, `["odd key"]`.
+    `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members" or "state".
+    `place` is unique in its group: an index, a name, or the fingerprint of a key that is not a text. `step`
+    is its step in a path: `[3]`, `.content`, `["odd key"]`.
     """
 
     group: str
@@ -54,14 +54,14 @@ class Part(NamedTuple):
 
 
 def kind_of(value: object) -> object:
-    """What two values have in common if their parts can be compared: the type, of instance the class."""
+    """The type of a value, and the class of an Instance: equal for values whose parts can be compared."""
     if isinstance(value, Instance):
         return (type(value), value.type, value.called)
     return (Global, value.name) if isinstance(value, Global) else type(value)
 
 
 def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
-    """Everything directly inside the value, in the order of `details`; nothing for an atom or a text."""
+    """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
     if isinstance(value, dict):
         yield from _entries(value, prints)
     elif isinstance(value, list | tuple):
@@ -81,13 +81,13 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
 
 
 def sequence_of(value: object, group: str) -> Sequence[object]:
-    """The list or tuple inside `value` that has the parts of this group, which is one of SEQUENCES."""
+    """The list or tuple inside `value` with the parts of this group, one of SEQUENCES."""
     found = getattr(value, group) if isinstance(value, Instance) else value
     return found if isinstance(found, list | tuple) else ()
 
 
 def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
-    """What is inside `value` in the place that `part`, no item, has in another value of its kind."""
+    """The part of `value` in the place of `part`, from a value of the same kind; not for SEQUENCES."""
     place = part.place
     if part.group == "members":
         assert isinstance(value, set | frozenset)
@@ -104,7 +104,7 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
 
 
 def _is_wrapper(instance: Instance) -> bool:
-    # As `details` has it: `Decimal('1')` has nothing but its argument, which needs no name.
+    # As in `details`: `Decimal('1')` has only its argument, which needs no step.
     return len(instance.args) == 1 and not instance.fields
 
 
@@ -134,7 +134,7 @@ def _members(members: set[object] | frozenset[object], prints: Fingerprints) -> 
 
 
 def _steps(places: Collection[object]) -> Iterator[str]:
-    """The steps that lead to these keys or members: what `details` itself says when all of them are gone."""
+    """The steps that lead to these keys or members, as `details` prints them when all are removed."""
     nothing: object = {} if isinstance(places, dict) else type(places)()
     for gone in details(places, nothing, limit=len(places)):
         yield gone.path if gone.path[:1] in "[{" else f".{gone.path}"
@@ -144,20 +144,20 @@ def _steps(places: Collection[object]) -> Iterator[str]:
 
 
 def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
-    """The parts on the way to `path`, the last of them what is there; none for the path "", the value itself.
+    """The parts that lead to `path`; the last one is at the path. None for the path "", the value itself.
 
-    The path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
-    without the dot), `["text"]` for any other text, `[7]` for an index or a key that is no text, `{'a'}` for a
-    member of a set, and `.args[0]` and `.state` for the parts of a instance that have no names. Long keys end
-    in "…", as printed. Raises NotFound naming the step that leads nowhere, InvalidInput for what is no path,
-    and for a step that several keys print as.
+    A path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
+    without the dot), `["text"]` for any other text, `[7]` for an index or a key that is not a text, `{'a'}`
+    for a member of a set, and `.args[0]` and `.state` for the parts of an Instance without names. Long keys
+    end in "…", as printed. Raises NotFound with the step that leads nowhere, and InvalidInput for a
+    malformed path or a step that several keys print as.
     """
     if not path:
         return []
     rest = path if path[0] in ".[{" else f".{path}"
     length = len(rest)
     trail: list[Part] = []
-    # A step can mean more than one part of a instance, so a way that leads nowhere is walked back.
+    # A step can mean several parts of an Instance, so the search goes back from a dead end.
     waiting = [_candidates(value, rest, prints)]
     seen: set[tuple[int, int]] = set()
     furthest: tuple[int, object] = (length, value)
@@ -184,7 +184,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
 
 def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:
-    """The parts of the value with whose step `rest` begins."""
+    """The parts of the value whose step `rest` begins with."""
     if isinstance(value, dict):
         yield from _keyed(value, rest, prints)
     elif isinstance(value, list | tuple):
@@ -233,7 +233,7 @@ def _keyed(entries: Mapping[object, object], rest: str, prints: Fingerprints) ->
 
 
 def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str) -> tuple[str, str] | None:
-    """The key that `rest` begins with and how it is written, where no other key can print as the same."""
+    """The key that `rest` begins with, and its step, if no other key can print as the same step."""
     match = _IDENTIFIER.match(rest) or _PLAIN_KEY.match(rest)
     if match is None or len(match[1]) > _LONGEST_IDENTIFIER or match[1] not in named:
         return None
@@ -254,7 +254,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     match = _ANY_STEP.match(rest)
     before = path[: max(len(path) - len(rest), 0)]
     if match is None or rest[match.end() :][:1] not in ("", ".", "[", "{"):
-        return InvalidInput(f"{_cut(path)!r} is no path at {_cut(rest)!r}: a path is {_EXAMPLE}")
+        return InvalidInput(f"{_cut(path)!r} is no path at {_cut(rest)!r}: a path is written {_EXAMPLE}")
     step = match[0]
     where = f"in {_cut(before)}" if before else "in the value"
     similar: list[str] = []
