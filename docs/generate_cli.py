@@ -32,9 +32,9 @@ GENERAL = """\
 
 - **The store.** The command uses the store of `-s`/`--store PATH|URL`, which stands before or after the
   name of the command. Without it, the environment variable `VSTATE_STORE` counts, then a directory
-  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment: `-s
-  'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only `vstate
-  import`, `vstate clone` and `vstate push --create` create a store.
+  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment:
+  `-s 'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only
+  `vstate import`, `vstate clone` and `vstate push --create` create a store.
 - **Safety.** The command never runs stored code. It reads a pickle as data. It shows an object as a record
   of its class and fields (`app.Plan(goal='x')`), and a call that loading would make in angle brackets
   (`<os.system('…')>`). It escapes control characters.

@@ -80,7 +80,6 @@ class Guard(Protocol):
 class Core:
     """The commits, branches, tags and HEAD of one store. Every operation stands on it.
 
-
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
 
@@ -453,6 +452,23 @@ class Core:
         self.swap_branch(name, old, target, action=f"reset: to {target.short}")
         return target
 
+    def rollback(
+        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
+    ) -> Commit:
+        """A new commit on the branch with the state of `rev`; the commits between stay in history.
+
+        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
+        """
+        old = seen or self.branch(branch)
+        target = self.resolve(rev)
+        self.require_trusted(old)
+        self.require_trusted(target)
+        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
+        action = f"rollback: to {target.short}"
+        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
+            raise self.ref_moved(HEADS + branch, old.oid)
+        return commit
+
     # Tags and HEAD
 
     def tags(self) -> dict[str, Commit]:
@@ -490,3 +506,8 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+
+def _rollback_message(target: Commit) -> str:
+    nested = target.message.startswith("Rollback to ")
+    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from vstate.objects.commit import Commit
 from vstate.repo.core import Core, Revision
-from vstate.repo.names.refs import HEADS, Head
+from vstate.repo.names.refs import Head
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.repo.exchange.bundle import BundleReport, File
-    from vstate.repo.exchange.bundle import Progress as BundleProgress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import Given, Landing
     from vstate.repo.merge.three_way import MergeResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.upkeep.fsck import FsckReport
-    from vstate.repo.upkeep.gc import GcReport, Progress
+    from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
 
 class Repository(Core):
@@ -105,23 +105,6 @@ class Repository(Core):
 
     # Changes of a branch
 
-    def rollback(
-        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
-    ) -> Commit:
-        """A new commit on the branch with the state of `rev`; the commits between stay in history.
-
-        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
-        """
-        old = seen or self.branch(branch)
-        target = self.resolve(rev)
-        self.require_trusted(old)
-        self.require_trusted(target)
-        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
-        action = f"rollback: to {target.short}"
-        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
-            raise self.ref_moved(HEADS + branch, old.oid)
-        return commit
-
     def merge(
         self,
         branch: str,
@@ -140,15 +123,10 @@ class Repository(Core):
         MergeConflict for unresolved keys, and RefMoved as `rollback` does; the branch is unchanged then.
         `name` stands for `rev` in the commit's message.
         """
-        old = seen or self.newest(branch)
-        if old is not None:
-            self.require_trusted(old)
-        theirs = self.resolve(rev)
-        name = name or (rev if isinstance(rev, str) else theirs.short)
         from vstate.repo.merge import apply
 
         return apply.merge(
-            self, branch, old, theirs, policy=policy, message=message, name=name, landing=landing
+            self, branch, rev, policy=policy, message=message, seen=seen, name=name, landing=landing
         )
 
     def cherry_pick(
@@ -165,11 +143,11 @@ class Repository(Core):
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, picked = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
+        return apply.cherry_pick(
+            self, branch, rev, policy=policy, message=message, seen=seen, landing=landing
+        )
 
     def revert(
         self,
@@ -185,11 +163,9 @@ class Repository(Core):
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, reverted = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
+        return apply.revert(self, branch, rev, policy=policy, message=message, seen=seen, landing=landing)
 
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
@@ -233,7 +209,7 @@ class Repository(Core):
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: UpkeepProgress | None = None,
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` reaches.
 
@@ -253,7 +229,7 @@ class Repository(Core):
         )
 
     def fsck(
-        self, *, full: bool = True, repair: bool = False, progress: Progress | None = None
+        self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None
     ) -> FsckReport:
         """Check everything in the store, each object once: its content, its form and its links.
 
@@ -281,7 +257,7 @@ class Repository(Core):
         *,
         since: Sequence[Revision] = (),
         as_branch: str | None = None,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> BundleReport:
         """Write branches and tags, with their history and all objects they need, to a bundle: one file.
 
@@ -295,7 +271,7 @@ class Repository(Core):
         return bundle_export.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
 
     def import_bundle(
-        self, file: File, *, prefix: str = "", progress: BundleProgress | None = None
+        self, file: File, *, prefix: str = "", progress: TransferProgress | None = None
     ) -> BundleReport:
         """Put the contents of a bundle into the store. Objects are checked, nothing is unpickled.
 
@@ -320,7 +296,7 @@ class Repository(Core):
         delete: str | Iterable[str] = (),
         remote: str | None = None,
         create: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Send branches, by default HEAD's, to another store: first objects, then each branch.
 
@@ -356,7 +332,7 @@ class Repository(Core):
         *,
         remote: str | None = None,
         tags: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Copy branches, by default all, from another store, given as for `push`; no branch here moves.
 
@@ -368,11 +344,6 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
-
-
-def _rollback_message(target: Commit) -> str:
-    nested = target.message.startswith("Rollback to ")
-    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
 
 
 __all__ = ["Repository", "Revision"]

@@ -18,7 +18,10 @@ from vstate_cli.store import with_variables
         "vstate clone /srv/agent work",
         "vstate clone 'redis://:${REDIS_PASSWORD}@host/0' .vstate",
     ],
-    json=moved_refs.JSON,
+    json="{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}. name is the full name "
+    'of the ref, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
+    '"unchanged", "deleted", "left" (a tag at another commit stays) or "fetched" (no ref keeps the commit); '
+    "old and new are ids of commits, or null; objects and bytes count new objects in their stored form.",
 )
 @click.argument("url", metavar="URL")
 @click.argument("directory", metavar="DIR")

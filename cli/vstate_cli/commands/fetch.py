@@ -13,7 +13,7 @@ from vstate_cli.suggestions import complete_branch, complete_remote
 @command(
     "fetch",
     examples=["vstate fetch", "vstate fetch origin main", "vstate fetch backup --tags"],
-    json=moved_refs.JSON,
+    json="the same object as `vstate clone --json`.",
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)

@@ -23,8 +23,8 @@ from vstate_cli.suggestions import complete_branch, complete_remote
 @command(
     "pull",
     examples=["vstate pull", "vstate pull origin main", "vstate pull /backup/agent"],
-    json="{fetched, branches: [{name, strategy, commit, merged_keys}]}. fetched is a list of the objects "
-    'that `vstate fetch --json` prints; strategy is "up-to-date", "fast-forward" or "merge".',
+    json="{fetched, branches: [{name, strategy, commit, merged_keys}]}. fetched is a list of objects "
+    'as `vstate clone --json` prints one; strategy is "up-to-date", "fast-forward" or "merge".',
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)

@@ -106,19 +106,13 @@ class Policies:
 
         Raises CannotLoad if the function cannot be imported.
         """
-        for end in range(len(key), -1, -1):
-            policy = policies.get(key[:end])
-            if policy is not None:
-                return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
-        return None
+        policy = _longest_match(policies, key)
+        return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
 
     def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
         """Whether two equal changes of the key count twice, as two steps of a counter do."""
-        for end in range(len(key), -1, -1):
-            if key[:end] in policies:
-                policy = policies[key[:end]]
-                return callable(policy) or ":" in policy or policy in ("counter", APPEND)
-        return False
+        policy = _longest_match(policies, key)
+        return policy is not None and (callable(policy) or ":" in policy or policy in ("counter", APPEND))
 
     def _function(self, name: str) -> Function:
         if name in self._registered:
@@ -138,6 +132,13 @@ class Policies:
         except ValueError as error:
             reason = f"the policies of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
             raise CorruptStore(self._store.location, reason) from error
+
+
+def _longest_match(policies: Mapping[str, Policy], key: str) -> Policy | None:
+    for end in range(len(key), -1, -1):
+        if key[:end] in policies:
+            return policies[key[:end]]
+    return None
 
 
 def parse_policies(row: bytes) -> dict[str, str]:

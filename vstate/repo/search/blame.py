@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import io
 import pickletools
 from collections import OrderedDict, defaultdict, deque
@@ -26,6 +25,7 @@ from vstate.repo.compare.paths import (
     sequence_of,
 )
 from vstate.repo.core import Core
+from vstate.repo.walk import NewestFirst
 from vstate.values.alignment import Aligner, common_ends
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inert import InertError
@@ -90,15 +90,16 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: OnCommit | Non
     if not elements:
         return [Blamed("", blame(repo, start, key, progress=progress), first.value)]
     found: dict[int, Commit] = {}
-    # The elements that each commit, or one before it, last changed: their numbers in the first value, by the
-    # number in the value of that commit. A commit leaves the queue after all its children.
-    pending: dict[ObjectId, _Open] = {start.oid: {number: [number] for number in range(len(elements))}}
-    queue = [(-start.time.timestamp(), 0, start, walk.data)]
-    entered = 1
-    while queue:
+    # The entry of each commit, and the elements that it, or a commit before it, last changed. A commit leaves
+    # the queue after all its children.
+    pending: dict[ObjectId, tuple[bytes, _Open]] = {
+        start.oid: (walk.data, {number: [number] for number in range(len(elements))})
+    }
+    queue = NewestFirst()
+    queue.push(start)
+    for commit in queue:
         walk.count()
-        _, _, commit, data = heapq.heappop(queue)
-        left = pending.pop(commit.oid)
+        data, left = pending.pop(commit.oid)
         parents = [(parent, walk.entry(parent)) for parent in repo.history.before(commit)]
         # First the parents with an equal entry: for them no value is read.
         for parent, before in sorted(parents, key=lambda pair: pair[1] != data):
@@ -111,10 +112,9 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: OnCommit | Non
             if not passed:
                 continue
             if parent.oid not in pending:
-                pending[parent.oid] = {}
-                heapq.heappush(queue, (-parent.time.timestamp(), entered, parent, before))
-                entered += 1
-            waiting = pending[parent.oid]
+                pending[parent.oid] = before, {}
+                queue.push(parent)
+            _, waiting = pending[parent.oid]
             for number, originals in passed.items():
                 waiting.setdefault(number, []).extend(originals)
         for originals in left.values():
