@@ -7,7 +7,9 @@ python docs/generate_cli.py --check    exit with 1 if the page is stale
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,9 @@ INTRODUCTION = """\
 # The command line
 
 <!-- docs/generate_cli.py writes this page from the commands. Change the command, then run `make docs`. -->
+
+`vstate` is the command that comes with the package. [Concepts](concepts.md) explains its words,
+[sync](sync.md) the commands between stores, and [security](security.md) keys, signatures and trust.
 """
 
 GENERAL = """\
@@ -27,9 +32,9 @@ GENERAL = """\
 
 - **The store.** The command uses the store of `-s`/`--store PATH|URL`, which stands before or after the
   name of the command. Without it, the environment variable `VSTATE_STORE` counts, then a directory
-  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment: `-s
-  'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only `vstate
-  import`, `vstate clone` and `vstate push --create` create a store.
+  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment:
+  `-s 'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only
+  `vstate import`, `vstate clone` and `vstate push --create` create a store.
 - **Safety.** The command never runs stored code. It reads a pickle as data. It shows an object as a record
   of its class and fields (`app.Plan(goal='x')`), and a call that loading would make in angle brackets
   (`<os.system('…')>`). It escapes control characters.
@@ -70,7 +75,7 @@ def _command(name: str) -> click.Command:
 
 def _body(command: click.Command) -> Iterator[str]:
     for paragraph in _paragraphs(command):
-        yield f"{paragraph}\n"
+        yield f"{_filled(paragraph)}\n"
     options = [param for param in command.params if isinstance(param, click.Option)]
     own = [option for option in options if option.name not in ("as_json", "store", "version")]
     if own:
@@ -78,7 +83,14 @@ def _body(command: click.Command) -> Iterator[str]:
     examples, json = _epilog(command)
     yield "\n".join(["```console", *examples, "```"]) + "\n"
     if json:
-        yield f"{json}\n"
+        yield f"{_filled(json)}\n"
+
+
+def _filled(text: str) -> str:
+    """The paragraph in lines. No line begins with a sign that Markdown would take for a list or a quote."""
+    glued = re.sub(r" (?=[-+*>#|])", "\0", text)
+    lines = textwrap.wrap(glued, 110, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _paragraphs(command: click.Command) -> list[str]:
@@ -90,12 +102,18 @@ def _usage(name: str, command: click.Command) -> str:
     """The usage line. Click's own differs between its releases."""
     words = ["vstate", name]
     for param in command.params:
-        if isinstance(param, click.Argument):
-            word = param.metavar or (param.name or "").upper()
-            words.append(word if param.required else f"[{word}]")
-        elif param.name != "store":
-            words.append(f"[{_option(param)}]")
+        if param.name == "store":
+            continue
+        word = _argument(param) if isinstance(param, click.Argument) else _option(param)
+        words.append(word if param.required else f"[{word}]")
     return " ".join(words)
+
+
+def _argument(param: click.Argument) -> str:
+    if isinstance(param.type, click.Choice):
+        return "|".join(param.type.choices)
+    word = param.metavar or (param.name or "").upper()
+    return word if param.nargs == 1 or word.endswith("...") else f"{word}..."
 
 
 def _option(param: click.Parameter) -> str:

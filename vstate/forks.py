@@ -1,4 +1,4 @@
-"""Forks: what has locks, or handles that must not be in two processes, is told before and after one."""
+"""Forks: notify objects with locks, or with handles that must not cross a fork, before and after it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from weakref import WeakSet
 
 
 class ForkAware(ABC):
-    """Something with locks, or with handles that must not cross a fork. `survive_forks` signs it on."""
+    """An object with locks, or with handles that must not cross a fork. Register it with `survive_forks`."""
 
     fork_order = 0
-    """What stands on others is told before them, so that locks are always taken from the top: higher first."""
+    """Higher first: an object that uses others is notified before them, so locks are taken from the top."""
 
     @abstractmethod
     def before_fork(self) -> None:
-        """Take all the locks, then close what must not be in two processes."""
+        """Take all the locks, then close the handles that must not be in two processes."""
 
     @abstractmethod
     def after_fork(self, *, child: bool) -> None:
@@ -29,13 +29,13 @@ _paused: list[ForkAware] = []
 
 
 def survive_forks(resource: ForkAware) -> None:
-    """Have `resource` told before and after each fork, for as long as it lives."""
+    """Notify `resource` before and after each fork, as long as it lives."""
     with _forking:
         _alive.add(resource)
 
 
 def _before_fork() -> None:
-    # Two threads that fork at a time would otherwise each hold locks that the other waits for.
+    # Otherwise two threads that fork at once could each hold locks that the other waits for.
     _forking.acquire()
     _paused.extend(sorted(_alive, key=lambda resource: -resource.fork_order))
     for resource in _paused:

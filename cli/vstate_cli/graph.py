@@ -10,9 +10,9 @@ from vstate.objects.ids import ObjectId
 
 @dataclass(frozen=True)
 class Row:
-    """What stands beside one commit: `head` at its first line, `forks` at the next, then `beside`.
+    """The lanes beside the lines of one commit: `head` at the first line, `forks` at the next, then `beside`.
 
-    `before` are whole lines above it, where lanes come together. All but those have the same width.
+    `before` are whole lines above the commit, in which lanes join. All others have the same width.
     """
 
     before: tuple[str, ...]
@@ -22,9 +22,9 @@ class Row:
 
 
 class Graph:
-    """Lanes from each commit down to its parents. Commits are added newest first, children before parents.
+    """Lanes from each commit down to its parents. Add commits newest first, children before parents.
 
-    A lane is the id of the commit that it leads to; two lanes never lead to the same one.
+    A lane holds the id of the commit at its lower end. No two lanes hold the same id.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Graph:
 
     @property
     def between(self) -> str:
-        """The lanes as they go down from the last commit to the next."""
+        """The lanes between the last commit and the next."""
         return _row(dict.fromkeys(range(len(self._lanes)), "|"), {})
 
     def add(self, commit: ObjectId, parents: Sequence[ObjectId]) -> Row:
@@ -53,7 +53,7 @@ class Graph:
                 right = dict.fromkeys(range(at, len(lanes) - 1), "\\")
                 forks.append(_row(dict.fromkeys(range(at + 1), "|"), right))
         width = max(len(head), 2 * len(lanes) - 1, *map(len, forks), 0)
-        # Nothing goes on below a first commit.
+        # The lane of a first commit ends.
         beside = _row({column: "|" for column in range(len(lanes)) if parents or column != at}, {})
         if parents and parents[0] not in lanes:
             lanes[at] = parents[0]
@@ -62,17 +62,17 @@ class Graph:
         return Row(before, head.ljust(width), tuple(row.ljust(width) for row in forks), beside.ljust(width))
 
     def _cross(self, start: int, end: int) -> list[str]:
-        """An edge from one lane to another, over those between."""
+        """An edge from one lane to another, across the lanes in between."""
         lanes = dict.fromkeys(range(len(self._lanes)), "|")
         if end > start:
             return [_row(lanes, {gap: "\\"}) for gap in range(start, end)]
         return [_row(lanes, {gap: "/"}) for gap in range(start - 1, end - 1, -1)]
 
     def _close(self, at: int, into: int | None) -> None:
-        """End a lane, which goes on in another one or ends with the first commit."""
+        """End a lane: join it with another lane, or stop at a first commit."""
         count = len(self._lanes)
         if into is not None and into > at:
-            # The other one comes here instead, as if it had been the one on the right.
+            # Join towards the left: swap the two, so that the lane on the right ends.
             self._lanes[at] = self._lanes[into]
             at, into = into, at
         del self._lanes[at]
@@ -88,7 +88,7 @@ class Graph:
 
 
 def _row(lanes: dict[int, str], gaps: dict[int, str]) -> str:
-    """Marks in lanes, and in the gaps behind them."""
+    """A line with marks in the lanes and in the gaps between them."""
     length = max([2 * lane + 1 for lane in lanes] + [2 * gap + 2 for gap in gaps], default=0)
     cells = [" "] * length
     for lane, mark in lanes.items():

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from vstate.repo.exchange.sync import SyncReport
 from vstate.values.inspection import size_text
 from vstate_cli.output import Document, Line, count, safe
 from vstate_cli.session import Session
-
-if TYPE_CHECKING:
-    from vstate.repo.exchange.sync import SyncReport
-
-JSON = (
-    "{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}. name is the full name "
-    'of the ref, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
-    '"unchanged", "deleted", "left" or "fetched"; old and new are ids of commits, or null; objects and '
-    "bytes count the stored form of new objects. not_noted appears after a push that could not update "
-    "origin/BRANCH here, and says why."
-)
 
 _STYLES = {
     "created": "green",

@@ -1,8 +1,10 @@
-"""Small stores made by a program, and the command run on them in this process."""
+"""Small stores, and a fixture that runs the command on them in this process."""
 
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,36 +18,36 @@ from vstate import Disk, Versioned
 
 @dataclasses.dataclass
 class Plan:
-    """A class of the program, which the command never imports."""
+    """A class of a program. The command never imports it."""
 
     goal: str
     steps: list[str]
 
 
 class Command:
-    """`vstate`, run in this process on one store."""
+    """Runs `vstate` on one store, in this process."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
 
     def run(self, *arguments: str, **environment: str) -> Result:
-        """The result of `vstate -s STORE ARGUMENTS`, whatever it is."""
+        """The result of `vstate -s STORE ARGUMENTS`, success or error."""
         runner = CliRunner(env={"VSTATE_STORE": None, "VSTATE_DEBUG": None, "TZ": "UTC", **environment})
         return runner.invoke(cli, ["-s", str(self.store), *arguments])
 
     def __call__(self, *arguments: str) -> str:
-        """What it prints; it has to succeed, and to say nothing on standard error."""
+        """The output of a run that succeeds and writes nothing to standard error."""
         result = self.run(*arguments)
         assert result.exit_code == 0, result.output
         assert result.stderr == ""
         return result.stdout
 
     def json(self, *arguments: str) -> Any:
-        """The document that it prints with --json."""
+        """The document that a run with --json prints."""
         return json.loads(self(*arguments, "--json"))
 
     def fails(self, *arguments: str) -> str:
-        """The one line on standard error with which it fails."""
+        """The one line on standard error of a run that fails."""
         result = self.run(*arguments)
         assert result.exit_code == 1, result.output
         assert result.stderr.startswith("vstate: ")
@@ -58,7 +60,7 @@ OpenCommand = Callable[[Path], Command]
 
 @pytest.fixture(autouse=True)
 def _no_store_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have a store or options of their own in the environment."""
+    """Remove settings of the developer's environment that change the command."""
     for name in ("VSTATE_STORE", "VSTATE_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -98,7 +100,7 @@ def vstate(store: Path) -> Command:
 
 @pytest.fixture
 def merged(tmp_path: Path) -> Command:
-    """The command, on a store in which two writers got in each other's way: base, theirs, mine, merge."""
+    """The command, on a store with a merge of two writers: base, theirs, mine, merge."""
     directory = tmp_path / "merged"
     with Versioned(Disk(directory, durability="process")) as first:
         first["k"] = 0
@@ -125,6 +127,41 @@ def environment(**more: str) -> dict[str, str]:
     root = Path(__file__).parents[2]
     places = [str(root), str(root / "cli"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), "TZ": "UTC", **more}
+
+
+_WITHOUT_UNPICKLING = """
+import os, pickle, _pickle
+class Abort:
+    def __init__(self, *arguments, **options):
+        os.write(2, b"unpickled!")
+        os._exit(99)
+for module in (pickle, _pickle):
+    for name in ("loads", "load", "_loads", "_load", "Unpickler", "_Unpickler"):
+        if hasattr(module, name):
+            setattr(module, name, Abort)
+from click.testing import CliRunner
+from vstate_cli.app import cli
+for arguments in {commands!r}:
+    result = CliRunner().invoke(cli, ["-s", {store!r}, *arguments])
+    assert result.exit_code == 0, (arguments, result.output)
+    assert result.stdout or arguments[0] == "tag", arguments
+    assert "\\x1b" not in result.stdout, arguments
+print("fine")
+"""
+
+
+@pytest.fixture
+def run_without_unpickling(store: Path) -> Callable[[list[list[str]]], None]:
+    """Runs commands that succeed, in a process in which any unpickling ends the process."""
+
+    def run(commands: list[list[str]]) -> None:
+        script = _WITHOUT_UNPICKLING.format(commands=commands, store=str(store))
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=200
+        )
+        assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+    return run
 
 
 @pytest.fixture(name="environment")

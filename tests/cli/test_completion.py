@@ -1,4 +1,4 @@
-"""`vstate completion`, and what the shell is offered."""
+"""`vstate completion`, and the suggestions of the shell."""
 
 import pytest
 from click.testing import CliRunner
@@ -7,7 +7,7 @@ from vstate_cli.app import cli
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_script(vstate, shell):
-    """The script is the shell's, and says which line to add where."""
+    """The script is for the named shell, and names the line to add and the file."""
     text = vstate("completion", shell)
     assert text.startswith("# Add this line to ~/.")
     assert f"vstate completion {shell}" in text.splitlines()[1]
@@ -17,14 +17,14 @@ def test_script(vstate, shell):
 
 
 def test_the_shell_is_guessed(vstate):
-    """Without an argument it is that of $SHELL; another one is a usage error."""
+    """Without an argument, $SHELL counts; an unknown shell is a usage error."""
     assert "zshrc" in vstate.run("completion", SHELL="/usr/bin/zsh").stdout
     assert vstate.run("completion", SHELL="/bin/tcsh").exit_code == 2
     assert vstate.run("completion", "tcsh").exit_code == 2
 
 
 def complete(words: str) -> list[str]:
-    """What is offered for the last word."""
+    """The suggestions for the last word."""
     environment = {
         "_VSTATE_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
@@ -35,7 +35,7 @@ def complete(words: str) -> list[str]:
 
 
 def test_suggestions(store):
-    """Commands, branches, tags and keys of the store that the line names."""
+    """The shell suggests commands, and branches, tags and keys of the store that the line names."""
     assert complete("vstate l") == ["log", "ls"]
     assert complete(f"vstate -s {store} log ") == ["main", "what-if", "v1", "HEAD"]
     assert complete(f"vstate log -s {store} w") == ["what-if"]

@@ -136,7 +136,7 @@ def _doubled(depth: int, kind: type = list) -> object:
     ],
 )
 def test_large_values_are_refused(text, value):
-    """A value that is large, or would be once its shared parts are written out, is an error in bounded time."""
+    """A large value is an error in bounded time. A part counts each time that it occurs."""
     began = time.process_time()
     with pytest.raises(InvalidInput, match="the value is too large or nested too deep for an expression"):
         Condition(text).is_true(value)

@@ -8,19 +8,19 @@ from vstate import Disk, Versioned
 
 
 def test_without_arguments_the_last_commit(vstate):
-    """There is no working state here, so nothing given means HEAD~1 to HEAD."""
+    """Without arguments, diff compares HEAD~1 with HEAD."""
     assert vstate("diff") == vstate("diff", "HEAD~1", "HEAD")
     assert vstate("diff").startswith("+ notes/b  dict, ")
 
 
 def test_the_first_commit(vstate, store):
-    """Without a parent everything in it is added."""
+    """A commit without a parent adds all its keys."""
     vstate("checkout", "v1")
     assert [line for line in vstate("diff", "--stat").splitlines() if line[0] != "+"] == []
 
 
 def test_one_argument_goes_to_head(vstate):
-    """A alone is compared with HEAD, and A..B means A B."""
+    """A alone means A to HEAD, and A..B means A B."""
     assert (
         vstate("diff", "v1")
         == vstate("diff", "v1", "HEAD")
@@ -30,7 +30,7 @@ def test_one_argument_goes_to_head(vstate):
 
 
 def test_what_changed_inside(vstate):
-    """Below each key stand the changes by path, texts line by line."""
+    """The changes inside each key follow by path, those of texts line by line."""
     text = vstate("diff", "v1", "main")
     assert "~ messages  list, " in text
     assert "\n    + [1]: 'bye'\n" in text
@@ -41,7 +41,7 @@ def test_what_changed_inside(vstate):
 
 
 def test_key(vstate):
-    """--key shows one key only, nothing if it did not change, and an error if there is none of that name."""
+    """--key shows one key, nothing if the key did not change, and an error if no such key exists."""
     assert vstate("diff", "v1", "--key", "plan").splitlines()[1:] == ["    + steps[1]: 'think'"]
     assert vstate("diff", "--key", "plan") == ""
     assert "did you mean: plan" in vstate.fails("diff", "--key", "plam")
@@ -56,7 +56,7 @@ def test_stat(vstate):
 
 
 def test_json(vstate):
-    """The document names both commits, and has old and new of every detail."""
+    """The document names both commits, and every detail has old and new."""
     document = vstate.json("diff", "v1", "HEAD")
     assert set(document) == {"old", "new", "changes"}
     changes = {change["key"]: change for change in document["changes"]}
@@ -67,7 +67,7 @@ def test_json(vstate):
 
 
 def test_long_texts_are_shown_from_where_they_differ(vstate, store):
-    """Two long texts with a common beginning do not look the same."""
+    """Two long texts that begin alike are shown from shortly before their first difference."""
     with Versioned(Disk(store)) as state:
         state["long"] = "x" * 5000 + "old end"
         state.commit()
@@ -79,7 +79,7 @@ def test_long_texts_are_shown_from_where_they_differ(vstate, store):
 
 
 def test_arrays_say_how_many_elements_differ(vstate, store):
-    """An array is not printed twice to show one element."""
+    """A change of one element prints a count, not two arrays."""
     with Versioned(Disk(store)) as state:
         state["array"] = numpy.arange(1000.0)
         state.commit()

@@ -1,4 +1,4 @@
-"""What the commands show of keys that expire."""
+"""Keys and branches that expire, in the output of the commands."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def time() -> Iterator[Time]:
 
 @pytest.fixture
 def command(empty, time: Time):
-    """The command on a store with a key that expires at 9:01, one that slides and does at 10:00, and one more."""
+    """A store with a key that expires at 9:01, a sliding key at 10:00, and a key without expiry."""
     with Versioned(Disk(empty.store, durability="process")) as state:
         state["code"], state["session"], state["user"] = 1234, {"n": 1}, "ada"
         state.expire("code", 60)
@@ -26,7 +26,7 @@ def command(empty, time: Time):
 
 
 def test_ls_shows_when(command, time: Time) -> None:
-    """-l and --json say when each key expires; what has expired is only in the commit, when that is named."""
+    """-l and --json show when each key expires. An expired key is listed only if the revision is named."""
     code, session, user = command("ls", "-l").splitlines()
     assert code.endswith("code  expires 2026-11-21 09:01:00")
     assert session.endswith("session  expires 2026-11-21 10:00:00, 1:00:00 after each change")
@@ -45,7 +45,7 @@ def test_ls_shows_when(command, time: Time) -> None:
 
 
 def test_what_a_commit_did(command, time: Time) -> None:
-    """Another time is a change of the key, which show, diff and log tell."""
+    """A new expiry is a change of the key in show, diff and log."""
     with Versioned(Disk(command.store, durability="process")) as state:
         state.expire("user", 7200)
         state.commit("out")
@@ -60,7 +60,7 @@ def test_what_a_commit_did(command, time: Time) -> None:
 
 
 def test_a_branch_whose_time_is_over(command, time: Time) -> None:
-    """It is in no list, and gc says that it has removed it."""
+    """An expired branch is in no list, and gc reports its removal."""
     with Versioned(Disk(command.store, durability="process"), branch="guest", ttl=60) as state:
         state["k"] = 1
         state.commit()

@@ -1,4 +1,4 @@
-"""How the command finds its store, and what it says when something is wrong."""
+"""How the command finds its store, and its errors."""
 
 import shutil
 
@@ -16,7 +16,7 @@ def run(*arguments, **environment):
 
 
 def test_the_store_is_found_here_and_above(store, monkeypatch):
-    """Without an option the command takes `.vstate` in the current directory or in a parent."""
+    """Without an option, the command uses `.vstate` in the current directory or in a parent."""
     inside = store.parent / "some" / "where"
     inside.mkdir(parents=True)
     for directory in (store.parent, inside):
@@ -25,7 +25,7 @@ def test_the_store_is_found_here_and_above(store, monkeypatch):
 
 
 def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_path):
-    """-s before or behind the command, then VSTATE_STORE, then the directory."""
+    """-s before or after the command comes first, then VSTATE_STORE, then the directory."""
     monkeypatch.chdir(store.parent)
     environment = {"VSTATE_STORE": str(merged.store)}
     assert "base" in run("log", **environment).stdout
@@ -43,7 +43,7 @@ def fails(*arguments, **environment):
 
 
 def test_no_store(tmp_path, monkeypatch):
-    """The message says how to point at one, and none is made."""
+    """The message says how to name a store, and no store is created."""
     monkeypatch.chdir(tmp_path)
     for error in (fails("log"), fails("log", "-s", "nowhere"), fails("status", VSTATE_STORE="nowhere")):
         assert error.startswith("vstate: no ")
@@ -55,12 +55,12 @@ def test_no_store(tmp_path, monkeypatch):
 
 
 def test_the_directory_above_the_store(store):
-    """Who points at the project is told where its store is."""
+    """A path to the project suggests the store inside it."""
     assert f"did you mean {store}?" in fails("log", "-s", str(store.parent))
 
 
 def test_stores_that_cannot_be(tmp_path):
-    """A memory store, an unknown scheme, a file."""
+    """A memory store, an unknown scheme and a file are refused."""
     (tmp_path / "file").write_text("x")
     assert "a memory: store ends with the process that made it" in fails("log", "-s", "memory:")
     assert "no store has the scheme 'nosuch'" in fails("log", "-s", "nosuch://host/secret")
@@ -68,7 +68,7 @@ def test_stores_that_cannot_be(tmp_path):
 
 
 def test_a_newer_format(vstate, store):
-    """The message says to upgrade."""
+    """The message advises an upgrade."""
     with Disk(store) as disk:
         disk.set("format", b"99")
     assert vstate.fails("log").startswith("the store has format 99, this vstate reads up to ")
@@ -76,7 +76,7 @@ def test_a_newer_format(vstate, store):
 
 @pytest.mark.parametrize("damage", [b"no database at all" * 1000, b"SQLite format 3\0" + b"\xff" * 4096])
 def test_a_damaged_database(vstate, store, damage):
-    """The store is said to be damaged, in one line."""
+    """A damaged database is an error in one line."""
     (store / "vstate.db").write_bytes(damage)
     for name in ("vstate.db-wal", "vstate.db-shm"):
         (store / name).unlink(missing_ok=True)
@@ -84,13 +84,13 @@ def test_a_damaged_database(vstate, store, damage):
 
 
 def test_a_store_that_was_removed(vstate, store):
-    """As if there had never been one."""
+    """A removed store is the same error as no store."""
     shutil.rmtree(store)
     assert vstate.fails("log").startswith("no store at ")
 
 
 def test_an_empty_store(empty):
-    """What needs a commit says that there is none; the rest works."""
+    """Commands that need a commit say that there is none; the others work."""
     for arguments in (
         ["log"],
         ["show"],
@@ -109,14 +109,14 @@ def test_an_empty_store(empty):
 
 
 def test_unknown_revisions(vstate):
-    """The message offers what was perhaps meant."""
+    """The message suggests similar names."""
     assert vstate.fails("log", "mian") == "no revision 'mian'; did you mean: main?"
     assert "at least 4 digits" in vstate.fails("log", "abc")
     assert "is the first commit" in vstate.fails("diff", "v1~1", "v1")
 
 
 def test_a_name_of_a_branch_and_a_tag(vstate):
-    """Both full names are offered."""
+    """The message suggests both full names."""
     vstate("tag", "what-if", "v1")
     message = vstate.fails("log", "what-if")
     assert message == "'what-if' is both a branch and a tag; did you mean: heads/what-if, tags/what-if?"
@@ -124,7 +124,7 @@ def test_a_name_of_a_branch_and_a_tag(vstate):
 
 
 def test_an_ambiguous_id(vstate, store):
-    """The commits that begin so are listed, with their messages."""
+    """The message lists the commits that begin with the digits."""
     with Disk(store) as disk:
         repo = Repository(disk)
         head = repo.branch("main")
@@ -143,7 +143,7 @@ def test_an_ambiguous_id(vstate, store):
 
 
 def test_an_internal_error_is_one_line(vstate, monkeypatch):
-    """A fault of the command shows no traceback, unless that is asked for."""
+    """A bug in the command prints one line; VSTATE_DEBUG adds the traceback."""
 
     def broken(*arguments, **options):
         raise RuntimeError("a fault\nof two lines")
@@ -159,7 +159,7 @@ def test_an_internal_error_is_one_line(vstate, monkeypatch):
 
 
 def test_version_and_help():
-    """Both need no store."""
+    """--version and --help need no store."""
     assert run("--version").stdout.startswith("vstate, version ")
     assert "Examples:" in run("-h").stdout
     assert "Examples:" in run("log", "--help").stdout

@@ -53,12 +53,12 @@ def draw(history: str) -> list[str]:
     ],
 )
 def test_pictures(history, picture):
-    """Each shape of history is drawn as git would draw it."""
+    """Each shape of history is drawn as git draws it."""
     assert draw(history) == picture
 
 
 def test_any_history_can_be_drawn():
-    """Random histories with many merges keep one star to a commit, and end without lanes."""
+    """Random histories with many merges have one star for each commit, and end without lanes."""
     rng = random.Random(1)
     for _ in range(200):
         count = rng.randrange(1, 30)

@@ -1,4 +1,4 @@
-"""`vstate key` and `vstate verify`, and stores that are encrypted."""
+"""`vstate key`, `vstate verify`, and encrypted stores."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def keys(vstate, tmp_path):
 
 @pytest.fixture
 def signed(store, keys):
-    """The store with three commits more: by alice, by bob, and one whose signature is bad; their ids."""
+    """Three more commits in the store: by alice, by bob, and one with a bad signature. Their ids."""
     ids = []
     with Disk(store) as disk:
         repo = Repository(disk)
@@ -43,7 +43,7 @@ def signed(store, keys):
 
 
 def test_a_new_signing_key(vstate, tmp_path):
-    """It is made for its owner only, and what is printed is its public key."""
+    """Only its owner can read the key file, and the command prints the public key."""
     path = tmp_path / "agent.key"
     first, public = vstate("key", "new", str(path)).splitlines()
     assert str(path) in first
@@ -59,7 +59,7 @@ def test_a_new_signing_key(vstate, tmp_path):
 
 
 def test_a_new_encryption_key(vstate, tmp_path):
-    """Of it only the kind and a fingerprint are shown."""
+    """The command prints the kind and a fingerprint, and no secret."""
     path = tmp_path / "store.key"
     output = vstate("key", "new", str(path), "--kind", "encryption")
     key = load_key(path)
@@ -78,7 +78,7 @@ def test_a_new_encryption_key(vstate, tmp_path):
 
 @pytest.mark.parametrize("kind", ["signing", "encryption"])
 def test_no_key_is_overwritten(vstate, tmp_path, kind):
-    """A file that is there stays as it is, whatever it holds."""
+    """An existing file stays as it is."""
     path = tmp_path / "agent.key"
     vstate("key", "new", str(path))
     before = path.read_bytes()
@@ -87,7 +87,10 @@ def test_no_key_is_overwritten(vstate, tmp_path, kind):
 
 
 def test_key_errors(vstate, tmp_path):
-    """Each is one line: no such file, no key in it, others can read it; and a wrong use is another exit code."""
+    """A missing file, a file without a key and a file that others can read are errors in one line.
+
+    Wrong use has its own exit code.
+    """
     assert "no key file" in vstate.fails("key", "show", str(tmp_path / "absent"))
     path = tmp_path / "text"
     path.write_text("text")
@@ -101,7 +104,7 @@ def test_key_errors(vstate, tmp_path):
 
 
 def test_keys_need_no_store(vstate, tmp_path, environment):
-    """Making one works where there is no store."""
+    """The command makes a key where there is no store."""
     done = subprocess.run(
         [sys.executable, "-m", "vstate_cli", "key", "new", "agent.key"],
         cwd=tmp_path,
@@ -115,7 +118,7 @@ def test_keys_need_no_store(vstate, tmp_path, environment):
 
 
 def test_a_control_character_in_a_name(vstate, tmp_path):
-    """The name of a file is printed like everything else."""
+    """The output escapes the name of a file."""
     assert "\x1b" not in vstate("key", "new", str(tmp_path / "a\x1b[2Jb"))
 
 
@@ -123,7 +126,7 @@ def test_a_control_character_in_a_name(vstate, tmp_path):
 
 
 def test_who_signed_what(vstate, signed, keys):
-    """A line for each commit, newest first, and how many each key signed."""
+    """verify prints a line for each commit, newest first, and the number of commits of each key."""
     result = vstate.run("verify")
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["bad", "good", "good", "unsigned"]
@@ -136,14 +139,14 @@ def test_who_signed_what(vstate, signed, keys):
 
 
 def test_a_bad_signature_fails(vstate, signed):
-    """It is named; without it, and without --trust, all is well."""
+    """A bad signature fails the command and is named; without bad signatures and --trust, it succeeds."""
     assert f"commit {signed[2]} is not trusted: its signature is not valid" in vstate.fails("verify")
     assert "bad" not in vstate("verify", "HEAD~1").split()  # a word: the digits of an id may spell it
     assert [line.split()[:2] for line in vstate("verify", "v1").splitlines()[1:]] == [[], ["1", "not"]]
 
 
 def test_trust_is_about_the_revision_itself(vstate, signed, keys, tmp_path):
-    """Keys as text or in files, any number; exit 1 unless one of them signed REV."""
+    """--trust takes keys as text or in files. The exit code is 1 unless one of them signed REV."""
     alice, bob = str(keys["alice"].public), tmp_path / "bob.pub"
     bob.write_text(vstate("key", "show", str(tmp_path / "bob")))
     assert "trusted " in vstate("verify", signed[0], "--trust", alice)
@@ -152,19 +155,19 @@ def test_trust_is_about_the_revision_itself(vstate, signed, keys, tmp_path):
     assert str(keys["bob"].public) in vstate.fails("verify", signed[1], "--trust", alice)
     assert "it is not signed" in vstate.fails("verify", "v1", "--trust", alice)
     assert "its signature is not valid" in vstate.fails("verify", "HEAD", "--trust", str(bob))
-    # What REV's signer vouches for includes all before it.
+    # The signer of REV vouches for its history too.
     vstate("verify", signed[1], "-n", "1", "--trust", str(bob))
 
 
 def test_verify_errors(vstate, tmp_path, keys):
-    """A key that is none, a file that is not there or holds a secret key."""
+    """Text that is no key, a missing file and a file with a secret key are errors."""
     assert "is no public key" in vstate.fails("verify", "--trust", "ed25519:12")
     assert "no file" in vstate.fails("verify", "--trust", str(tmp_path / "absent"))
     assert "holds a secret key" in vstate.fails("verify", "--trust", str(tmp_path / "alice"))
 
 
 def test_verify_as_json(vstate, signed, keys):
-    """One document, also when the command fails."""
+    """The output is one document, even if the command fails."""
     document = vstate.json("verify", "HEAD~1", "-n", "2")
     assert document == {
         "id": signed[1],
@@ -188,7 +191,10 @@ def test_verify_as_json(vstate, signed, keys):
 
 
 def test_an_encrypted_store(vstate, tmp_path):
-    """All commands work on one by its URL; without the key the error says what it is."""
+    """All commands work on an encrypted store by its URL.
+
+    Without the key, the error says that the store is encrypted.
+    """
     place, key = tmp_path / "secret", tmp_path / "store.key"
     vstate("key", "new", str(key), "--kind", "encryption")
     with Versioned(Encrypted(Disk(place), key)) as state:

@@ -6,7 +6,7 @@ from vstate_cli.commands import status
 
 
 def test_ls(vstate):
-    """The keys come sorted, one on a line."""
+    """The keys are sorted, one a line."""
     assert vstate("ls").split() == ["messages", "notes/a", "notes/b", "plan", "text"]
 
 
@@ -22,7 +22,7 @@ def test_ls_of_a_prefix_or_a_revision_or_both(vstate):
 
 
 def test_ls_long(vstate):
-    """-l adds size and type, aligned."""
+    """-l adds size and type in aligned columns."""
     lines = vstate("ls", "-l").splitlines()
     assert re.fullmatch(r" +\d+ B  list +messages", lines[0])
     assert re.fullmatch(r" +[\d.]+ k?B  \S*Plan +plan", lines[3])
@@ -30,7 +30,7 @@ def test_ls_long(vstate):
 
 
 def test_ls_json(vstate):
-    """One document: a list of keys with type and size in bytes."""
+    """The document is a list of keys with type and size in bytes."""
     listed = vstate.json("ls", "notes/")
     assert [entry["key"] for entry in listed] == ["notes/a", "notes/b"]
     assert listed[0]["type"] == "dict"
@@ -39,7 +39,7 @@ def test_ls_json(vstate):
 
 
 def test_status(vstate, store):
-    """Where HEAD is, how much there is, and how large it is."""
+    """status shows the position of HEAD, the counts and the size."""
     lines = dict(re.match(r"(\w*) +(.*)", line).groups() for line in vstate("status").splitlines())
     assert lines["store"].startswith(str(store))
     assert re.search(r"  [\d.]+ kB$", lines["store"])
@@ -49,7 +49,7 @@ def test_status(vstate, store):
 
 
 def test_status_json(vstate, store):
-    """The document has the numbers, and says that all were counted to the end."""
+    """The document has the counts, and marks none as a lower bound."""
     document = vstate.json("status")
     assert document["store"] == str(store)
     assert document["bytes"] >= (store / "vstate.db").stat().st_size
@@ -60,7 +60,7 @@ def test_status_json(vstate, store):
 
 
 def test_status_stops_counting(vstate, monkeypatch):
-    """When the time is up, the numbers are lower bounds, and are said to be."""
+    """After the timeout, the counts are lower bounds and are marked."""
     monkeypatch.setattr(status, "_CLOCK_READ_EVERY", 1)
     assert vstate.json("status", "--timeout", "0.0000001")["at_least"] == ["commits", "objects"]
     assert "commits   1 or more (--timeout 0 counts them all)" in vstate("status", "--timeout", "0.0000001")

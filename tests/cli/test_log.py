@@ -7,7 +7,7 @@ from vstate import Disk, Versioned
 
 
 def test_a_commit_is_shown_with_id_refs_message_time_info_and_changes(vstate):
-    """Everything that the reference promises about a commit stands in its three lines."""
+    """The three lines of a commit show everything that the reference promises."""
     blocks = vstate("log").rstrip("\n").split("\n\n")
     assert len(blocks) == 4
     first, second, third, last = (block.split("\n") for block in blocks)
@@ -24,7 +24,7 @@ def test_a_commit_is_shown_with_id_refs_message_time_info_and_changes(vstate):
 
 
 def test_oneline_counts_the_changes(vstate):
-    """A line for each commit ends with how many keys it changed."""
+    """The line of a commit ends with the number of changed keys."""
     lines = vstate("log", "--oneline").splitlines()
     assert [re.sub(r"^[0-9a-f]{10} ", "", line) for line in lines] == [
         "(HEAD -> main) more  +1",
@@ -35,18 +35,18 @@ def test_oneline_counts_the_changes(vstate):
 
 
 def test_limit(vstate):
-    """-n shows the newest commits only, and 0 of them is none."""
+    """-n shows the newest commits only; -n 0 shows none."""
     assert len(vstate("log", "--oneline", "-n", "2").splitlines()) == 2
     assert vstate("log", "-n", "0") == ""
 
 
 def test_revision(vstate):
-    """The log begins at the revision that is given."""
+    """The log begins at the revision."""
     assert "another goal" in vstate("log", "what-if", "--oneline", "-n", "1")
 
 
 def test_key(vstate):
-    """With --key there are only the commits that changed it, with what happened to it."""
+    """--key shows only commits that changed the key, with the change."""
     blocks = vstate("log", "--key", "plan").split("\n\n")
     assert [block.splitlines()[0].split()[-1] for block in blocks] == ["read", "start"]
     assert re.search(
@@ -55,7 +55,7 @@ def test_key(vstate):
 
 
 def test_key_that_never_was(vstate):
-    """A key that no commit changed is said to be one, on standard error."""
+    """A key that no commit changed is a remark on standard error."""
     result = vstate.run("log", "--key", "plam")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == "vstate: no commit up to HEAD changed the key 'plam'\n"
@@ -97,7 +97,7 @@ def test_graph_of_a_merge(merged):
 
 
 def test_graph_beside_whole_commits(merged):
-    """The lanes go on beside every line of a commit and between commits."""
+    """Lanes continue beside every line of a commit and between commits."""
     lines = merged("log", "--graph").splitlines()
     lanes = [re.match(r"[*|\\/ ]*", line[:3]).group().rstrip() for line in lines]
     merge, mine = ["*", "|\\", "| |", "| |"], ["| *", "| |", "| |", "| |"]
@@ -106,7 +106,7 @@ def test_graph_beside_whole_commits(merged):
 
 
 def test_graph_with_key(vstate):
-    """With --key the commits stand alone, since those between them are left out."""
+    """With --key, commits have no lanes, because the commits in between are left out."""
     lines = vstate("log", "--graph", "--oneline", "--key", "plan").splitlines()
     assert [line[:2] for line in lines] == ["* ", "* "]
 
@@ -120,7 +120,7 @@ def test_an_error_outcome_is_named(vstate, store):
 
 
 def test_many_keys_are_bounded(vstate, store):
-    """A commit of a thousand keys takes one line, which says how many are left out."""
+    """A commit of a thousand keys takes one line, with the number of keys left out."""
     with Versioned(Disk(store)) as state:
         for number in range(1000):
             state[f"many/{number:04}"] = number

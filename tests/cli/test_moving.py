@@ -8,7 +8,7 @@ from vstate import Disk, Versioned
 
 
 def test_checkout_of_a_branch_is_followed_by_programs(vstate, store):
-    """A program that names no branch opens the one that was checked out."""
+    """A program that names no branch opens the branch that was checked out."""
     assert re.match(
         r"Switched to branch what-if at [0-9a-f]{10} another goal\n", vstate("checkout", "what-if")
     )
@@ -18,7 +18,7 @@ def test_checkout_of_a_branch_is_followed_by_programs(vstate, store):
 
 
 def test_checkout_of_a_commit_detaches(vstate, store):
-    """At a commit HEAD is detached, which the command says, with the way out of it."""
+    """Checkout of a commit detaches HEAD, and the output says how to make a branch."""
     text = vstate("checkout", "v1")
     assert re.match(r"HEAD is detached at [0-9a-f]{10} start\n", text)
     assert "vstate checkout -b NAME" in text
@@ -28,14 +28,14 @@ def test_checkout_of_a_commit_detaches(vstate, store):
 
 
 def test_checkout_of_a_new_branch(vstate):
-    """-b makes a branch, at HEAD or at a revision, and moves HEAD to it."""
+    """-b creates a branch at HEAD or at a revision, and moves HEAD to it."""
     assert vstate("checkout", "-b", "new").startswith("Switched to the new branch new at ")
     assert vstate("checkout", "v1", "-b", "newer").rstrip().endswith(" start")
     assert "* newer" in vstate("branch")
 
 
 def test_checkout_json(vstate):
-    """The document says where HEAD is now."""
+    """The document has the new position of HEAD."""
     document = vstate.json("checkout", "v1")
     assert document["branch"] is None
     assert len(document["commit"]) == 64
@@ -64,7 +64,7 @@ def test_checkout_json(vstate):
     ],
 )
 def test_errors(vstate, arguments, message):
-    """Each error is one line that says what was wrong, and each wrong use exits with 2."""
+    """An error is one line, and wrong use exits with 2."""
     if message is None:
         assert vstate.run(*arguments).exit_code == 2
     else:
@@ -72,7 +72,7 @@ def test_errors(vstate, arguments, message):
 
 
 def test_branches_are_listed_made_renamed_and_deleted(vstate):
-    """`branch` does all four, and marks HEAD's."""
+    """`branch` lists, creates, renames and deletes, and marks HEAD's branch."""
     lines = vstate("branch").splitlines()
     assert re.fullmatch(r"\* main     [0-9a-f]{10} more", lines[0])
     assert re.fullmatch(r"  what-if  [0-9a-f]{10} another goal", lines[1])
@@ -92,7 +92,7 @@ def test_branch_json(vstate):
 
 
 def test_tags_are_listed_made_renamed_and_deleted(vstate):
-    """`tag` does all four."""
+    """`tag` lists, creates, renames and deletes."""
     assert re.fullmatch(r"v1  [0-9a-f]{10} start\n", vstate("tag"))
     assert vstate("tag", "v2").startswith("Created tag v2 at ")
     assert vstate("tag", "-m", "v2", "v3").startswith("Renamed tag v2 to v3, at ")
@@ -103,7 +103,7 @@ def test_tags_are_listed_made_renamed_and_deleted(vstate):
 
 
 def test_rollback_is_a_new_commit(vstate, store):
-    """The state is as it was, on top of what came after."""
+    """Rollback commits the old state on top of the later commits."""
     text = vstate("rollback", "v1", "-m", "back")
     assert re.match(r"main is at [0-9a-f]{10} back\n", text)
     assert re.search(r"^The keys are as they were at [0-9a-f]{10}: \+1 ~3 -2$", text, re.MULTILINE)
@@ -121,7 +121,7 @@ def test_rollback_json(vstate):
 
 
 def test_rollback_needs_a_branch(vstate):
-    """With a detached HEAD there is none to put a commit on."""
+    """With a detached HEAD, rollback has no branch to commit to."""
     vstate("checkout", "v1")
     message = vstate.fails("rollback", "HEAD")
     assert message.startswith("HEAD is detached at ")
@@ -143,7 +143,7 @@ def test_rollback_needs_a_branch(vstate):
     ],
 )
 def test_wrong_use_exits_with_2(vstate, arguments):
-    """What click or a command finds wrong with the arguments is a usage error."""
+    """Wrong arguments are a usage error, whether click or the command finds them."""
     result = vstate.run(*arguments)
     assert result.exit_code == 2
     assert "Usage: " in result.stderr

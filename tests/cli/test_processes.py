@@ -1,4 +1,4 @@
-"""The command as a real process: pipes, signals, a terminal, another process that writes."""
+"""The command as a real process: pipes, signals, a terminal, and another process that writes."""
 
 import os
 import re
@@ -28,7 +28,7 @@ while True:
 
 
 def in_pipe(file):
-    """How many bytes nobody has read yet."""
+    """The number of unread bytes in a pipe."""
     import fcntl  # not on Windows
     import termios
 
@@ -37,7 +37,7 @@ def in_pipe(file):
 
 @pytest.fixture
 def long_store(tmp_path):
-    """A store with a log that does not fit into a pipe."""
+    """A store whose log does not fit into a pipe."""
     directory = tmp_path / "long"
     with Versioned(Disk(directory, durability="process")) as state:
         for number in range(1500):
@@ -58,7 +58,7 @@ def test_as_a_module(store, environment):
 
 @pytest.mark.slow
 def test_a_reader_that_stops_early(long_store, environment):
-    """`vstate log | head -1` ends without a word."""
+    """`vstate log | head -1` ends without an error message."""
     process = subprocess.Popen(
         [*COMMAND, "-s", str(long_store), "log"],
         env=environment(),
@@ -77,7 +77,7 @@ def test_a_reader_that_stops_early(long_store, environment):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["log"], ["--help"]])
 def test_an_output_that_is_full(store, environment, arguments):
-    """A disk that is full is an error in one line."""
+    """A full disk is an error in one line."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, "-s", str(store), *arguments],
@@ -93,7 +93,7 @@ def test_an_output_that_is_full(store, environment, arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_interrupted(long_store, environment):
-    """Ctrl-C ends it with 130 and without a traceback."""
+    """Ctrl-C ends the command with exit code 130 and without a traceback."""
     process = subprocess.Popen(
         [*COMMAND, "-s", str(long_store), "log"],
         env=environment(),
@@ -101,7 +101,7 @@ def test_interrupted(long_store, environment):
         stderr=subprocess.PIPE,
         text=True,
     )
-    # It has begun, and now waits since nobody reads on.
+    # The command is running once the pipe stays full.
     process.stdout.readline()
     before = 0
     while before != (now := in_pipe(process.stdout)):
@@ -115,7 +115,7 @@ def test_interrupted(long_store, environment):
 
 @pytest.mark.slow
 def test_while_another_process_writes(store, environment):
-    """A store can be read, and moved about in, while a program commits to it."""
+    """The command reads a store while a program commits to it."""
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(store)], env=environment(), stdout=subprocess.PIPE, text=True
     )
@@ -142,7 +142,7 @@ def test_while_another_process_writes(store, environment):
 
 
 def on_terminal(arguments, environment):
-    """What the command writes to a terminal of 60 columns."""
+    """The output of the command on a terminal of 60 columns."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -178,7 +178,7 @@ def test_colours_on_a_terminal_only(store, environment):
 
 @pytest.mark.slow
 def test_long_values_are_cut_on_a_terminal_only(store, environment):
-    """A pipe gets the whole line, a terminal what fits."""
+    """A pipe gets the whole line, a terminal the part that fits."""
     with Versioned(Disk(store)) as state:
         state["wide"] = "x" * 300
         state.commit("wide")
@@ -190,7 +190,7 @@ def test_long_values_are_cut_on_a_terminal_only(store, environment):
 
 
 def test_a_terminal_that_knows_ascii_only(store, environment):
-    """A character that cannot be written is written as its number."""
+    """A character that the terminal cannot show is written as its number."""
     with Versioned(Disk(store)) as state:
         state["ключ"] = 1
         state.commit("x")
@@ -204,7 +204,7 @@ def test_a_terminal_that_knows_ascii_only(store, environment):
 
 
 def test_without_a_standard_output(store, environment):
-    """A service may have closed it: the command runs, and tells nobody."""
+    """The command works in a service that closed standard output."""
     script = 'exec "$@" >&-'
     done = subprocess.run(
         ["sh", "-c", script, "sh", *COMMAND, "-s", str(store), "log"],
@@ -217,7 +217,7 @@ def test_without_a_standard_output(store, environment):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
-    """Ctrl-C in the middle of one: what was done is not lost, which nobody would guess."""
+    """After Ctrl-C, the message says that the same command continues the transfer."""
     process = subprocess.Popen(
         [*COMMAND, "-s", str(tmp_path / "new"), "import", "-"],
         env=environment(),
@@ -225,7 +225,7 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
         stderr=subprocess.PIPE,
         text=True,
     )
-    # It makes the store, begins to read, and then waits for what nobody writes.
+    # The command creates the store, reads the first byte, and waits for more.
     process.stdin.write("b")
     process.stdin.flush()
     while in_pipe(process.stdin) and process.poll() is None:
@@ -241,7 +241,7 @@ def test_an_interrupted_transfer_says_that_it_goes_on(tmp_path, environment):
 
 
 def test_an_interrupt_while_it_begins(environment):
-    """Ctrl-C while the command is still being imported is no traceback."""
+    """Ctrl-C during the imports of the command prints no traceback."""
     script = """
 import os, signal, sys
 class Interrupt:

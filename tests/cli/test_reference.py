@@ -1,4 +1,4 @@
-"""The reference, docs/cli.md: complete, and what the commands say now."""
+"""The reference, docs/cli.md, is complete and up to date."""
 
 import importlib.util
 import shlex
@@ -40,14 +40,14 @@ def generator():
 
 
 def test_the_page_is_not_stale(generator):
-    """What is written there is what would be written now."""
+    """The page equals the generated page."""
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == generator.page(), (
         "run `python docs/generate_cli.py`"
     )
 
 
 def test_a_stale_page_fails_the_check(generator, tmp_path, monkeypatch, capsys):
-    """--check exits with 1 and says what to do; without it the page is written."""
+    """--check exits with 1 and says how to update the page; without --check, the page is written."""
     page = tmp_path / "cli.md"
     page.write_text("old")
     monkeypatch.setattr(generator, "PAGE", page)
@@ -61,14 +61,14 @@ def test_a_stale_page_fails_the_check(generator, tmp_path, monkeypatch, capsys):
 
 
 def test_every_command_is_there():
-    """The commands of the API are those that there are."""
+    """The commands are those of the API."""
     assert set(COMMANDS) == API
     assert cli.get_command(click.Context(cli), "commit") is None
 
 
 @pytest.mark.parametrize("name", sorted(API))
 def test_every_command_is_documented(name):
-    """It has a text, help for each option, --json with its shape, and examples whose arguments it takes."""
+    """A command has a text, help for each option, a description of its JSON, and examples that it accepts."""
     command = cli.get_command(click.Context(cli), name)
     assert command.help
     assert command.epilog

@@ -6,7 +6,7 @@ from vstate import Disk, Versioned
 
 
 def test_head_without_arguments(vstate):
-    """The newest commit is shown with its id, refs, parent, time, message and changes."""
+    """show prints the newest commit with id, refs, parent, time, message and changes."""
     text = vstate("show")
     assert re.match(r"commit [0-9a-f]{64} \(HEAD -> main\)\nparent: [0-9a-f]{10}\ntime:   \d{4}-", text)
     assert "\n\n    more\n\n" in text
@@ -15,7 +15,7 @@ def test_head_without_arguments(vstate):
 
 
 def test_a_commit_shows_info_events_and_what_changed_inside(vstate):
-    """The body of the message, events with data, and changes by path are all there."""
+    """show prints the body of the message, events with data, and changes by path."""
     text = vstate("show", "HEAD~1")
     assert "    tidy up\n    \n    for good\n" in text or "    tidy up\n\n    for good\n" in text
     assert re.search(r"  \d\d:\d\d:\d\d\.\d{3}  note  why='tidy'\n", text)
@@ -26,12 +26,12 @@ def test_a_commit_shows_info_events_and_what_changed_inside(vstate):
 
 
 def test_a_merge_names_both_parents(merged):
-    """A merge lists its parents instead of one."""
+    """A merge lists both parents."""
     assert re.search(r"^merge:  [0-9a-f]{10} [0-9a-f]{10}$", merged("show"), re.MULTILINE)
 
 
 def test_a_value(vstate):
-    """REV KEY is the value then, an object as a record of its class."""
+    """REV KEY prints the value at REV; an object is a record of its class."""
     assert vstate("show", "v1", "messages") == "['hello']\n"
     assert re.fullmatch(
         r"\S*Plan\(goal='draw', steps=\['look', 'think'\]\)\n", vstate("show", "what-if", "plan")
@@ -44,17 +44,17 @@ def test_a_key_alone_is_one_of_head(vstate):
 
 
 def test_a_revision_and_a_key_joined_as_in_git(vstate):
-    """REV:KEY is the same as REV KEY."""
+    """REV:KEY means the same as REV KEY."""
     assert vstate("show", "HEAD~3:messages") == vstate("show", "v1", "messages")
 
 
 def test_a_text_of_several_lines_is_printed_as_such(vstate):
-    """A long text is for reading, so it comes without quotes and in full."""
+    """A long text is printed in full and without quotes."""
     assert vstate("show", "text") == "one\n2\nthree\n"
 
 
 def test_neither_revision_nor_key(vstate):
-    """The error offers revisions and keys."""
+    """The error suggests revisions and keys."""
     message = vstate.fails("show", "plam")
     assert message.startswith("'plam' is neither a revision nor a key of HEAD; did you mean: plan (key)")
     assert "notes/a (key)" in vstate.fails("show", "notes")
@@ -67,7 +67,7 @@ def test_a_key_that_is_not_there_then(vstate):
 
 
 def test_json_of_a_commit(vstate):
-    """The document holds the commit, its events, and types and sizes of what changed."""
+    """The document has the commit, its events, and the types and sizes of changed values."""
     commit = vstate.json("show", "HEAD~1")
     assert set(commit) == {"id", "parents", "tree", "time", "message", "info", "refs", "events", "changes"}
     (event,) = commit["events"]
@@ -80,7 +80,7 @@ def test_json_of_a_commit(vstate):
 
 
 def test_json_of_a_value(vstate):
-    """The document holds the value as plain data, a record with its class under $type."""
+    """The document has the value as plain data, and the class of a record under $type."""
     document = vstate.json("show", "v1", "plan")
     assert document["value"].pop("$type").endswith("Plan")
     assert document["value"] == {"goal": "win", "steps": ["look"]}
@@ -88,7 +88,7 @@ def test_json_of_a_value(vstate):
 
 
 def test_long_lists_of_short_items_are_read_across(vstate, store):
-    """A hundred numbers take a few lines, a dict keeps one for each entry."""
+    """A hundred numbers take a few lines; each entry of a dict has its own line."""
     with Versioned(Disk(store)) as state:
         state["numbers"] = list(range(100))
         state["names"] = {f"name {number}": "x" * 20 for number in range(9)}

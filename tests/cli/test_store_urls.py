@@ -1,4 +1,4 @@
-"""The command on stores that are given as URLs, and on servers that are not there."""
+"""The command on stores named by URLs, and on servers that do not answer."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def fill(store):
 
 @pytest.fixture
 def free_port():
-    """A port of this machine at which nobody listens."""
+    """A port of this machine without a server."""
     return free_ports(1)[0]
 
 
@@ -53,7 +53,7 @@ READING = [
 
 @pytest.mark.parametrize("form", ["disk:{0}/plain", "cache:{0}/plain", "readonly:{0}/plain"])
 def test_commands_take_urls(tmp_path, form):
-    """Given by -s and by VSTATE_STORE, a URL is read as the path is."""
+    """-s and VSTATE_STORE take a URL as they take a path."""
     fill(Disk(tmp_path / "plain", durability="process"))
     url = form.format(tmp_path)
     for command in READING:
@@ -75,7 +75,7 @@ def test_commands_take_urls(tmp_path, form):
 
 
 def test_writing_commands_take_urls(tmp_path):
-    """They write to the part of an encrypted store that the URL names, and to no other."""
+    """Commands write only to the part of an encrypted store that the URL names."""
     save_key(tmp_path / "key", generate_key())
     url = f"encrypted:prefixed:{tmp_path / 'store'}?name=a&key_file={tmp_path / 'key'}"
     fill(open_store(url))
@@ -88,7 +88,7 @@ def test_writing_commands_take_urls(tmp_path):
 
 
 def test_a_key_file_that_is_not_there(tmp_path):
-    """It is what is missing, not the store."""
+    """The error names the missing key file, not the store."""
     save_key(tmp_path / "key", generate_key())
     fill(open_store(f"encrypted:{tmp_path / 'store'}?key_file={tmp_path / 'key'}"))
     result = run("-s", f"encrypted:{tmp_path / 'store'}?key_file={tmp_path / 'nokey'}", "log")
@@ -98,7 +98,7 @@ def test_a_key_file_that_is_not_there(tmp_path):
 
 
 def test_a_read_only_store_is_not_written_to(tmp_path):
-    """One line, exit 1, and what to do about it."""
+    """The error is one line with advice, and the exit code is 1."""
     fill(Disk(tmp_path / "store", durability="process"))
     for command in (["tag", "v1"], ["branch", "b"], ["rollback", "HEAD~1"], ["checkout", "HEAD~1"], ["gc"]):
         result = run("-s", f"readonly:{tmp_path / 'store'}", *command)
@@ -110,7 +110,7 @@ def test_a_read_only_store_is_not_written_to(tmp_path):
 
 @pytest.mark.parametrize("form", ["{0}/new", "disk:{0}/new", "prefixed:{0}/new?name=a", "cache:{0}/new"])
 def test_import_makes_the_store_of_a_url(tmp_path, form):
-    """Whatever store is named, `import` makes it; no other command does."""
+    """`import` creates the store of any URL; no other command does."""
     fill(Disk(tmp_path / "plain", durability="process"))
     bundle = str(tmp_path / "bundle")
     assert run("-s", str(tmp_path / "plain"), "export", "main", "-o", bundle).exit_code == 0
@@ -125,7 +125,7 @@ def test_import_makes_the_store_of_a_url(tmp_path, form):
 
 
 def test_a_part_that_is_empty_is_no_store(tmp_path):
-    """The message names the part."""
+    """The message names the empty part."""
     with Disk(tmp_path / "store") as disk:
         fill(Prefixed(disk, "a"))
     assert run("-s", f"prefixed:{tmp_path / 'store'}?name=a", "log").exit_code == 0
@@ -137,7 +137,7 @@ def test_a_part_that_is_empty_is_no_store(tmp_path):
 
 
 def test_variables_in_a_url(tmp_path, monkeypatch):
-    """So that no password has to be in a command line, where others see it; a path is taken as it is."""
+    """${NAME} in a URL keeps a password out of the command line. A path is taken literally."""
     fill(Disk(tmp_path / "a", durability="process"))
     fill(Disk(tmp_path / "${NAME}", durability="process"))
     with Versioned(Disk(tmp_path / "${NAME}", durability="process")) as state:
@@ -161,7 +161,7 @@ def test_variables_in_a_url(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("url", ["memory:", "cache:memory:", "prefixed:memory:?name=a", "readonly:memory://"])
 def test_a_store_in_memory_is_refused(url):
-    """It is gone with the process, whatever stands before it."""
+    """A memory store is refused, with any prefix."""
     result = run("-s", url, "log")
     assert result.exit_code == 1
     assert result.stderr.startswith("vstate: a memory: store ends with the process that made it; ")
@@ -189,7 +189,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("url", [*UNREACHABLE, *MALFORMED])
 def test_a_server_that_cannot_be_reached(url, free_port):
-    """One line on standard error, exit 1, and no password in it, with a traceback neither."""
+    """The error is one line without the password, also with a traceback, and the exit code is 1."""
     for environment in ({}, {"VSTATE_DEBUG": "1"}):
         result = run("log", VSTATE_STORE=url.format(free_port), **environment)
         assert (result.exit_code, result.stdout) == (1, "")
@@ -203,7 +203,7 @@ def test_a_server_that_cannot_be_reached(url, free_port):
 @pytest.mark.slow
 @pytest.mark.parametrize("url", UNREACHABLE[::3])
 def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environment):
-    """The same of a process of its own, whose standard error is nobody's but its own."""
+    """The same in a real process."""
     done = subprocess.run(
         [sys.executable, "-m", "vstate_cli", "-s", url.format(free_port), "status"],
         capture_output=True,
@@ -217,7 +217,7 @@ def test_a_server_that_cannot_be_reached_by_a_process(url, free_port, environmen
 
 
 def test_a_repository_on_a_server(server_url, tmp_path):
-    """From `import` into a store that is not there to `gc`, by the URL alone."""
+    """The commands from `import` into a new store to `gc` work with the URL alone."""
     url = server_url
     fill(Disk(tmp_path / "plain", durability="process"))
     bundle = str(tmp_path / "bundle")

@@ -39,7 +39,7 @@ def refs(store):
 
 
 def test_clone(vstate, store, tmp_path):
-    """Branches and tags, with a remote for the rest."""
+    """A clone has the branches and tags, and a remote."""
     text = vstate("clone", str(store), str(tmp_path / "copy")).splitlines()
     assert text[0] == f"Cloned into {tmp_path / 'copy'}."
     assert text[1].startswith("wrote ")
@@ -56,7 +56,7 @@ def test_clone(vstate, store, tmp_path):
 
 
 def test_a_branch_here_of_the_name_of_one_there(vstate, store, tmp_path):
-    """It is told apart in the log, refused where it is not clear, and pushed as the branch that it is."""
+    """The log distinguishes the two; an ambiguous name is refused, and a push sends the local branch."""
     vstate("clone", str(store), str(tmp_path / "copy"))
     copy = type(vstate)(tmp_path / "copy")
     copy("branch", "origin/main")
@@ -76,7 +76,7 @@ def test_a_branch_here_of_the_name_of_one_there(vstate, store, tmp_path):
 
 
 def test_a_push_out_of_a_store_opened_to_be_read(vstate, store, copy):
-    """It is done; that it could not be noted is a line behind, and a field of the document."""
+    """The push succeeds, and says that the new position of the remote branch is not noted here."""
     reading = type(vstate)(f"readonly:{copy.store}")
     change(copy.store, n=1)
     result = reading.run("push")
@@ -92,7 +92,7 @@ def test_a_push_out_of_a_store_opened_to_be_read(vstate, store, copy):
 
 
 def test_clone_json(vstate, store, tmp_path):
-    """The document has every ref."""
+    """The document lists every ref."""
     document = vstate.json("clone", str(store), str(tmp_path / "copy"))
     assert set(document) == {"refs", "objects", "bytes", "seconds"}
     assert {ref["name"]: ref["status"] for ref in document["refs"]} == dict.fromkeys(
@@ -102,14 +102,14 @@ def test_clone_json(vstate, store, tmp_path):
 
 
 def test_clone_of_nothing(vstate, tmp_path):
-    """It is said, and nothing is made."""
+    """A missing store is an error, and nothing is created."""
     vstate.fails("clone", str(tmp_path / "nowhere"), str(tmp_path / "copy"))
     assert not (tmp_path / "nowhere").exists()
     assert not (tmp_path / "copy").exists()
 
 
 def test_clone_to_a_place_of_the_environment(vstate, store, tmp_path, monkeypatch):
-    """A URL that is written to may have a password, too."""
+    """The target of a clone can be a URL with a variable."""
     message = vstate.fails("clone", str(store), "disk:${NO_SUCH_VARIABLE}/copy")
     assert "NO_SUCH_VARIABLE, which is not set" in message
     monkeypatch.setenv("WHERE", str(tmp_path))
@@ -118,7 +118,7 @@ def test_clone_to_a_place_of_the_environment(vstate, store, tmp_path, monkeypatc
 
 
 def test_no_password_is_kept_or_shown(vstate, tmp_path):
-    """By clone and by remote; a variable that is not set is named."""
+    """clone and remote refuse a password in a URL. An unset variable is named."""
     for arguments in (
         ["clone", "redis://:hunter2@host", str(tmp_path / "c")],
         ["remote", "add", "o", "redis://:hunter2@h"],
@@ -131,7 +131,7 @@ def test_no_password_is_kept_or_shown(vstate, tmp_path):
 
 
 def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatch):
-    """One that is not kept may have a password: where a clone is made, and what is pulled from."""
+    """The target of a clone and the source of a pull can have a password, and no output shows it."""
     places = {"other://:hunter2@host/0": tmp_path / "copy", "other://:hunter2@host/1": store}
 
     def open_store(place, *, create=True):
@@ -153,7 +153,7 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
 
 
 def test_push_without_arguments_goes_to_origin(copy, store):
-    """HEAD's branch; later there is nothing more to do."""
+    """push sends HEAD's branch to origin; a second push sends nothing."""
     head = change(copy.store, extra=1)
     text = copy("push").splitlines()
     assert text[0].startswith("sent ")
@@ -164,7 +164,7 @@ def test_push_without_arguments_goes_to_origin(copy, store):
 
 
 def test_push_is_refused_where_commits_would_be_lost(copy, store, vstate):
-    """It says what to do; --force does it, and the reflog there knows what was there."""
+    """The error names pull and --force, and --force moves the branch."""
     theirs = change(store, theirs=1)
     change(copy.store, ours=1)
     message = copy.fails("push")
@@ -177,7 +177,7 @@ def test_push_is_refused_where_commits_would_be_lost(copy, store, vstate):
 
 
 def test_push_tags_branches_and_deletions(copy, store):
-    """To origin by name, several at once."""
+    """One push sends and deletes several branches and tags."""
     copy("tag", "v2", "HEAD~1")
     copy("branch", "more")
     names = {
@@ -196,7 +196,7 @@ def test_push_tags_branches_and_deletions(copy, store):
 
 
 def test_push_to_a_path(vstate, store, tmp_path):
-    """A store that is not there is made only with --create."""
+    """Only --create makes a missing store."""
     place = tmp_path / "backup"
     message = vstate.fails("push", str(place))
     assert "did you mean" not in message
@@ -206,14 +206,14 @@ def test_push_to_a_path(vstate, store, tmp_path):
     assert "created   heads/main" in vstate("push", str(place), "--create")
     assert refs(place) == {"heads/main": refs(store)["heads/main"]}
     assert "is no remote and no store; a branch is named behind the remote" in vstate.fails("push", "what-if")
-    assert "no remote; `vstate remote add origin URL`" in vstate.fails("push")
+    assert "has no remote; add one with `vstate remote add origin URL`" in vstate.fails("push")
 
 
 # pull
 
 
 def test_pull_goes_ahead(copy, store):
-    """As far as nothing has to be merged."""
+    """pull fast-forwards a branch without commits of its own."""
     theirs = change(store, theirs=1)
     text = copy("pull").splitlines()
     assert "  moved     remotes/origin/main" in text[1]
@@ -223,7 +223,7 @@ def test_pull_goes_ahead(copy, store):
 
 
 def test_pull_merges_by_key(copy, store):
-    """With two parents, and nothing lost."""
+    """pull merges two diverged branches in a commit with two parents."""
     change(store, theirs=1)
     change(copy.store, ours=1)
     document = copy.json("pull")
@@ -241,7 +241,7 @@ def test_pull_merges_by_key(copy, store):
 
 
 def test_pull_makes_a_branch(copy, store):
-    """That is not here, without moving HEAD."""
+    """pull creates a missing branch, and HEAD does not move."""
     change(store, branch="new", a=1)
     copy("pull", "origin", "new")
     assert refs(copy.store)["heads/new"] == refs(store)["heads/new"]
@@ -250,7 +250,7 @@ def test_pull_makes_a_branch(copy, store):
 
 
 def test_without_a_branch_of_ones_own_they_are_named(copy):
-    """Where HEAD is on none, and the error shows how."""
+    """With a detached HEAD, the error says to name the branches."""
     copy("checkout", "HEAD~1")
     assert "as in `vstate pull origin main`" in copy.fails("pull")
     assert "as in `vstate push origin main`" in copy.fails("push")
@@ -258,7 +258,7 @@ def test_without_a_branch_of_ones_own_they_are_named(copy):
 
 
 class Loaded:
-    """Says so if it is unpickled."""
+    """Prints if it is unpickled."""
 
     def __reduce__(self):
         return (print, ("UNPICKLED",))
@@ -266,7 +266,7 @@ class Loaded:
 
 @pytest.mark.parametrize("policy", [None, "counter", "union", "append", "deep", "text", "os.path:join"])
 def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
-    """A key that both sides changed, and whose policy needs the values, is left to Python; it says so in a line."""
+    """If a merge needs values, pull refuses in one line, and points to Python."""
     for place, value in ((store, [Loaded(), 1]), (copy.store, [Loaded(), 2])):
         with Versioned(Disk(place, durability="process"), branch="main") as state:
             state["messages"] = value
@@ -289,7 +289,7 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
 
 @pytest.mark.parametrize("policy", ["ours", "theirs", "newest"])
 def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy):
-    """That takes no value."""
+    """The policies ours, theirs and newest need no values."""
     change(store, text="theirs")
     change(copy.store, text="ours")
     with Versioned(Disk(copy.store), branch="main") as state:
@@ -302,7 +302,7 @@ def test_pull_takes_a_side_where_the_policy_says_so(copy, store, policy):
 
 
 def test_fetch_moves_no_branch(copy, store, vstate):
-    """What came can be looked at by the remote's name."""
+    """Fetched branches are available under the name of the remote."""
     theirs = change(store, theirs=1)
     before = refs(copy.store)
     text = copy("fetch").splitlines()
@@ -317,7 +317,7 @@ def test_fetch_moves_no_branch(copy, store, vstate):
 
 
 def test_fetch_from_a_path(copy, tmp_path, store):
-    """Nothing leads to it here."""
+    """A fetch from a path creates no ref."""
     change(store, branch="new", a=1)
     assert "fetched   heads/new" in copy("fetch", str(store), "new")
     assert "heads/new" not in refs(copy.store)
@@ -327,7 +327,7 @@ def test_fetch_from_a_path(copy, tmp_path, store):
 
 
 def test_remote_adds_lists_and_removes(vstate, tmp_path, monkeypatch):
-    """A path becomes an absolute one."""
+    """remote adds, lists and removes, and makes paths absolute."""
     assert vstate("remote") == ""
     monkeypatch.chdir(tmp_path)
     assert vstate("remote", "add", "backup", "there") == f"Added the remote backup, {tmp_path / 'there'}.\n"
@@ -347,7 +347,7 @@ def test_remote_adds_lists_and_removes(vstate, tmp_path, monkeypatch):
     [["add"], ["add", "name"], ["list", "name"], ["remove"], ["remove", "name", "url"], ["rename"]],
 )
 def test_remote_used_wrongly(vstate, arguments):
-    """Exit 2."""
+    """Wrong arguments exit with 2."""
     assert vstate.run("remote", *arguments).exit_code == 2
 
 
@@ -355,7 +355,7 @@ def test_remote_used_wrongly(vstate, arguments):
 
 
 def test_completion_offers_remotes_and_their_branches(copy, monkeypatch):
-    """Behind push the remotes, behind show the revisions."""
+    """The shell suggests remotes for push and revisions for show."""
     for words, expected in (("push o", "origin"), ("show origin/w", "origin/what-if")):
         environment = {
             "_VSTATE_COMPLETE": "bash_complete",
@@ -367,24 +367,24 @@ def test_completion_offers_remotes_and_their_branches(copy, monkeypatch):
 
 
 def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
-    """It is told what they are at."""
-    told = []
+    """All transfer commands report their steps to a progress bar."""
+    steps = []
     monkeypatch.setattr(
-        progress.ProgressBar, "__call__", lambda bar, what, count, total=None: told.append(what)
+        progress.ProgressBar, "__call__", lambda bar, step, count, total=None: steps.append(step)
     )
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
     ):
         change(copy.store if arguments[0] == "push" else store, extra=number)
-        told.clear()
+        steps.clear()
         copy(*arguments)
-        assert {"finding commits", "copying"} <= set(told), arguments
+        assert {"finding commits", "copying"} <= set(steps), arguments
         if arguments[0] == "fetch":
             copy("pull")
 
 
 def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
-    """Nobody knows how much a push will be before it has looked."""
+    """A bar shows no percentage while the total is unknown."""
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -406,7 +406,7 @@ def test_a_bar_without_a_total_shows_no_part_of_it(monkeypatch):
 
 @pytest.mark.slow
 def test_a_real_process(environment, store, tmp_path):
-    """Clone, change, push, as one would type it."""
+    """Clone, change and push work in real processes."""
     subprocess.run(
         [*COMMAND, "clone", str(store), "work"],
         cwd=tmp_path,

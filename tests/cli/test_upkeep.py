@@ -1,4 +1,4 @@
-"""`vstate gc`, `fsck`, `export` and `import`, and how a history that was cut off is shown."""
+"""`vstate gc`, `fsck`, `export` and `import`, and histories that were cut off."""
 
 import io
 import json
@@ -10,11 +10,9 @@ import pytest
 from click.testing import CliRunner
 from vstate_cli import output, progress
 from vstate_cli.app import cli
-from vstate_cli.commands import gc as commands_gc
 
 from vstate import Disk, Versioned
 from vstate.repo import Repository
-from vstate.repo.upkeep import gc
 
 COMMAND = [sys.executable, "-m", "vstate_cli"]
 
@@ -43,7 +41,7 @@ def resolve(store, rev):
 
 
 def test_gc_removes_what_nothing_leads_to(vstate, store):
-    """A dry run says so before and changes nothing; afterwards there is nothing more to do."""
+    """A dry run predicts the removal and changes nothing; a second gc removes nothing."""
     vstate("branch", "-d", "what-if")
     before = rows(store)
     dry = vstate("gc", "--keep-reflog", "0", "--dry-run").splitlines()
@@ -58,7 +56,7 @@ def test_gc_removes_what_nothing_leads_to(vstate, store):
 
 
 def test_gc_keeps_what_the_reflog_names(vstate):
-    """For a month, unless told otherwise."""
+    """gc keeps commits that only the reflog reaches, for a month by default."""
     vstate("branch", "-d", "what-if")
     assert vstate.json("gc")["removed"] == 0
     assert vstate.json("gc", "--keep-reflog", "1h", "--dry-run")["removed"] == 0
@@ -74,7 +72,7 @@ def test_gc_json(vstate):
 
 
 def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
-    """By log, in every form, and by show; HEAD~n says why there is no such commit."""
+    """log and show mark the end of a history, and HEAD~n explains why there is no such commit."""
     vstate("branch", "-d", "what-if")
     vstate("tag", "-d", "v1")
     text = vstate("gc", "--keep-last", "2", "--keep-reflog", "0", "main")
@@ -101,18 +99,13 @@ def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
 
 
 def test_gc_says_what_it_could_not_cut_off(vstate):
-    """A branch that shares the history is named."""
+    """gc names a branch that shares the history and so keeps it."""
     text = vstate("gc", "--keep-last", "3", "main")
     assert "kept the history that what-if shares; to cut it, name that branch too" in text
     assert len(vstate("log", "--oneline").splitlines()) == 4
     text = vstate("gc", "--keep-last", "1", "main", "what-if")
     assert "the history ends at 2 commits" in text
     assert len(vstate("log", "--oneline").splitlines()) == 1
-
-
-def test_gc_has_the_defaults_of_the_library():
-    """They stand in both, since the command does not import gc just to say them."""
-    assert (commands_gc.KEEP_REFLOG, commands_gc.GRACE) == (gc.KEEP_REFLOG, gc.GRACE)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +120,7 @@ def test_gc_has_the_defaults_of_the_library():
     ],
 )
 def test_gc_options_go_together(vstate, arguments):
-    """A cut takes a branch and one measure; else it is a wrong use."""
+    """A cut takes a branch and one limit; anything else is wrong use."""
     assert vstate.run("gc", *arguments).exit_code == 2
 
 
@@ -140,7 +133,7 @@ def test_gc_options_go_together(vstate, arguments):
     ],
 )
 def test_gc_errors(vstate, arguments, message):
-    """One line each."""
+    """Each error is one line."""
     assert vstate.fails("gc", *arguments).startswith(message)
 
 
@@ -148,7 +141,7 @@ def test_gc_errors(vstate, arguments, message):
 
 
 def test_fsck_of_a_whole_store(vstate, store, merged, empty):
-    """One line, and exit 0; nothing is written."""
+    """fsck of an intact store prints one line, exits with 0 and writes nothing."""
     before = rows(store)
     assert re.fullmatch(r"5 commits, .* nothing is damaged \([\d.]+ s\)\n", vstate("fsck"))
     assert "blobs not read" in vstate("fsck", "--quick")
@@ -160,7 +153,7 @@ def test_fsck_of_a_whole_store(vstate, store, merged, empty):
 
 @pytest.fixture
 def damaged(vstate, store):
-    """The command on that store, in which the tree of main's newest commit has been flipped."""
+    """The command on a store in which the tree of main's newest commit is damaged."""
     key = f"o/{resolve(store, 'main').tree}"
     value = rows(store)[key]
     change(store, key, value[:-1] + bytes([value[-1] ^ 1]))
@@ -168,7 +161,7 @@ def damaged(vstate, store):
 
 
 def test_fsck_says_what_is_lost(damaged, store):
-    """By branch, commit and key on standard output; what to do next in the one line of the error; exit 1."""
+    """The output lists the losses by branch, commit and key; the error line says what to do next."""
     before = rows(store)
     result = damaged.run("fsck")
     assert result.exit_code == 1
@@ -185,21 +178,21 @@ def test_fsck_says_what_is_lost(damaged, store):
 
 
 def test_fsck_repairs(damaged, store):
-    """Afterwards the exit code is 0, and the branch is where it was whole."""
+    """After a repair, the exit code is 0, and the branch is at its newest intact commit."""
     was = resolve(store, "main~1")
     text = damaged("fsck", "--repair")
     assert "repaired:\n  branch main: it is at " in text
-    assert "now all is well" in text
+    assert "all is well now" in text
     assert resolve(store, "main") == was
     again = damaged("fsck")
-    assert "all of which an earlier repair has seen to" in again
-    assert "(handled by an earlier repair)" in again
+    assert "all known from an earlier repair" in again
+    assert "(known from an earlier repair)" in again
     assert damaged("log", "-n", "1").splitlines()[0].endswith("tidy up")
     assert "fsck: repaired" in damaged("reflog")
 
 
 def test_fsck_json(damaged, store):
-    """The document is complete, whatever the exit code."""
+    """The document is complete, also if the exit code is 1."""
     result = damaged.run("fsck", "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
@@ -216,7 +209,7 @@ def test_fsck_json(damaged, store):
 
 
 def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
-    """A value that every commit needs: nothing to go back to."""
+    """If every commit needs a lost value, the error says what to do."""
     with Versioned(Disk(tmp_path / "s")) as state:
         state["always\x1b[31m"] = "x" * 200
         state.commit("one")
@@ -227,7 +220,9 @@ def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
     change(tmp_path / "s", blob, None)
     result = runner.invoke(cli, ["-s", str(tmp_path / "s"), "fsck", "--repair"])
     assert result.exit_code == 1
-    assert "not repaired:\n  branch main: nothing that it was ever at can be read whole" in result.stdout
+    assert (
+        "not repaired:\n  branch main: none of the states that it was at can be read whole" in result.stdout
+    )
     assert "the repair could not restore heads/main" in result.stderr
     assert "vstate import" in result.stderr
     assert result.stdout.count("the value of 'always\\x1b[31m'") == 2
@@ -235,7 +230,7 @@ def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
 
 
 def test_many_losses_are_cut(tmp_path):
-    """A hundred are listed, and the others counted."""
+    """The output lists a hundred losses and counts the others."""
     with Versioned(Disk(tmp_path / "s", durability="process")) as state:
         state["always"] = "x" * 200
         for number in range(130):
@@ -252,7 +247,7 @@ def test_many_losses_are_cut(tmp_path):
 
 
 def test_a_bundle_takes_history_elsewhere(vstate, store, tmp_path):
-    """Branches and tags arrive with their ids; what is there already is unchanged."""
+    """Branches and tags arrive with their ids; existing refs are unchanged."""
     bundle = tmp_path / "a.bundle"
     text = vstate("export", "main", "v1", "-o", str(bundle))
     assert re.fullmatch(
@@ -270,7 +265,7 @@ def test_a_bundle_takes_history_elsewhere(vstate, store, tmp_path):
 
 
 def test_an_incremental_bundle(vstate, store, tmp_path):
-    """It says from where it continues, and is refused where that is missing."""
+    """A bundle with --since names the commits it continues from, and a store without them refuses it."""
     first, second = tmp_path / "first", tmp_path / "second"
     vstate("export", "v1", "-o", str(first))
     text = vstate("export", "HEAD", "--since", "v1", "-o", str(second))
@@ -284,7 +279,7 @@ def test_an_incremental_bundle(vstate, store, tmp_path):
 
 
 def test_what_has_diverged_stays(vstate, store, tmp_path):
-    """Exit 1, and the hint; with a prefix both are there."""
+    """A diverged branch stays and the exit code is 1; --prefix imports the other side under another name."""
     bundle = tmp_path / "a.bundle"
     vstate("export", "main", "-o", str(bundle))
     other = type(vstate)(tmp_path / "other")
@@ -305,7 +300,7 @@ def test_what_has_diverged_stays(vstate, store, tmp_path):
 
 
 def test_export_under_another_name(vstate, tmp_path):
-    """A revision that is no branch and no tag needs one."""
+    """A revision that is no branch and no tag needs --as."""
     bundle = tmp_path / "a.bundle"
     message = vstate.fails("export", "HEAD~1", "-o", str(bundle))
     assert message.startswith("'HEAD~1' is no branch and no tag")
@@ -318,7 +313,7 @@ def test_export_under_another_name(vstate, tmp_path):
 
 @pytest.mark.slow
 def test_through_a_pipe(vstate, store, tmp_path, environment):
-    """`vstate export -o - | vstate import -`: the bundle alone is on standard output."""
+    """`vstate export -o - | vstate import -` works: standard output has the bundle alone."""
     exporting = subprocess.Popen(
         [*COMMAND, "-s", str(store), "export", "main", "-o", "-"],
         env=environment(),
@@ -333,10 +328,10 @@ def test_through_a_pipe(vstate, store, tmp_path, environment):
         text=True,
     )
     exporting.stdout.close()
-    told = exporting.stderr.read().decode()
+    remark = exporting.stderr.read().decode()
     exporting.stderr.close()
     assert exporting.wait() == 0
-    assert told.startswith("vstate: exported heads/main: ")
+    assert remark.startswith("vstate: exported heads/main: ")
     assert (importing.returncode, importing.stderr) == (0, "")
     assert importing.stdout.startswith("imported ")
     assert resolve(tmp_path / "other", "main") == resolve(store, "main")
@@ -354,14 +349,14 @@ def test_through_a_pipe(vstate, store, tmp_path, environment):
     ],
 )
 def test_wrong_use_exits_with_2(vstate, arguments):
-    """What is missing, or does not go together."""
+    """Missing arguments and contradicting options exit with 2."""
     result = vstate.run(*arguments)
     assert result.exit_code == 2
     assert "Usage: " in result.stderr
 
 
 def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
-    """Its bytes would drive it."""
+    """A terminal would interpret the bytes of a bundle, so export refuses to write them there."""
     monkeypatch.setattr(output.Output, "__init__", _on_a_terminal)
     result = vstate.run("export", "main", "-o", "-")
     assert result.exit_code == 2
@@ -376,13 +371,13 @@ def _on_a_terminal(out):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no bundle of vstate; `vstate export` makes one"),
+        (b"", "is no bundle of vstate; make one with `vstate export`"),
         (b"vstate bundle\n\0\1" + bytes(100), "is not a whole bundle: it is damaged or cut short; copy it"),
         (None, "no file "),
     ],
 )
 def test_files_that_are_no_bundles(vstate, store, tmp_path, content, message):
-    """One line; the store stays as it is."""
+    """A file that is no bundle is an error in one line, and the store stays as it is."""
     before = rows(store)
     file = tmp_path / "x.bundle"
     if content is not None:
@@ -393,7 +388,7 @@ def test_files_that_are_no_bundles(vstate, store, tmp_path, content, message):
 
 
 def test_import_makes_a_store_here(vstate, tmp_path, monkeypatch):
-    """Without -s, in `.vstate`, unless there is nothing to import."""
+    """Without -s, import creates `.vstate` here, but only if the bundle exists."""
     bundle = tmp_path / "a.bundle"
     vstate("export", "main", "-o", str(bundle))
     (tmp_path / "fresh").mkdir()
@@ -414,7 +409,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_bar_on_a_terminal(monkeypatch):
-    """What is going on and how far, once it takes long, on standard error; nothing of it stays."""
+    """A long run shows its step and progress on standard error, and clears them at the end."""
     monkeypatch.setattr(progress, "_FIRST_SHOWN_AFTER", 0)
     monkeypatch.setattr(progress, "_SHOWN_EVERY", 0)
     monkeypatch.setenv("TERM", "xterm")
@@ -432,7 +427,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
 
 
 def test_no_bar_elsewhere(monkeypatch):
-    """Nothing where standard error is no terminal, or when it does not take long."""
+    """There is no bar without a terminal, and none for a short run."""
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
     with progress.ProgressBar() as bar:

@@ -462,6 +462,6 @@ def test_what_is_no_path_and_no_url_is_told_and_leaves_nothing_behind() -> None:
     for wrong in (None, 5):
         with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
             FileBackend(wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="a Redis server is given as a URL, not as"):
+        with pytest.raises(TypeError, match="the URL of a Redis server is a str, not a"):
             RedisBackend(wrong)  # type: ignore[arg-type]
     gc.collect()

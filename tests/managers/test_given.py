@@ -36,7 +36,7 @@ from vstate.managers import (
     WorkflowState,
     WorkflowStateManager,
 )
-from vstate.managers.record import moment
+from vstate.managers.record import index_time
 from vstate.sessions import StateService, VersionedSession
 
 Call = Callable[[Any, Any], Awaitable[object]]
@@ -68,13 +68,13 @@ async def test_what_is_no_record_is_told_by_the_name_of_the_one_that_goes_there(
     """And for a dict, which is what many have in hand, how to make a record of it."""
     async with kind() as manager:
         with pytest.raises(
-            TypeError, match=rf"takes a {record}, not a dict: make it one by {record}\(\*\*it\)$"
+            TypeError, match=rf"expected a {record}, not a dict: make a record by {record}\(\*\*value\)$"
         ):
             await call(manager, {"agent_id": "a"})
-        with pytest.raises(TypeError, match=rf"takes a {record}, not a NoneType$"):
+        with pytest.raises(TypeError, match=rf"expected a {record}, not a NoneType$"):
             await call(manager, None)
         other = WorkflowState(workflow_id="w") if record != "WorkflowState" else TeamState(team_id="t")
-        with pytest.raises(TypeError, match=f"takes a {record}, not a {type(other).__name__}$"):
+        with pytest.raises(TypeError, match=f"expected a {record}, not a {type(other).__name__}$"):
             await call(manager, other)
         assert manager.state.head is None
 
@@ -148,7 +148,7 @@ async def test_what_is_no_dict_is_none_also_if_it_is_empty_or_of_pairs() -> None
                     ("config", lambda given: speech.create_session(config=given)),
                     ("changes", lambda given: states.update("k", given)),
                 ):
-                    with pytest.raises(TypeError, match=f"{name}.* given as a dict, not as a"):
+                    with pytest.raises(TypeError, match=f"{name}.* is a dict, not a"):
                         await call(given)
             assert (await states.list_keys(), await speech.list_active()) == ([], [])
         assert (await teams.get_queue_status("t")).total_tasks == 0
@@ -232,7 +232,9 @@ def test_a_time_in_a_zone_that_names_no_offset_is_one_without_a_zone() -> None:
             return None
 
     time = datetime(2026, 11, 21, 9)
-    assert moment(time.replace(tzinfo=Nowhere())) == moment(time) == moment(time.replace(tzinfo=UTC))
+    assert (
+        index_time(time.replace(tzinfo=Nowhere())) == index_time(time) == index_time(time.replace(tzinfo=UTC))
+    )
 
 
 @in_a_loop
@@ -276,7 +278,9 @@ async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
 async def test_an_age_is_a_number_of_seconds(age: float) -> None:
     """Infinity is none: who wants only what was never synced asks for a hundred years."""
     async with KnowledgeStateManager() as knowledge:
-        with pytest.raises(InvalidInput, match="older_than is in seconds from 0 on, or a timedelta, not"):
+        with pytest.raises(
+            InvalidInput, match="older_than is a number of seconds from 0 on, or a timedelta, not"
+        ):
             await knowledge.needs_resync("kb", age)
 
 
@@ -333,7 +337,7 @@ WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (
         AgentStateStore,
         {"persistence": "redis", "redis_url": 5},
-        "a Redis server is given as a URL, not as int",
+        "the URL of a Redis server is a str, not a int",
     ),
 ]
 
@@ -385,7 +389,7 @@ async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
             (lambda: speech.create_session(None), "makes no AudioSession: session_type: Input should be"),  # type: ignore[arg-type]
             (lambda: states.rollback("k", steps="1"), "steps is a whole number from 1 on, not '1'"),  # type: ignore[arg-type]
             (lambda: states.rollback(key=5), "a state's keys are str, not int: 5"),  # type: ignore[arg-type]
-            (lambda: knowledge.get_stale_sources("k", "x"), "older_than is in seconds from 0 on"),  # type: ignore[arg-type]
+            (lambda: knowledge.get_stale_sources("k", "x"), "older_than is a number of seconds from 0 on"),  # type: ignore[arg-type]
         ]
         for call, told in calls:
             with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):

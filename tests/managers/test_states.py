@@ -371,7 +371,7 @@ async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
     await manager.save("k", 0)
     await manager.save("k", 1)
     store.down = True
-    await until(lambda: "not committed, and still gathered" in caplog.text)
+    await until(lambda: "not committed yet, and still pending" in caplog.text)
     store.down = False
     other = StateManager(store)
     end = time.monotonic() + 60

@@ -42,7 +42,7 @@ from vstate.managers import (
     WorkflowStateManager,
 )
 from vstate.managers.record import Record
-from vstate.patterns.copies import copied
+from vstate.patterns.copies import deep_copy
 
 Call = Callable[[Any, dict[str, Any]], Awaitable[object]]
 """A call of a manager that is given a dict, on its own or in a record; by `(manager, given)`."""
@@ -246,7 +246,7 @@ def test_a_record_that_is_taken_shares_nothing(value: Any) -> None:
     owned = Note(a=value, more=deepcopy(value))
     owned._seen.append(deepcopy(value))
     before = deepcopy(owned)
-    taken = owned.taken()
+    taken = deep_copy(owned)
     changed = 0
     for part in (owned.a, owned.more, owned._seen):
         changed += _changed(part)
@@ -286,14 +286,14 @@ def test_what_is_twice_in_a_record_is_so_in_what_is_taken() -> None:
     flat: list[Any] = [1]
     record = Note(a=flat, b=[flat], more=flat)
     record._seen = flat
-    taken = record.taken()
+    taken = deep_copy(record)
     assert taken.a is taken.b[0] is taken.more is taken._seen is not flat
     nested = [flat]
-    taken = Note(a=nested, b=flat).taken()
+    taken = deep_copy(Note(a=nested, b=flat))
     assert taken.a[0] is taken.b
     record.a = record
     record.b = [record]
-    taken = record.taken()
+    taken = deep_copy(record)
     assert taken.a is taken.b[0] is taken is not record
 
 
@@ -306,7 +306,7 @@ class Counted(Note):
 
 def test_a_record_with_its_own_rule_of_how_it_is_copied() -> None:
     """It is taken by that."""
-    assert Counted(a=[1]).taken().b == "by its own rule"
+    assert deep_copy(Counted(a=[1])).b == "by its own rule"
 
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
@@ -319,7 +319,7 @@ def test_what_is_put_into_a_value_while_it_is_copied_is_not_shared(value: Any) -
 
         def trace(frame: Any, event: str, _: object) -> Any:
             nonlocal lines
-            if frame.f_code is not copied.__code__:
+            if frame.f_code is not deep_copy.__code__:
                 return None
             if event == "line":
                 lines += 1
@@ -330,7 +330,7 @@ def test_what_is_put_into_a_value_while_it_is_copied_is_not_shared(value: Any) -
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            copy = copied(own)
+            copy = deep_copy(own)
             return lines, copy
         finally:
             sys.settrace(before)

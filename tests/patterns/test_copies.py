@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vstate.patterns.copies import copied
+from vstate.patterns.copies import deep_copy
 
 
 class Words(list[str]):
@@ -36,24 +36,24 @@ class Words(list[str]):
 )
 def test_a_copy_shares_nothing_that_can_change(value: Any) -> None:
     """It is equal, of the same class, and no mutable object of it is in the original."""
-    copy = copied(value)
+    copy = deep_copy(value)
     assert copy == value
     assert type(copy) is type(value)
     assert not mutable_in(copy) & mutable_in(value)
 
 
-def test_what_cannot_change_is_not_copied() -> None:
+def test_what_cannot_change_is_not_deep_copy() -> None:
     """A text stands for itself."""
     text = "a" * 1000
-    assert copied(text) is text
-    assert copied([text])[0] is text
+    assert deep_copy(text) is text
+    assert deep_copy([text])[0] is text
 
 
 def test_a_value_in_itself() -> None:
-    """A list that holds itself is copied to one that holds itself."""
+    """A list that holds itself is deep_copy to one that holds itself."""
     value: list[Any] = [1]
     value.append(value)
-    copy = copied(value)
+    copy = deep_copy(value)
     assert copy[1] is copy
 
 

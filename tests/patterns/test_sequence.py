@@ -348,7 +348,7 @@ def test_what_is_no_item_among_the_items() -> None:
     """A key of somebody else's where the items are is named by what it is in the way of."""
     state = Versioned()
     state["log/0x"] = 1
-    with pytest.raises(InvalidInput, match="'log/0x' is none of a sequence's"):
+    with pytest.raises(InvalidInput, match="'log/0x' is in the way of the sequence 'log'"):
         Sequence(state, "log").append(1)
 
 

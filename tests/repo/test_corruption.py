@@ -144,7 +144,7 @@ def test_a_damaged_value_can_be_replaced(key: str, new: object) -> None:
 
 
 def test_a_decompression_bomb_is_refused() -> None:
-    """An object that says to be larger than objects are is refused without being decompressed."""
+    """An object that claims to be larger than any object is refused without being decompressed."""
     store = fill()
     blob = ObjectId.of(BLOB, TEXT.encode())
     bomb = zstandard.ZstdCompressor().compress(bytes(MAX_OBJECT_BYTES + 1))
@@ -152,7 +152,7 @@ def test_a_decompression_bomb_is_refused() -> None:
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(MAX_OBJECT_BYTES + 1))
     for frame in (bomb, unsized):
         store.set(f"o/{blob}", b"B" + frame)
-        with pytest.raises(CorruptObject, match="it says to be"):
+        with pytest.raises(CorruptObject, match="it claims"):
             Versioned(store)["text"]
 
 

@@ -22,7 +22,7 @@ from vstate import (
     UncommittedChanges,
     Versioned,
 )
-from vstate.repo.rules.policies import _as_row
+from vstate.repo.rules.policies import encode_policies
 
 
 def pair(
@@ -348,7 +348,7 @@ def test_a_function_is_imported_by_name_in_another_handle() -> None:
     fresh = Versioned(main.store, branch="main")
     fresh.merge("side")
     assert fresh["k"] == "bbb"
-    main.store.set("policy/heads/main", _as_row({"k": f"{__name__}:longast"}) or b"")
+    main.store.set("policy/heads/main", encode_policies({"k": f"{__name__}:longast"}) or b"")
     commit(fresh, k="cccc")
     commit(side, k="dd")
     with pytest.raises(MergeConflict, match="longast"):

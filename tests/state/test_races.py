@@ -22,7 +22,7 @@ from vstate import (
 )
 from vstate.objects.canonical import encode
 from vstate.repo.repository import Repository
-from vstate.repo.rules.policies import _as_row
+from vstate.repo.rules.policies import encode_policies
 from vstate.repo.rules.signing import SigningKey
 from vstate.testing import Faulty
 
@@ -269,7 +269,7 @@ def test_allow_holds_for_policies_by_name() -> None:
         each["k"] = value
         each.commit()
     for name in ("threading:_os.getpid", "threading:local", "os:getpid"):
-        store.set("policy/heads/main", _as_row({"k": name}) or b"")
+        store.set("policy/heads/main", encode_policies({"k": name}) or b"")
         narrow = Versioned(store, branch="main", allow=["threading"])
         with pytest.raises((CannotLoad, Conflict)):
             narrow.merge("side")

@@ -234,7 +234,7 @@ def test_a_commit_that_gc_removed_cannot_be_gone_back_to(state: Versioned) -> No
     head, before = state.head, state.checkout("HEAD~1").commit
     state.store.delete(f"o/{before.id}")
     fresh = Versioned(state.store)
-    with pytest.raises(NotFound, match=f"{before.short} of before is gone: gc has removed it"):
+    with pytest.raises(NotFound, match=f"{before.short} is gone: gc has removed it"):
         fresh.undo()
     assert fresh.head == head == fresh.repo.branch("main")
 

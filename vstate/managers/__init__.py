@@ -3,7 +3,8 @@
 - Each keeps records in a versioned state, so all of it can be logged, diffed, rolled back and branched.
 - Every method that changes something is one commit, exact beside other processes that do the same.
 - What goes in and what comes out are copies: nothing is stored until a method stores it.
-- A store that cannot be reached raises StoreUnavailable; nothing is taken for absent because it could not be read.
+- A store that cannot be reached raises StoreUnavailable; nothing is taken for absent because it could not be
+  read.
 
 Records are pydantic models: `pip install 'vstate[agents]'`. `StateManager` needs none.
 """

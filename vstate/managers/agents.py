@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from vstate.arguments import check_limit
 from vstate.managers.manager import Manager
-from vstate.managers.record import Now, Record, moment
+from vstate.managers.record import Record, index_time, record_copy
 from vstate.patterns.paths import scope, split_path
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
@@ -21,13 +22,13 @@ __all__ = ["AgentCheckpoint", "AgentSnapshot", "AgentStateStore"]
 
 
 class AgentSnapshot(Record):
-    """What an agent was at a moment: its memory, its tools, its conversation.
+    """All of an agent at a moment: its memory, its tools, its conversation.
 
-    `snapshot_id` is given by the store that it is saved to, unless it is given here.
+    The store chooses a `snapshot_id` if this is empty.
     """
 
     agent_id: str
-    timestamp: Now
+    timestamp: datetime = Field(default_factory=datetime.now)
     memory_state: Any = Field(default_factory=dict)
     tool_state: dict[str, Any] = Field(default_factory=dict)
     conversation_history: list[Any] = Field(default_factory=list)
@@ -36,8 +37,9 @@ class AgentSnapshot(Record):
 
 
 class AgentCheckpoint(Record):
-    """A state that an agent can go on from, unless it is not `recoverable`; the latest is that of the highest step,
-    and of several at one step the one that was made last.
+    """A state from which an agent can go on, unless it is not `recoverable`.
+
+    The latest checkpoint is the one with the highest step, and at one step the one with the latest time.
     """
 
     agent_id: str
@@ -45,12 +47,12 @@ class AgentCheckpoint(Record):
     step: int = Field(default=0, ge=0)
     state: Any = Field(default_factory=dict)
     recoverable: bool = True
-    timestamp: Now
+    timestamp: datetime = Field(default_factory=datetime.now)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class Recovery(Record):
-    """How often it was tried to recover an agent since it last did well."""
+    """The recovery attempts of an agent since its last success."""
 
     agent_id: str
     attempts: int = 0
@@ -61,10 +63,10 @@ _KINDS = ("recoverable", "other")
 
 
 class AgentStateStore(Manager):
-    """What agents were: `AgentStateStore("redis", redis_url="redis://localhost:6379")`.
+    """Snapshots and checkpoints of agents: `AgentStateStore("redis", redis_url="redis://localhost:6379")`.
 
-    A snapshot is all of an agent at a moment, a checkpoint a state to go on from. Both are lists to look back in,
-    newest last; "latest" goes by time, and for checkpoints by step first. All methods are about exactly one agent.
+    A snapshot is all of an agent at a moment; a checkpoint is a state to go on from. Lists are in order,
+    newest last. The latest snapshot goes by time; the latest checkpoint goes by step, then time.
     """
 
     part = "agents"
@@ -72,15 +74,15 @@ class AgentStateStore(Manager):
     # Snapshots
 
     async def save_snapshot(self, snapshot: AgentSnapshot) -> AgentSnapshot:
-        """Keep a snapshot; as it was kept, with its `snapshot_id`. One that has that id already is replaced."""
-        taken = AgentSnapshot.of(snapshot)
-        taken.snapshot_id = taken.snapshot_id or secrets.token_hex(8)
+        """Save a snapshot, replacing any with its id. Returns it with its `snapshot_id`."""
+        new = record_copy(AgentSnapshot, snapshot)
+        new.snapshot_id = new.snapshot_id or secrets.token_hex(8)
         return await self.change(
-            lambda part: snapshots_of(part, taken.agent_id).put(taken), f"snapshot of agent {taken.agent_id}"
+            lambda part: snapshots_of(part, new.agent_id).put(new), f"snapshot of agent {new.agent_id}"
         )
 
     async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
-        """An agent's snapshots, oldest first; with `limit` only so many, the newest."""
+        """The snapshots of an agent, oldest first; with `limit`, the newest of them."""
         most = check_limit(limit)
         newest = await self.read(
             lambda part: list(islice(snapshots_of(part, agent_id).indexed("newest"), most))
@@ -88,7 +90,7 @@ class AgentStateStore(Manager):
         return newest[::-1]
 
     async def load_snapshot(self, agent_id: str, snapshot_id: str | None = None) -> AgentSnapshot | None:
-        """A snapshot of an agent, the latest unless its id is given; None if there is none."""
+        """The snapshot with this id, by default the latest; None if there is none."""
         if snapshot_id is not None:
             return await self.read(lambda part: snapshots_of(part, agent_id).get(snapshot_id))
         return await self.read(lambda part: next(snapshots_of(part, agent_id).indexed("newest"), None))
@@ -96,19 +98,19 @@ class AgentStateStore(Manager):
     # Checkpoints
 
     async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> AgentCheckpoint:
-        """Keep a checkpoint, in place of the one of this agent that has its id; as it was kept."""
-        taken = AgentCheckpoint.of(checkpoint)
+        """Save a checkpoint, replacing any of this agent with its id. Returns a copy."""
+        new = record_copy(AgentCheckpoint, checkpoint)
         return await self.change(
-            lambda part: checkpoints_of(part, taken.agent_id).put(taken),
-            f"checkpoint {taken.checkpoint_id} of agent {taken.agent_id} at step {taken.step}",
+            lambda part: checkpoints_of(part, new.agent_id).put(new),
+            f"checkpoint {new.checkpoint_id} of agent {new.agent_id} at step {new.step}",
         )
 
     async def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
-        """A checkpoint, None if the agent has none with this id."""
+        """The checkpoint of an agent with this id, or None."""
         return await self.read(lambda part: checkpoints_of(part, agent_id).get(checkpoint_id))
 
     async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
-        """An agent's checkpoints by step, and by time at one step; with `limit` only so many, the latest."""
+        """The checkpoints of an agent by step, then time; with `limit`, the latest of them."""
         most = check_limit(limit)
         newest = await self.read(
             lambda part: list(islice(_newest_first(checkpoints_of(part, agent_id)), most))
@@ -116,29 +118,31 @@ class AgentStateStore(Manager):
         return newest[::-1]
 
     async def latest_checkpoint(self, agent_id: str, *, recoverable: bool = False) -> AgentCheckpoint | None:
-        """The checkpoint with the highest step, of several the last that was made; None if there is none.
+        """The checkpoint with the highest step, then the latest time; None if there is none.
 
-        With `recoverable`, of those that are.
+        With `recoverable`, only recoverable checkpoints count.
         """
 
-        def look(part: Namespace) -> AgentCheckpoint | None:
+        def latest(part: Namespace) -> AgentCheckpoint | None:
             found = checkpoints_of(part, agent_id)
             return next(found.indexed("newest", _KINDS[0]) if recoverable else _newest_first(found), None)
 
-        return await self.read(look)
+        return await self.read(latest)
 
     # Agents
 
     async def list_agents(self) -> list[str]:
-        """The ids of all agents of which there is a snapshot or a checkpoint, sorted."""
+        """The sorted ids of all agents with a snapshot or a checkpoint."""
         return sorted(
             await self.read(
-                lambda part: _owners(part.namespace("snapshots")) | _owners(part.namespace("checkpoints"))
+                lambda part: (
+                    _agent_ids(part.namespace("snapshots")) | _agent_ids(part.namespace("checkpoints"))
+                )
             )
         )
 
     async def delete(self, agent_id: str, checkpoint_id: str | None = None) -> bool:
-        """Delete all that is kept of an agent, or one checkpoint; False if there was nothing. History keeps it."""
+        """Delete all records of an agent, or one checkpoint; history keeps them. False if there are none."""
 
         def delete(part: Namespace) -> bool:
             snapshots, checkpoints = snapshots_of(part, agent_id), checkpoints_of(part, agent_id)
@@ -149,26 +153,26 @@ class AgentStateStore(Manager):
             checkpoints.clear()
             return recoveries_of(part).discard(agent_id) or found
 
-        what = (
+        subject = (
             f"agent {agent_id}"
             if checkpoint_id is None
             else f"checkpoint {checkpoint_id} of agent {agent_id}"
         )
-        return await self.change(delete, f"delete {what}")
+        return await self.change(delete, f"delete {subject}")
 
 
 def snapshots_of(part: Namespace, agent_id: str) -> Records[AgentSnapshot]:
-    """The snapshots of an agent in the part of an `AgentStateStore`."""
+    """The snapshots of an agent."""
     return Records(
         scope(part, "snapshots", agent_id),
         AgentSnapshot,
         key="snapshot_id",
-        index={"newest": lambda snapshot: -moment(snapshot.timestamp)},
+        index={"newest": lambda snapshot: -index_time(snapshot.timestamp)},
     )
 
 
 def checkpoints_of(part: Namespace, agent_id: str) -> Records[AgentCheckpoint]:
-    """The checkpoints of an agent in it."""
+    """The checkpoints of an agent."""
     return Records(
         scope(part, "checkpoints", agent_id),
         AgentCheckpoint,
@@ -182,14 +186,14 @@ def _newest_first(checkpoints: Records[AgentCheckpoint]) -> Iterator[AgentCheckp
 
 
 def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:
-    return -checkpoint.step, -moment(checkpoint.timestamp)
+    return -checkpoint.step, -index_time(checkpoint.timestamp)
 
 
-def _owners(records: Namespace) -> set[str]:
-    """Of which agents there are any: what is behind the first part of a key is the agent's own."""
+def _agent_ids(records: Namespace) -> set[str]:
+    """The agents with records here: the first part of a key is the id of the agent."""
     return {split_path(key.partition("/")[0])[0] for key in records.scan_keys("")}
 
 
 def recoveries_of(part: Namespace) -> Records[Recovery]:
-    """What an `AgentRecoveryManager` counts, in the same part."""
+    """The counts of an `AgentRecoveryManager`, in the same part."""
     return Records(part.namespace("recoveries"), Recovery, key="agent_id")

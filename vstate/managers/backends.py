@@ -1,4 +1,4 @@
-"""Backends: the stores under the names that people know from agents' frameworks."""
+"""Backends: stores under the names that agents' frameworks use, and the choice of a store by name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
 from vstate.managers.files import Format, ReadableFiles
-from vstate.repo.names.refs import HEADS
-from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS, REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]
@@ -34,27 +33,27 @@ _BRANCH: Final = f"{REF}{HEADS}main"
 
 
 class MemoryBackend(Memory):
-    """A store in this process's memory. Managers that are given the same one share what is in it."""
+    """A store in the memory of this process. Managers that get the same one share its contents."""
 
 
 class FileBackend(Disk):
-    """A store in a directory, a Disk, with files beside it that people can read: one a key of the branch `main`.
+    """A Disk in a directory, with files beside it for people to read: one for each key of the branch `main`.
 
-    `FileBackend("./state")` keeps everything, all of the history too, in `state/vstate.db`, durable when a commit
-    returns, and after each commit writes the values that it changed: `state/files/agents/a1.json`. Each is replaced
-    as a whole; in the names, what could mean something to a file system is written as "%" and two digits, as in a
-    URL, so that no two keys have one file and none has one elsewhere.
+    `FileBackend("./state")` keeps all values and their history in `state/vstate.db`, durable when a commit
+    returns. After each commit it writes the changed values to files such as `state/files/agents/a1.json`.
+    Each file is replaced as a whole. In file names, characters that a file system may interpret become "%"
+    and two digits, as in a URL. So no two keys share a file, and no file is outside the directory.
 
-    The files are for people, and for programs that only look: reading goes by the store, and what is changed in a
-    file has no effect. What JSON cannot hold is shown as `vstate show --json` does it, and a value of more
-    than 1 MB, or 200 KB of what is no JSON, is only described. A key that has expired keeps its file until the commit that removes it. If a file
-    cannot be written, a warning says so to the logger "vstate", since what was committed is safe, and the next commit
-    writes it, as it does what others committed without writing files, or what was left after a crash. They are not
-    synced, and a power cut may empty them: on Linux whoever opens the store first after the machine was started writes
-    all of them anew, elsewhere `write_files` does.
+    Nothing reads the files: values come from the store, and an edit of a file has no effect. Values that JSON
+    cannot hold are shown as by `vstate show --json`. Values over 1 MB, or over 200 KB if they are no JSON,
+    are only described. The file of an expired key stays until a commit removes the key. If a file cannot be
+    written, the logger "vstate" gets a warning, since the commit itself is safe. The next commit writes that
+    file, and the files of commits by other programs or before a crash. Files are not synced, so a power cut
+    may empty them. On Linux, the first program that opens the store after a boot writes all files anew;
+    elsewhere call `write_files`.
 
-    `format` is "json" or "msgpack", which holds the same; with `compression` the latter is compressed by gzip, as
-    `.msgpack.gz`. JSON is there to be read, and never compressed. The store itself always compresses what shrinks.
+    `format` is "json" or "msgpack", with equal contents. `compression` applies to msgpack only and writes
+    `.msgpack.gz`. The store itself always compresses data that shrinks.
     """
 
     def __init__(
@@ -70,19 +69,19 @@ class FileBackend(Disk):
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As a Disk does it; files are written if that moved the branch."""
+        """As a Disk, and write the files if the branch moved."""
         done = super().transact(writes, expected)
         if done and _BRANCH in writes:
             self._files.follow(self._repo)
         return done
 
     def write_files(self) -> None:
-        """Write all the files anew, and remove those that belong to no key. Raises OSError, StorageError."""
+        """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
         self._files.write_all(self._repo)
 
     @cached_property
     def _repo(self) -> Repository:
-        # A proxy: a store that refers to itself would stay open for longer than anybody has it.
+        # A proxy: a store that refers to itself would stay open after its last use.
         return Repository(proxy(self))
 
     def __repr__(self) -> str:
@@ -93,12 +92,12 @@ class FileBackend(Disk):
 
 
 class RedisBackend(Redis):
-    """A store on a Redis server, for many machines: `RedisBackend("redis://localhost:6379", key_prefix="agents:")`.
+    """A store on a Redis server: `RedisBackend("redis://localhost:6379", key_prefix="agents:")`.
 
-    `key_prefix` sets stores on one server apart; `db` is the number of the database, 0 unless the URL has one.
-    `connection_pool_size` is how many connections this process has at the most; who needs one more waits for it.
-    What it promises, and what the server must be set to, is said of `vstate.kv.Redis`. The first use reaches for the
-    server, and raises StoreUnavailable if it is down.
+    `key_prefix` separates stores on one server. `db` is the number of the database, 0 unless the URL names
+    one. `connection_pool_size` limits the connections of this process; further calls wait for one. See
+    `vstate.kv.Redis` for the promises of the store and the settings of the server. The first use connects,
+    and raises StoreUnavailable if the server is down.
     """
 
     def __init__(
@@ -109,13 +108,13 @@ class RedisBackend(Redis):
         connection_pool_size: int = CONNECTIONS,
     ) -> None:
         if not isinstance(url, str):
-            raise TypeError(f"a Redis server is given as a URL, not as {type(url).__name__}")
+            raise TypeError(f"the URL of a Redis server is a str, not a {type(url).__name__}")
         check_count("connection_pool_size", connection_pool_size, 1)
         super().__init__(_address(url, db, connection_pool_size), prefix=key_prefix)
 
 
 def _address(url: str, db: int | None, connections: int) -> str:
-    """The URL with these options; InvalidInput, which does not show it, if it has others already."""
+    """The URL with these options. Raises InvalidInput, without the URL, if the URL names another database."""
     begin, mark, query = url.partition("?")
     options = [query] if mark else []
     path = re.fullmatch(r"[a-z+]+://[^/]*(/[0-9]*)?", begin)
@@ -139,18 +138,17 @@ REDIS = "redis://localhost:6379/0"
 def open_persistence(
     persistence: Persistence, *, path: str | PathLike[str] = DIRECTORY, redis_url: str | None = None
 ) -> Persistence:
-    """A store of its own in memory, the one with files at `path`, or what else `aio.Versioned` takes.
+    """A new store in memory, a new FileBackend at `path`, or a path, URL or store for `aio.Versioned`.
 
-    A path or URL stays one: what it means is opened by the first call, which need not hold up an event loop. A plain
-    word that is none of the three raises InvalidInput, since it would be the name of a directory: write `./word`
-    for that one; so does what is none of these.
+    A path or URL is opened later, by the first call, in a worker thread. Raises InvalidInput for anything
+    else, and for a plain word that is none of the three names: write `./word` for a directory.
     """
     if redis_url is not None and not isinstance(redis_url, str):
-        raise TypeError(f"a Redis server is given as a URL, not as {type(redis_url).__name__}")
+        raise TypeError(f"the URL of a Redis server is a str, not a {type(redis_url).__name__}")
     check_store(persistence)
     if redis_url is not None and persistence != "redis":
         raise InvalidInput(
-            f"redis_url is for persistence='redis', not for {location_of(persistence)!r}: leave one of them out"
+            f"redis_url is for persistence='redis', not for {location_of(persistence)!r}: leave one out"
         )
     if persistence == "memory":
         return MemoryBackend()

@@ -1,4 +1,4 @@
-"""Edits: what is to become of keys, and the values for that as they were when it was asked for."""
+"""Edits of keys, and the pending ones that wait for their commit."""
 
 from __future__ import annotations
 
@@ -6,59 +6,31 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from vstate.errors import InvalidInput, Unpicklable
+from vstate.errors import InvalidInput
 from vstate.managers.waiting import LoopLock
-from vstate.values.pickling import culprit, dumps, loads
+from vstate.patterns.copies import Frozen
 
-_ATOMS: Final = frozenset((str, int, float, bool, bytes, type(None)))
-
-
-class Frozen:
-    """A value by its pickle, which `thaw` makes an object of that is nobody else's, a new one each time.
-
-    Raises Unpicklable, which says where in the value of `key` the trouble is.
-    """
-
-    __slots__ = ("_buffers", "_data")
-
-    def __init__(self, value: Any, key: str) -> None:
-        self._data: Any = value
-        self._buffers: list[bytes] | None = None
-        if type(value) in _ATOMS:
-            return
-        try:
-            data, buffers = dumps(value)
-        except Exception as error:
-            raise Unpicklable({key: culprit(value, f'state["{key}"]', error)}, staged=False) from error
-        self._data, self._buffers = data, [bytes(buffer) for buffer in buffers]
-
-    def thaw(self) -> Any:
-        """The value, in an object of its own."""
-        if self._buffers is None:
-            return self._data
-        # Arrays are made on these buffers, and may be written to.
-        return loads(self._data, [bytearray(buffer) for buffer in self._buffers])
-
-
-def copied(value: Any, key: str) -> Any:
-    """A copy of the value of `key`, which shares nothing with it."""
-    return value if type(value) in _ATOMS else Frozen(value, key).thaw()
+_log = logging.getLogger("vstate")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What is to become of one key: with `replaces`, `value`, or nothing if that is None; then top-level keys."""
+    """An edit of one key.
+
+    With `replaces`, the key gets `value`, or is deleted if that is None. Then the top-level keys in `merged`
+    are set.
+    """
 
     replaces: bool = False
     value: Frozen | None = None
     merged: dict[str, Frozen] = field(default_factory=dict)
 
     def then(self, later: Edit) -> Edit:
-        """Both, one after the other."""
+        """Both edits as one."""
         if later.replaces:
             return later
         return Edit(self.replaces, self.value, {**self.merged, **later.merged})
@@ -67,8 +39,8 @@ class Edit:
     def deletes(self) -> bool:
         return self.replaces and self.value is None and not self.merged
 
-    def carry_out(self, values: MutableMapping[str, Any], key: str) -> None:
-        """Change the key in this mapping, whose values are its own. InvalidInput for top-level keys of no dict."""
+    def apply(self, values: MutableMapping[str, Any], key: str) -> None:
+        """Edit the key in this mapping. Raises InvalidInput if top-level keys are merged into no dict."""
         if self.deletes:
             values.pop(key, None)
             return
@@ -81,27 +53,24 @@ class Edit:
 
 
 def require_dict(key: str, value: Any) -> dict[Any, Any]:
-    """The value, if its top-level keys can be updated; InvalidInput."""
+    """The value, if `update` can merge into it. Raises InvalidInput for anything but a dict."""
     if not isinstance(value, dict):
         raise InvalidInput(
-            f"{key!r} holds a {type(value).__name__}, and update() merges into a dict: save() it as a whole"
+            f"{key!r} holds a {type(value).__name__}, and update() merges into a dict: save() the whole value"
         )
     return value
 
 
 Commit = Callable[[Mapping[str, Edit], Callable[[], object]], Awaitable[object]]
-"""Commits the edits, and calls the function, in any thread, when that is done: whoever is cancelled meanwhile would not
-know otherwise."""
-
-_log = logging.getLogger("vstate")
+"""Commits edits. Once that is done, it calls the function, in any thread, even if the caller is cancelled."""
 
 
-class Gathered:
-    """The edits that are not committed yet, by key, and those that a commit is under way with.
+class PendingEdits:
+    """The edits by key that are not committed yet, and those that a commit is under way with.
 
-    With an `interval` they are committed as they come, but so many seconds after the last commit at the soonest: by
-    a timer of the event loop, or by the next edit if that loop is gone. The timer alone keeps what it is to call;
-    nothing else here knows how to commit, so a manager that is dropped is gone at once.
+    With an `interval`, they are committed as they come, but at least that many seconds after the last commit:
+    by a timer of the event loop, or by the next edit if that loop is gone. Only the timer holds the function
+    that commits, so a manager that is dropped is freed at once.
     """
 
     def __init__(self, interval: float | None) -> None:
@@ -112,30 +81,28 @@ class Gathered:
         self._next_commit = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[bool]] = set()  # a loop itself does not keep them
+        self._tasks: set[asyncio.Task[bool]] = set()  # an event loop holds its tasks weakly
 
     def __bool__(self) -> bool:
         return bool(self._edits or self._under_way)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._under_way.keys() | self._edits.keys())
-
     def get(self, key: str) -> Edit | None:
-        """All that is to become of a key; None if it is not to change."""
+        """The whole pending edit of a key; None if there is none."""
         earlier, later = self._under_way.get(key), self._edits.get(key)
         return earlier.then(later) if earlier and later else later or earlier
 
+    def _all(self) -> dict[str, Edit]:
+        return {key: edit for key in self._under_way.keys() | self._edits if (edit := self.get(key))}
+
     def keys_after(self, keys: Iterable[str]) -> set[str]:
-        """The keys that there would be after the edits, where these are there now."""
+        """The keys after the edits, if these are the keys before."""
         found = set(keys)
-        for key in self:
-            edit = self.get(key)
-            if edit is not None:
-                (found.discard if edit.deletes else found.add)(key)
+        for key, edit in self._all().items():
+            (found.discard if edit.deletes else found.add)(key)
         return found
 
     async def add(self, key: str, edit: Edit, commit: Commit) -> None:
-        """Gather an edit, and commit all of them if it is time."""
+        """Add an edit, and commit all pending ones if it is time."""
         before = self._edits.get(key)
         self._edits[key] = before.then(edit) if before else edit
         if self._interval is None:
@@ -146,9 +113,10 @@ class Gathered:
             self._set_timer(commit)
 
     async def flush(self, commit: Commit) -> bool:
-        """Commit what is gathered; False if nothing is. If that fails, all of it stays gathered.
+        """Commit the pending edits. Returns False without any. If it fails, all edits stay pending.
 
-        Who is cancelled meanwhile goes, and the commit goes on: only so it is known whether it is to be made again.
+        If the caller is cancelled, the commit goes on in its own task: its outcome decides which edits stay
+        pending.
         """
         task = self._begin_flush(commit)
         try:
@@ -158,7 +126,7 @@ class Gathered:
             raise
 
     def stop(self) -> None:
-        """Commit nothing by the clock any more."""
+        """Stop the timer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -178,10 +146,10 @@ class Gathered:
             try:
                 await commit(self._under_way, done.set)
             except BaseException:
-                # Also where the loop ends, which cancels this very task. Made again, what others have written since would
-                # be gone.
+                # This runs too when the loop ends and cancels this task. If the commit is done, do not repeat
+                # it: that would undo later changes of others.
                 if not done.is_set():
-                    self._edits = {key: edit for key in self if (edit := self.get(key))}
+                    self._edits = self._all()
                 raise
             finally:
                 self._under_way = {}
@@ -193,7 +161,7 @@ class Gathered:
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody is told that nobody did
+            task.exception()  # mark the exception as retrieved, so asyncio does not warn
 
     def _set_timer(self, commit: Commit) -> None:
         loop = asyncio.get_running_loop()
@@ -207,7 +175,7 @@ class Gathered:
 
 
 def _warn(task: asyncio.Task[bool]) -> None:
-    """Tell the log of a failure that nobody waits for."""
+    """Log a failure that no caller waits for."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        _log.warning("not committed, and still gathered: %s; it is tried again", error)
+        _log.warning("not committed yet, and still pending: %s; the next commit tries again", error)

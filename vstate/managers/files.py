@@ -1,4 +1,4 @@
-"""Readable files: what a branch holds now, one file a key, for people to look at."""
+"""ReadableFiles: the values of a branch in files for people to read, one a key."""
 
 from __future__ import annotations
 
@@ -41,28 +41,29 @@ SUFFIXES: Final = (".json", ".msgpack", ".msgpack.gz")
 
 LONGEST_JSON: Final = 1_000_000
 LONGEST_OTHER: Final = 200_000
-"""Bytes of a value that is shown, of one that is no JSON: a longer one is only described, since to show it would
-take a commit some tenths of a second."""
+"""Bytes of the longest value that is shown, in JSON or not. More would delay a commit by 0.1 s or more."""
 
 PATIENCE: Final = 10.0
-"""Seconds for another process to write its files; then these are left to the next commit."""
+"""Seconds to wait while another process writes its files. Then the next commit writes them."""
 
 _PAUSE: Final = 0.001
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST_INDENTED: Final = 20_000
+_LONGEST_PART: Final = 200  # bytes; file systems allow 255
+_LONGEST_PATH: Final = 1000
+_KEPT_OF_LONG: Final = 120
 _NO_NAMES: Final = Allow(())
 
 _log = logging.getLogger("vstate")
 
 
 class ReadableFiles:
-    """The files in one directory, which hold nothing else. They follow the branch `main` of a repository.
+    """The files in one directory, which they own. They follow the branch `main` of a repository.
 
-    A note in the directory says which commit they show, and is locked while they are written. So whoever writes
-    them begins where the last one ended, whatever else was committed in between, and goes to the newest commit: what is
-    in a file never goes back to what an earlier commit held. They are not synced, which would take longer than
-    the commit itself: the note says in which run of the machine they were written, and in another one, before which the
-    power may have been cut, all of them are written anew.
+    A note in the directory names the commit that the files show, and is locked while they are written. So
+    each writer goes on from the last one to the newest commit, and no file goes back to an older commit. The
+    files are not synced, since that would take longer than the commit. The note also names the boot of the
+    machine: after another boot, which may follow a power cut, all files are written anew.
     """
 
     def __init__(self, directory: Path, format: Format, *, compression: bool) -> None:
@@ -71,34 +72,35 @@ class ReadableFiles:
         self._directory = directory
         self._compressed = format == "msgpack" and compression
         self._suffix = f".{format}" + (".gz" if self._compressed else "")
-        # A file's lock keeps threads apart too, but is not everywhere; a thread's would not survive a fork.
+        # A lock on the file keeps threads apart too. Windows has none, and a thread's lock does not survive a
+        # fork.
         self._lock = threading.Lock() if sys.platform == "win32" else nullcontext()
         self._names: Names | None = None
 
     def look_after(self, repo: Repository) -> None:
-        """Write all of them anew, as `follow` does, if the machine has been started since they were written."""
+        """Write all files anew, as `follow` does, if the machine was booted since they were written."""
         try:
             note = (self._directory / NOTE).read_bytes()
-        except OSError:  # there are none
+        except OSError:  # there are no files
             return
         if _parse_note(note)[2] != this_boot():
             self.follow(repo)
 
     def follow(self, repo: Repository) -> None:
-        """Write the files of what has changed; a warning in the log if that fails, since all of it is in the store."""
+        """Write the files of changed keys. Only log a failure, since the store has all values."""
         try:
             with self._note() as note:
-                self._go_on(repo, note)
+                self._catch_up(repo, note)
         except (OSError, VStateError) as error:
             _log.warning("the files in %s are behind, the store is not: %s", self._directory, error)
 
     def write_all(self, repo: Repository) -> None:
-        """Write all of them anew, and remove those of no key. Raises OSError, StorageError."""
+        """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
         with self._note() as note:
             note.write(None, self._suffix)
-            self._go_on(repo, note)
+            self._catch_up(repo, note)
 
-    def _go_on(self, repo: Repository, note: _Note) -> None:
+    def _catch_up(self, repo: Repository, note: _Note) -> None:
         head = repo.refs.read(f"{HEADS}main")
         shown, suffix, boot = note.read()
         if boot != this_boot():
@@ -110,7 +112,7 @@ class ReadableFiles:
             self._remove_all()
         try:
             before = None if shown is None else repo.objects.commit(shown).tree
-        except StorageError:  # gc has removed it
+        except StorageError:  # gc removed the commit
             before = None
             self._remove_all()
         after = None if head is None else repo.objects.commit(head).tree
@@ -120,20 +122,20 @@ class ReadableFiles:
             if entry is None:
                 self._remove(path)
             else:
-                self._write(path, self._shown(repo, key, entry))
+                self._write(path, self._encode(repo, key, entry))
         note.write(head, self._suffix)
 
     def _find_names(self) -> Names:
         return Names(ignores_case=(self._directory / NOTE.upper()).exists())
 
-    def _shown(self, repo: Repository, key: str, entry: bytes) -> bytes:
-        value = _readable(repo.parse_entry(key, entry), repo.objects)
+    def _encode(self, repo: Repository, key: str, entry: bytes) -> bytes:
+        value = _as_json(repo.parse_entry(key, entry), repo.objects)
         if self._suffix != ".json":
             packed: bytes = msgpack.packb(value)
             return gzip.compress(packed, mtime=0) if self._compressed else packed
         try:
             return _as_text(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # half a character, which only an escape can show
+        except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
             return _as_text(value, ensure_ascii=True).encode()
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -150,13 +152,13 @@ class ReadableFiles:
                 return
             try:
                 parent.rmdir()
-            except OSError:  # there are others in it
+            except OSError:  # it is not empty
                 return
 
     def _remove_all(self) -> None:
         for directory, _, names in os.walk(self._directory, topdown=False):
             for name in names:
-                # One with a dot in front was left by a process that was killed while it wrote.
+                # A killed writer leaves a file with a dot in front.
                 if name != NOTE and (name.endswith(SUFFIXES) or name.startswith(".")):
                     os.unlink(os.path.join(directory, name))
             if directory != str(self._directory):
@@ -179,13 +181,13 @@ class ReadableFiles:
             os.close(file)
 
 
-def _readable(entry: Entry, reader: Reader) -> object:
-    """A value as JSON holds it, as `vstate show --json` does it; runs nothing that is stored."""
+def _as_json(entry: Entry, reader: Reader) -> object:
+    """A value in JSON, as `vstate show --json` shows it. Runs no stored code."""
     try:
         if entry.size > LONGEST_JSON:
             raise InvalidInput(f"a value of {entry.size} bytes is too long for a file")
         try:
-            # What is JSON already, which most is, without a look at each part of it in Python.
+            # Most values are JSON already. This test is quick: it visits no part of the value in Python.
             value: object = decode_value(entry, reader, allow=_NO_NAMES).value
             text = json.dumps(value, allow_nan=False)
             if '"$' not in text and json.loads(text) == value:
@@ -201,7 +203,7 @@ def _as_text(value: object, *, ensure_ascii: bool) -> str:
     text = json.dumps(value, ensure_ascii=ensure_ascii)
     if len(text) <= _LONGEST_INDENTED:
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
-    # Of a long one a line for each item; to indent all of it takes ten times as long.
+    # A long text gets one line an item: full indentation takes ten times as long.
     elif isinstance(value, list):
         text = "[\n" + ",\n".join(json.dumps(item, ensure_ascii=ensure_ascii) for item in value) + "\n]"
     elif isinstance(value, dict):
@@ -227,18 +229,18 @@ def _locked(file: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Not left to closing: a child that was forked meanwhile has the file open too.
+        # Closing does not suffice: a child that was forked meanwhile has the file open too.
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
 class _Note:
-    """The open note: which commit the files show, and how."""
+    """The open note: the commit that the files show, their suffix, and the boot."""
 
     def __init__(self, file: int) -> None:
         self._file = file
 
     def read(self) -> tuple[ObjectId | None, str | None, str]:
-        """The commit, the suffix, and the run of the machine; no suffix in a note that is new."""
+        """The commit, the suffix and the boot. A new note has no suffix."""
         os.lseek(self._file, 0, os.SEEK_SET)
         return _parse_note(os.read(self._file, 1000))
 
@@ -259,25 +261,20 @@ def _parse_note(data: bytes) -> tuple[ObjectId | None, str | None, str]:
 
 @cache
 def this_boot() -> str:
-    """The id of this run of the machine, another one each time that it is started; empty where there is none."""
+    """The id of this boot of the machine; empty where the system has none."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
         return ""
 
 
-_LONGEST_PART: Final = 200  # bytes; file systems take 255
-_LONGEST_PATH: Final = 1000
-_KEPT_OF_LONG: Final = 120
-
-
 class Names:
-    """The paths of files, by key: no two keys have the same, and none leads out of the directory.
+    """The paths of the files of keys: no two keys share one, and none is outside the directory.
 
-    The parts of a key between "/" are directories, and the last one is the file. Letters, digits, "_" and "-" stand
-    for themselves, anything else is written as "%" and two digits for each byte of UTF-8, a part without characters
-    as "%". A dot stands for itself in the name of a file, though not in front: so no directory has the name of a
-    file. What is too long is cut off, and goes on with "%~" and a hash of the key.
+    Parts of a key between "/" become directories, and the last part the file. Letters, digits, "_" and "-"
+    stay; any other character becomes "%" and two digits for each byte of UTF-8; an empty part becomes "%". A
+    dot stays in the name of a file, except in front, so no directory has the name of a file. A name that is
+    too long is cut off, and ends with "%~" and a hash of the key.
     """
 
     def __init__(self, *, ignores_case: bool) -> None:
@@ -291,7 +288,7 @@ class Names:
         return os.path.join(*parts) + suffix
 
     def _part(self, part: str, *, dots: bool) -> str:
-        # Some file systems take two ways to write an accent for one.
+        # Some file systems treat different Unicode forms of one letter as equal.
         wide = not self._ignores_case and unicodedata.is_normalized("NFC", part)
         escaped = "".join(
             char if self._is_kept(char, wide) or (dots and char == "." and at) else _escape(char)

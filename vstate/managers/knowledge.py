@@ -1,4 +1,4 @@
-"""KnowledgeStateManager: how far knowledge bases are indexed, and how fresh their sources are."""
+"""KnowledgeStateManager: the indexing progress of knowledge bases, and the freshness of their sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from vstate.errors import InvalidInput
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record
+from vstate.managers.record import Record, record_copy
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class IndexingStatus(StrEnum):
-    """Where the indexing of a knowledge base is."""
+    """The status of the indexing of a knowledge base."""
 
     IDLE = "idle"
     PREPARING = "preparing"
@@ -37,7 +37,7 @@ class IndexingStatus(StrEnum):
 
 
 class SyncStatus(StrEnum):
-    """How a source is, compared with what was read from it."""
+    """The status of a source, compared with the documents read from it."""
 
     SYNCED = "synced"
     PENDING = "pending"
@@ -47,7 +47,7 @@ class SyncStatus(StrEnum):
 
 
 class IndexingProgress(Record):
-    """How far the indexing of a knowledge base is."""
+    """The indexing progress of a knowledge base."""
 
     knowledge_base_id: str
     status: IndexingStatus = IndexingStatus.IDLE
@@ -58,22 +58,22 @@ class IndexingProgress(Record):
     storage_size_mb: float = Field(default=0.0, ge=0)
     started_at: datetime | None = None
     updated_at: datetime | None = None
-    """When the manager wrote it."""
+    """The time of the last write by the manager."""
 
     @property
     def progress_percent(self) -> float:
-        """Percent of the documents that were processed, or failed: 0.0 as long as there are none."""
+        """The percentage of documents that were processed or failed; 0.0 without documents."""
         done = self.processed_documents + self.failed_documents
         return min(100.0, 100.0 * done / self.total_documents) if self.total_documents else 0.0
 
     @property
     def is_complete(self) -> bool:
-        """Whether there are documents, and each was processed or failed."""
+        """Whether there are documents, and all were processed or failed."""
         return 0 < self.total_documents <= self.processed_documents + self.failed_documents
 
 
 class SourceState(Record):
-    """A source of a knowledge base, and when it was last read."""
+    """A source of a knowledge base, and the time of its last sync."""
 
     source_id: str
     knowledge_base_id: str
@@ -84,27 +84,27 @@ class SourceState(Record):
     total_embeddings: int = Field(default=0, ge=0)
     storage_size_mb: float = Field(default=0.0, ge=0)
     updated_at: datetime | None = None
-    """When the manager wrote it."""
+    """The time of the last write by the manager."""
 
     def needs_resync(self, older_than: timedelta) -> bool:
-        """Whether it is stale, or failed, or was not read for so long, or never."""
+        """Whether the source is stale, failed, was never synced, or not for so long."""
         if self.last_sync is None or self.sync_status in (SyncStatus.STALE, SyncStatus.FAILED):
             return True
         return datetime.now(self.last_sync.tzinfo) - self.last_sync > older_than
 
 
 class KnowledgeBaseState(Record):
-    """A knowledge base in a few numbers, made of its progress and its sources."""
+    """A summary of a knowledge base, made of its progress and its sources."""
 
     knowledge_base_id: str = ""
     status: IndexingStatus = IndexingStatus.IDLE
     total_documents: int = 0
-    """Those of the progress; as long as that has none, those synced and pending in the sources."""
+    """The total of the progress; if that is 0, the synced and pending documents of the sources."""
     total_embeddings: int = 0
-    """The sum of those of the progress and of the sources."""
+    """The sum over the progress and the sources."""
     last_updated: datetime | None = None
     storage_size_mb: float = 0.0
-    """As `total_embeddings`."""
+    """The sum over the progress and the sources."""
 
 
 _ENDED = (IndexingStatus.COMPLETED, IndexingStatus.FAILED)
@@ -121,19 +121,20 @@ _LIFE = Lifecycle(
 
 
 class KnowledgeStateManager(Manager):
-    """Knowledge bases: the progress of their indexing, a record each, and their sources, a record each.
+    """Knowledge bases: one record for the progress of each, and one for each source.
 
-    - The status is what the program says; none is concluded from counts, and zero documents are never complete.
-    - While a knowledge base is paused, its counts go on, and its status stays until `resume`, or its end.
-    - What reads gives None, or nothing, for a knowledge base that nothing is known about; `pause` and `resume` raise
+    - The program sets the status. The manager concludes nothing from counts, and zero documents are never
+      complete.
+    - While a knowledge base is paused, its counts may change, but its status stays until `resume` or its end.
+    - For an unknown knowledge base, reads return None or an empty list; `pause` and `resume` raise
       KeyNotFound.
     """
 
     part = "knowledge"
 
     async def update_indexing_progress(self, progress: IndexingProgress) -> IndexingProgress:
-        """Keep how far the indexing is, in place of what was known."""
-        progress = IndexingProgress.of(progress)
+        """Replace the progress of a knowledge base."""
+        progress = record_copy(IndexingProgress, progress)
         id = progress.knowledge_base_id
 
         def update(part: Namespace) -> IndexingProgress:
@@ -147,15 +148,15 @@ class KnowledgeStateManager(Manager):
         return await self.change(update, f"knowledge base {id}: {progress.status}, {done}{failed}")
 
     async def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
-        """How far the indexing is."""
+        """The progress of a knowledge base, or None."""
         return await self.read(lambda part: _progress(part).get(knowledge_base_id))
 
     async def pause(self, knowledge_base_id: str) -> IndexingProgress:
-        """Hold the indexing; IllegalTransition if it is paused already, or has ended."""
+        """Pause the indexing. Raises IllegalTransition if it is paused or has ended."""
         return await self._move(knowledge_base_id, "pause")
 
     async def resume(self, knowledge_base_id: str) -> IndexingProgress:
-        """Let the indexing go on; IllegalTransition unless it is paused."""
+        """Resume the indexing. Raises IllegalTransition unless it is paused."""
         return await self._move(knowledge_base_id, "resume")
 
     async def _move(self, knowledge_base_id: str, event: str) -> IndexingProgress:
@@ -168,24 +169,24 @@ class KnowledgeStateManager(Manager):
     # Sources
 
     async def update_source_state(self, source: SourceState) -> SourceState:
-        """Keep how a source is, in place of what was known."""
-        made = SourceState.of(source)
-        made.updated_at = datetime.now()
+        """Replace the state of a source."""
+        new = record_copy(SourceState, source)
+        new.updated_at = datetime.now()
         return await self.change(
-            lambda part: _sources(part).put(made),
+            lambda part: _sources(part).put(new),
             f"knowledge base {source.knowledge_base_id}: source {source.source_id} {source.sync_status}",
         )
 
     async def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
-        """The sources, in the order of their ids."""
+        """The sources in order of id."""
         return await self.read(lambda part: list(_sources(part).values(knowledge_base_id)))
 
     async def get_stale_sources(
         self, knowledge_base_id: str, older_than: float | timedelta = 86400
     ) -> list[SourceState]:
-        """The sources that are to be synced again: stale, failed, never synced, or not for `older_than` seconds.
+        """The sources to sync again: stale, failed, never synced, or not for `older_than` seconds.
 
-        One that is being synced counts until its `last_sync` says that it was: what died at it never says so.
+        A source in SYNCING counts until its `last_sync` is recent: a sync that crashed never reports its end.
         """
         limit = _age(older_than)
         sources = await self.get_sources(knowledge_base_id)
@@ -195,17 +196,17 @@ class KnowledgeStateManager(Manager):
         """Whether `get_stale_sources` finds any."""
         return bool(await self.get_stale_sources(knowledge_base_id, older_than))
 
-    # The whole
+    # Summary
 
     async def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
-        """The knowledge base as its progress and its sources say it is, at one moment."""
+        """The summary of a knowledge base at one moment, or None."""
 
-        def derive(part: Namespace) -> KnowledgeBaseState | None:
+        def summarise(part: Namespace) -> KnowledgeBaseState | None:
             progress = _progress(part).get(knowledge_base_id)
             sources = list(_sources(part).values(knowledge_base_id))
-            return _derived(knowledge_base_id, progress, sources)
+            return _summary(knowledge_base_id, progress, sources)
 
-        return await self.read(derive)
+        return await self.read(summarise)
 
 
 def _progress(part: Namespace) -> Records[IndexingProgress]:
@@ -219,14 +220,14 @@ def _sources(part: Namespace) -> Records[SourceState]:
 def _age(older_than: float | timedelta) -> timedelta:
     try:
         age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
-    except (OverflowError, ValueError, TypeError):  # inf, nan, and what is no number
+    except (OverflowError, ValueError, TypeError):  # inf, nan, or no number
         age = -timedelta.resolution
     if age < timedelta():
-        raise InvalidInput(f"older_than is in seconds from 0 on, or a timedelta, not {older_than!r}")
+        raise InvalidInput(f"older_than is a number of seconds from 0 on, or a timedelta, not {older_than!r}")
     return age
 
 
-def _derived(
+def _summary(
     id: str, progress: IndexingProgress | None, sources: list[SourceState]
 ) -> KnowledgeBaseState | None:
     parts: list[IndexingProgress | SourceState] = [*([] if progress is None else [progress]), *sources]

@@ -1,4 +1,4 @@
-"""Manager: what all managers are: records in one part of a branch, and one update for each change."""
+"""Manager: the base class of managers. It keeps records in one namespace of a branch, one update a change."""
 
 from __future__ import annotations
 
@@ -21,39 +21,19 @@ X = TypeVar("X")
 _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
-"""How often a change is tried. On a server that has no turns, one of eight that all pull from one queue was seen to
-need fifty."""
+"""Attempts of one change. On a server without turns, one of eight processes on one queue needed 50."""
 
-_LOOK_AGAIN = 0.001  # seconds
-
-
-@dataclass(frozen=True)
-class Subject(Generic[X]):
-    """What a call is about: one of the things that a manager keeps, made of the newest records within each call."""
-
-    manager: Manager
-    name: str
-    open: Callable[[Namespace], X]
-
-    async def change(self, function: Callable[[X], _T], done: str | Callable[[_T], str]) -> _T:
-        """As `Manager.change`; the message says what was done to what."""
-        return await self.manager.change(
-            lambda part: function(self.open(part)),
-            lambda returned: f"{self.name}: {done(returned) if callable(done) else done}",
-        )
-
-    async def read(self, function: Callable[[X], _T]) -> _T:
-        """As `Manager.read`."""
-        return await self.manager.read(lambda part: function(self.open(part)))
+_PAUSE = 0.001  # seconds between two looks at the calls under way
 
 
 class Manager:
-    """Keeps its records in the namespace `part` of the branch `main`; every method that changes one is one commit.
+    """Keeps records in the namespace `part` of the branch `main`. Each method that changes one is one commit.
 
-    `persistence` is "memory", "file" (a FileBackend at `path`), "redis" (the one at `redis_url`), a path, a URL, or
-    a store, which managers of all kinds, and of several processes, may share. It is opened by the first call, or
-    by `async with`, which also closes it; a manager that is dropped leaves no thread behind. A store that is down
-    raises StoreUnavailable from every call: nothing is taken for absent because it could not be read.
+    `persistence` is "memory", "file" (a FileBackend at `path`), "redis" (the server at `redis_url`), a path,
+    a URL, or a store. Managers of all kinds, in several processes, may share a store. The first call, or
+    `async with`, opens it; `async with` also closes it. A manager that is dropped leaves no thread behind.
+    While the store cannot be reached, every call raises StoreUnavailable; nothing counts as absent because it
+    could not be read.
     """
 
     part: ClassVar[str]
@@ -69,75 +49,70 @@ class Manager:
 
     @property
     def state(self) -> aio.Versioned:
-        """The state that the records are in, with all of its history."""
+        """The state with the records, and all of its history."""
         return self._state
 
     async def change(
         self, function: Callable[[Namespace], _T], message: str | Callable[[_T], str], **info: Any
     ) -> _T:
-        """Call the function with the newest records and commit what it changed; again if others were faster.
+        """Call the function with the newest records, and commit its changes; again if others were faster.
 
-        Returns what the function returned, of which the message may be a function. Nothing has changed if it raises,
-        nor if the commit does. What it sets and returns has to be nobody else's: an edit of it later would be one of
-        the state (Records see to that).
+        Returns the result of the function. The message may be a function of that result. Nothing changes if
+        the function or the commit raises. Values that the function sets or returns must be copies: a later
+        edit of one would be an edit of the state. Records copy by themselves.
         """
-        return await self.change_and_tell(function, lambda: None, message, **info)
+        return await self._change(function, lambda: None, message, **info)
 
-    async def change_and_tell(
+    async def _change(
         self,
         function: Callable[[Namespace], _T],
-        told: Callable[[], object],
+        on_commit: Callable[[], object],
         message: str | Callable[[_T], str],
         **info: Any,
     ) -> _T:
-        """As `change`; `told` is called once it is committed, in a thread, even when the caller is cancelled then."""
+        """As `change`. Calls `on_commit` after the commit, in a thread, even if the caller is cancelled."""
         returned: list[_T] = []
 
         def call(state: Any) -> _T:
             returned[:] = [called("the function of change", function, state.namespace(self.part))]
             return returned[0]
 
-        await self._called(
+        await self._call(
             lambda: self._state.update_and_tell(
-                call, lambda commit: told(), message=message, attempts=_ATTEMPTS, **info
+                call, lambda commit: on_commit(), message=message, attempts=_ATTEMPTS, **info
             )
         )
         return returned[0]
 
     async def read(self, function: Callable[[Namespace], _T]) -> _T:
-        """What the function returns for the newest records, whoever wrote them; a copy, as with `change`."""
-        return await self._called(
+        """Call the function with the newest records. Returns its result: a copy, as for `change`."""
+        return await self._call(
             lambda: self._state.read(
                 lambda state: called("the function of read", function, state.namespace(self.part))
             )
         )
 
-    def about(self, name: str, open: Callable[[Namespace], X]) -> Subject[X]:
-        """What calls are about, such as one team, by the name that begins the messages of its commits."""
-        return Subject(self, name, open)
-
     async def history(self, key: str, *, limit: int | None = None) -> list[Commit]:
-        """The commits that changed what is kept under a key of this manager's part, newest first.
+        """The commits that changed a key, newest first; none for a key that never existed.
 
-        The key begins behind the part: "tasks/t/1" for what `vstate ls` shows as "teams/tasks/t/1". Of one that there
-        never was there are none.
+        The key is relative to the part of this manager: "tasks/t/1" for "teams/tasks/t/1" in `vstate ls`.
         """
 
         async def walk() -> list[Commit]:
             await self._state.read(lambda state: None)
             return [commit async for commit in self._state.log(key=f"{self.part}/{key}", limit=limit)]
 
-        return await self._called(walk)
+        return await self._call(walk)
 
     async def close(self) -> None:
-        """Close the manager, and the store, if it was made here, once the calls under way have ended.
+        """Wait for the calls under way, then close the manager, and the store if the manager made it.
 
-        Closing twice is fine, and ends what a cancelled `close` has begun. Using it then raises InvalidInput.
+        A second `close` does nothing, or finishes a cancelled one. Other calls then raise InvalidInput.
         """
         self._closed = True
-        # Before the try: where this is cancelled here, the calls under way still need the store.
-        while self._under_way:  # in this event loop or another one
-            await asyncio.sleep(_LOOK_AGAIN)
+        # Outside the try block: if this is cancelled here, the calls under way still need the store.
+        while self._under_way:  # in any event loop
+            await asyncio.sleep(_PAUSE)
         try:
             await self._state.close()
         finally:
@@ -154,8 +129,8 @@ class Manager:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def _called(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """What a call returns, which `close` waits for; InvalidInput if the manager is closed."""
+    async def _call(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Await the call; `close` waits for it. Raises InvalidInput if the manager is closed."""
         self._require_open()
         self._under_way += 1
         try:
@@ -165,8 +140,31 @@ class Manager:
             self._under_way -= 1
 
     async def _begin(self) -> None:
-        """What a manager does at the beginning of each call."""
+        """Called at the beginning of each call; for subclasses."""
 
     def _require_open(self) -> None:
         if self._closed:
             raise InvalidInput(f"this {type(self).__name__} is closed: make a new one")
+
+
+@dataclass(frozen=True)
+class Entity(Generic[X]):
+    """One thing that a manager keeps, such as a team. Each call opens it on the newest records.
+
+    Its `title` begins the messages of its commits.
+    """
+
+    manager: Manager
+    title: str
+    open: Callable[[Namespace], X]
+
+    async def change(self, function: Callable[[X], _T], done: str | Callable[[_T], str]) -> _T:
+        """As `Manager.change`; `done` ends the message of the commit."""
+        return await self.manager.change(
+            lambda part: function(self.open(part)),
+            lambda returned: f"{self.title}: {done(returned) if callable(done) else done}",
+        )
+
+    async def read(self, function: Callable[[X], _T]) -> _T:
+        """As `Manager.read`."""
+        return await self.manager.read(lambda part: function(self.open(part)))

@@ -1,4 +1,4 @@
-"""AgentRecoveryManager: takes agents back to a checkpoint when they fail."""
+"""AgentRecoveryManager: takes failed agents back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _log = logging.getLogger("vstate")
 
 @dataclass
 class Guard:
-    """What `AgentRecoveryManager.guard` gives.
+    """The result of a block under `AgentRecoveryManager.guard`.
 
-    After the block `error` is what it raised, and `checkpoint` what the agent was taken back to; both are None if
-    it ran to its end. `attempts` is how often recovering was tried since the agent last did well.
+    After the block, `error` is its exception and `checkpoint` the one that the agent is back at; both are
+    None if the block ran to its end. `attempts` counts recoveries since the last success of the agent.
     """
 
     agent_id: str
@@ -38,20 +38,21 @@ class Guard:
 
     @property
     def recovered(self) -> bool:
-        """Whether the block failed, and the agent was recovered: what it was to do is not done."""
+        """Whether the block failed and the agent was recovered. The work of the block is not done then."""
         return self.checkpoint is not None
 
 
 class AgentRecoveryManager:
-    """Takes agents back to what they were at a checkpoint: `AgentRecoveryManager(agent_store=store)`.
+    """Takes agents back to a checkpoint: `AgentRecoveryManager(agent_store=store)`.
 
-    An agent has an `id` (or `agent_id`), a method `restore_from_checkpoint(state)` or, as a StateModule has it,
-    `load_state_dict(state)`, and perhaps `resume()`, which is called then; sync or async, in the event loop. The
-    state that it gets is a copy. Nothing here waits between attempts, in the loop or elsewhere.
+    An agent has an `id` (or `agent_id`), a method `restore_from_checkpoint(state)` or, as a StateModule,
+    `load_state_dict(state)`, and optionally `resume()`, which is called next. The methods may be sync or
+    async, and run in the event loop. They get a copy of the state. The manager does not wait between
+    attempts.
 
-    Attempts are counted in the store, so that an agent that takes its process down with it does not begin again at
-    none. After `max_recovery_attempts` of them no more is made until the agent has done well: a `guard` that
-    ended without an error, or `reset`.
+    The store counts attempts, so an agent that crashes its process does not start at zero again. After
+    `max_recovery_attempts` no more are made until the agent succeeds: a `guard` block without an error, or
+    `reset`.
     """
 
     def __init__(
@@ -65,24 +66,24 @@ class AgentRecoveryManager:
         self.auto_recover = auto_recover
         self.max_recovery_attempts = max_recovery_attempts
         self._agents: dict[str, Recoverable] = {}
-        self._turns: dict[str, LoopLock] = {}
+        self._locks: dict[str, LoopLock] = {}
 
     def register(self, agent: Any, agent_id: str | None = None) -> Wait:
-        """Look after an agent, in place of the one that had its id; it may be awaited, and need not be."""
+        """Register an agent, replacing any with its id. To await the result is optional."""
         known = Recoverable(agent, agent_id)
         self._agents[known.id] = known
         return Wait()
 
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> AgentCheckpoint | None:
-        """Take an agent back to a checkpoint, by default the latest recoverable one, and let it go on; the checkpoint.
+        """Take an agent back to a checkpoint, by default the latest recoverable one, and resume it.
 
-        None if it has none, or if its attempts are used up; the log says which. Raises NotFound for an agent that is
-        not registered, or a checkpoint, given by its id, that it does not have; InvalidInput for one that
-        is not recoverable; StorageError; and whatever the agent raises.
+        Returns the checkpoint; None, with a warning in the log, if the agent has none or its attempts are
+        used up. Raises NotFound for an agent that is not registered or an unknown checkpoint, InvalidInput
+        for a checkpoint that is not recoverable, StorageError, and the errors of the agent.
         """
-        agent = self._registered(agent_id)
-        async with self._turns.setdefault(agent_id, LoopLock()).here():
-            checkpoint = await self._find(agent_id, from_checkpoint)
+        agent = self._find_agent(agent_id)
+        async with self._locks.setdefault(agent_id, LoopLock()).here():
+            checkpoint = await self._find_checkpoint(agent_id, from_checkpoint)
             if checkpoint is None:
                 _log.warning("agent %s has no checkpoint to recover from", agent_id)
                 return None
@@ -94,7 +95,7 @@ class AgentRecoveryManager:
 
     @asynccontextmanager
     async def guard(self, agent_id: str) -> AsyncIterator[Guard]:
-        """Recover the agent if the `async with` block raises, and go on behind it.
+        """Recover the agent if the `async with` block raises, and go on after the block.
 
         while True:
             async with recovery.guard("researcher") as guard:
@@ -102,12 +103,12 @@ class AgentRecoveryManager:
             if not guard.recovered:
                 break
 
-        The block's own exception goes on if the agent cannot be recovered: its attempts are used up, it has no
-        recoverable checkpoint, recovering failed (a note says how), or `auto_recover` is False. A cancellation
-        always does. A block without an error sets the attempts back to none. For an agent that is not registered it
-        does not begin: NotFound.
+        The exception of the block is raised again if the agent cannot be recovered: its attempts are used up,
+        it has no recoverable checkpoint, recovery fails (a note says how), or `auto_recover` is False. A
+        cancellation is always raised again. A block without an error resets the attempts. For an agent that
+        is not registered, the block does not begin: NotFound.
         """
-        self._registered(agent_id)
+        self._find_agent(agent_id)
         guard = Guard(agent_id)
         try:
             yield guard
@@ -128,12 +129,12 @@ class AgentRecoveryManager:
             await self.reset(agent_id)
 
     async def attempts(self, agent_id: str) -> int:
-        """How often it was tried to recover the agent since it last did well."""
+        """The recovery attempts since the last success of the agent."""
         found = await self.agent_store.read(lambda part: recoveries_of(part).get(agent_id))
         return 0 if found is None else found.attempts
 
     async def reset(self, agent_id: str) -> None:
-        """Begin to count attempts anew."""
+        """Set the attempts back to zero."""
 
         def reset(part: Namespace) -> None:
             recoveries_of(part).discard(agent_id)
@@ -141,13 +142,13 @@ class AgentRecoveryManager:
         if await self.attempts(agent_id):
             await self.agent_store.change(reset, f"agent {agent_id} does well")
 
-    def _registered(self, agent_id: str) -> Recoverable:
+    def _find_agent(self, agent_id: str) -> Recoverable:
         agent = self._agents.get(agent_id)
         if agent is None:
             raise NotFound(f"no agent {agent_id!r} is registered: register() it", name=agent_id)
         return agent
 
-    async def _find(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
+    async def _find_checkpoint(self, agent_id: str, from_checkpoint: str) -> AgentCheckpoint | None:
         if from_checkpoint == LATEST:
             return await self.agent_store.latest_checkpoint(agent_id, recoverable=True)
         checkpoint = await self.agent_store.get_checkpoint(agent_id, from_checkpoint)
@@ -158,7 +159,7 @@ class AgentRecoveryManager:
         return checkpoint
 
     async def _count(self, agent_id: str, checkpoint: AgentCheckpoint) -> bool:
-        """Count one more attempt; False if there were as many as there may be."""
+        """Count one more attempt. Returns False if the attempts are used up."""
 
         def count(part: Namespace) -> bool:
             found = recoveries_of(part)
@@ -176,24 +177,22 @@ class AgentRecoveryManager:
 
 
 class Recoverable:
-    """An agent, by its id, that can be taken back to a checkpoint; InvalidInput for one without an id, or without a
-    method `restore_from_checkpoint` or `load_state_dict`.
-    """
+    """An agent with an id and a method to restore it. Raises InvalidInput if it lacks one of them."""
 
     def __init__(self, agent: Any, agent_id: str | None = None) -> None:
         id = agent_id if agent_id is not None else getattr(agent, "id", getattr(agent, "agent_id", None))
         if not isinstance(id, str):
-            raise InvalidInput("an agent is known by a text, its `id`: give it one, or agent_id=")
+            raise InvalidInput("an agent needs an `id` of type str: give it one, or pass agent_id=")
         self.id = id
         self._agent = agent
         self._restorer()
 
     async def restore(self, checkpoint: AgentCheckpoint) -> None:
-        """Give it a copy of the checkpoint's state, and let it resume, if it can."""
-        await _settled(self._restorer()(checkpoint.model_copy(deep=True).state))
+        """Restore the agent from a copy of the state, and resume it if it has `resume`."""
+        await _awaited(self._restorer()(checkpoint.model_copy(deep=True).state))
         resume = getattr(self._agent, "resume", None)
         if callable(resume):
-            await _settled(resume())
+            await _awaited(resume())
 
     def _restorer(self) -> Callable[[Any], Any]:
         for name in ("restore_from_checkpoint", "load_state_dict"):
@@ -201,11 +200,11 @@ class Recoverable:
             if callable(method):
                 return method  # type: ignore[no-any-return]
         raise InvalidInput(
-            f"a {type(self._agent).__name__} cannot be recovered: it needs a method restore_from_checkpoint(state), "
-            "or load_state_dict(state)"
+            f"a {type(self._agent).__name__} cannot be recovered: it needs a method "
+            "restore_from_checkpoint(state), or load_state_dict(state)"
         )
 
 
-async def _settled(returned: Any) -> None:
+async def _awaited(returned: Any) -> None:
     if inspect.isawaitable(returned):
         await returned

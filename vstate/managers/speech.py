@@ -1,4 +1,4 @@
-"""SpeechStateManager: sessions of speech, and what is heard, said and talked about in each."""
+"""SpeechStateManager: sessions of speech, and the state of listening, speaking and conversation in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from vstate.errors import IllegalTransition
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, member, moment, taken_dict
+from vstate.managers.record import Record, dict_copy, index_time, make_record, member, record_copy
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class AudioSessionStatus(StrEnum):
-    """What a session is at. COMPLETED is final."""
+    """The status of a session. COMPLETED is final."""
 
     IDLE = auto()
     ACTIVE = auto()
@@ -42,7 +42,7 @@ class AudioSessionStatus(StrEnum):
 
 
 class StreamingMode(StrEnum):
-    """How audio comes and goes."""
+    """How audio is transferred."""
 
     NONE = auto()
     REALTIME = auto()
@@ -52,7 +52,7 @@ class StreamingMode(StrEnum):
 
 
 class TranscriptionStatus(StrEnum):
-    """How far a transcription is."""
+    """The status of a transcription."""
 
     PENDING = auto()
     TRANSCRIBING = auto()
@@ -76,7 +76,7 @@ class AudioSession(Record):
 
 
 class STTState(Record):
-    """Speech to text: what has been heard in a session."""
+    """Speech to text: the audio received in a session, and its transcript so far."""
 
     session_id: str
     status: TranscriptionStatus = TranscriptionStatus.PENDING
@@ -86,7 +86,7 @@ class STTState(Record):
 
 
 class TTSState(Record):
-    """Text to speech: what is being said in a session."""
+    """Text to speech: the text to speak in a session, and the audio so far."""
 
     session_id: str
     text_queue: list[str] = Field(default_factory=list)
@@ -96,7 +96,7 @@ class TTSState(Record):
 
 
 class VoiceConversationState(Record):
-    """The turns of a session, with the state of both directions at the last one."""
+    """The conversation of a session, with the state of both directions at its last turn."""
 
     session_id: str
     turn_count: int = 0
@@ -106,12 +106,24 @@ class VoiceConversationState(Record):
     transcript: list[dict[str, Any]] = Field(default_factory=list)
 
 
+R = TypeVar("R", bound=Record)
+
+SessionState = STTState | TTSState | VoiceConversationState
+
+_NAMESPACES: Mapping[type[Record], str] = {
+    STTState: "stt",
+    TTSState: "tts",
+    VoiceConversationState: "conversations",
+}
+_INACTIVE = (AudioSessionStatus.COMPLETED, AudioSessionStatus.ERROR)
+
+
 class SpeechStateManager(Manager):
     """Sessions of speech: `SpeechStateManager(persistence)`.
 
-    A session begins with `create_session`, or with the first state that is written for it, and ends with
-    `end_session`, or the status COMPLETED. Whatever would change it after that raises IllegalTransition; what it was
-    can be read for ever. States are written whole: the last one counts.
+    A session begins with `create_session`, or with the first state that is written for it. It ends with
+    `end_session`, or with the status COMPLETED. Later changes of it raise IllegalTransition; reads still
+    work. A write replaces the whole state.
     """
 
     part = "speech"
@@ -124,34 +136,35 @@ class SpeechStateManager(Manager):
         streaming_mode: StreamingMode | str = StreamingMode.NONE,
         config: Mapping[str, Any] | None = None,
     ) -> str:
-        """Begin a session that is IDLE, and give back its id, which nobody else has. Raises InvalidInput."""
-        session = AudioSession.made(
+        """Begin a session with the status IDLE, and return its new id. Raises InvalidInput."""
+        session = make_record(
+            AudioSession,
             session_id=f"speech-{uuid4().hex}",
             session_type=session_type,
             streaming_mode=member(StreamingMode, streaming_mode),
-            config=taken_dict({} if config is None else config, "config"),
+            config=dict_copy({} if config is None else config, "config"),
         )
         await self.change(lambda part: Sessions(part).begin(session), f"session {session.session_id}: begun")
         return session.session_id
 
     async def get_session(self, session_id: str) -> AudioSession | None:
-        """A session, ended or not; None if there is none of that id."""
+        """The session with this id, ended or not; or None."""
         return await self.read(lambda part: Sessions(part).get(session_id))
 
     async def list_active(self) -> list[AudioSession]:
-        """The sessions that have not ended and are not in ERROR, whatever has been heard or said: oldest first."""
+        """The sessions that have not ended and are not in ERROR, oldest first."""
 
         return await self.read(lambda part: Sessions(part).active())
 
     async def update_session_status(self, session_id: str, status: AudioSessionStatus | str) -> AudioSession:
-        """Set the status of a session. Raises KeyNotFound, InvalidInput, and IllegalTransition if it has ended."""
+        """Set the status of a session. Raises KeyNotFound, InvalidInput, IllegalTransition if it ended."""
         new = member(AudioSessionStatus, status)
         if new is AudioSessionStatus.COMPLETED:
             return await self.end_session(session_id)
         return await self._move(session_id, str(new), str(new), status=new)
 
     async def end_session(self, session_id: str, reason: str | None = None) -> AudioSession:
-        """End a session. Raises KeyNotFound, and IllegalTransition if it has ended before."""
+        """End a session. Raises KeyNotFound, and IllegalTransition if it has ended."""
         final = {"status": AudioSessionStatus.COMPLETED, "ended_at": datetime.now(), "end_reason": reason}
         return await self._move(session_id, "end", "ended" + (f": {reason}" if reason else ""), **final)
 
@@ -160,35 +173,35 @@ class SpeechStateManager(Manager):
             lambda part: Sessions(part).move(session_id, event, **fields), f"session {session_id}: {done}"
         )
 
-    # What happens in a session
+    # States in a session
 
     async def update_stt_state(self, state: STTState) -> None:
-        """Write what has been heard. Raises IllegalTransition if the session has ended."""
-        state = STTState.of(state)
+        """Write the state of listening. Raises IllegalTransition if the session has ended."""
+        state = record_copy(STTState, state)
         await self._update(state, f"session {state.session_id}: hearing, {state.status}")
 
     async def get_stt_state(self, session_id: str) -> STTState | None:
-        """What has been heard in a session; None if nothing was written."""
+        """The state of listening in a session, or None."""
         return await self._get(STTState, session_id)
 
     async def update_tts_state(self, state: TTSState) -> None:
-        """Write what is being said. Raises IllegalTransition if the session has ended."""
-        state = TTSState.of(state)
+        """Write the state of speaking. Raises IllegalTransition if the session has ended."""
+        state = record_copy(TTSState, state)
         await self._update(
             state, f"session {state.session_id}: {'speaking' if state.is_speaking else 'silent'}"
         )
 
     async def get_tts_state(self, session_id: str) -> TTSState | None:
-        """What is being said in a session; None if nothing was written."""
+        """The state of speaking in a session, or None."""
         return await self._get(TTSState, session_id)
 
     async def update_conversation_state(self, state: VoiceConversationState) -> None:
-        """Write the turns of a session. Raises IllegalTransition if the session has ended."""
-        state = VoiceConversationState.of(state)
+        """Write the conversation of a session. Raises IllegalTransition if the session has ended."""
+        state = record_copy(VoiceConversationState, state)
         await self._update(state, f"session {state.session_id}: turn {state.turn_count}")
 
     async def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
-        """The turns of a session; None if nothing was written."""
+        """The conversation of a session, or None."""
         return await self._get(VoiceConversationState, session_id)
 
     async def _update(self, state: SessionState, message: str) -> None:
@@ -198,21 +211,9 @@ class SpeechStateManager(Manager):
         return await self.read(lambda part: Sessions(part).states(kind).get(session_id))
 
 
-R = TypeVar("R", bound=Record)
-
-SessionState = STTState | TTSState | VoiceConversationState
-
-_KINDS: Mapping[type[Record], str] = {
-    STTState: "stt",
-    TTSState: "tts",
-    VoiceConversationState: "conversations",
-}
-_INACTIVE = (AudioSessionStatus.COMPLETED, AudioSessionStatus.ERROR)
-
-
 class Sessions:
-    """All sessions, whose records are in this part of a state. Whatever changes one that is no more raises KeyNotFound,
-    and IllegalTransition if it has ended.
+    """All sessions in this part of a state. Changes of a missing one raise KeyNotFound; of an ended one,
+    IllegalTransition.
     """
 
     def __init__(self, part: Namespace) -> None:
@@ -221,39 +222,44 @@ class Sessions:
             part.namespace("sessions"),
             AudioSession,
             key="session_id",
-            index={"active": lambda of: None if of.status in _INACTIVE else moment(of.created_at)},
+            index={"active": _active_since},
         )
 
     def get(self, session_id: str) -> AudioSession | None:
-        """A session, ended or not; None if there is none of that id."""
+        """The session with this id, ended or not; or None."""
         return self._sessions.get(session_id)
 
     def active(self) -> list[AudioSession]:
-        """Those that have not ended and are not in ERROR, oldest first."""
+        """The sessions that have not ended and are not in ERROR, oldest first."""
         return list(self._sessions.indexed("active"))
 
     def begin(self, session: AudioSession) -> AudioSession:
-        """Keep a new session."""
+        """Write a new session."""
         return self._sessions.put(session)
 
     def move(self, session_id: str, event: str, **fields: Any) -> AudioSession:
-        """Set these fields of a session that goes on."""
-        return self._sessions.put(self._going_on(session_id, event).model_copy(update=fields))
+        """Set these fields of a session that has not ended."""
+        return self._sessions.put(self._require_active(session_id, event).model_copy(update=fields))
 
     def states(self, kind: type[R]) -> Records[R]:
-        """What is heard, or said, or talked about, by session."""
-        return Records(self._part.namespace(_KINDS[kind]), kind, key="session_id")
+        """The states of one kind, by session."""
+        return Records(self._part.namespace(_NAMESPACES[kind]), kind, key="session_id")
 
     def update(self, state: SessionState) -> None:
-        """Write what is heard, or said, or talked about in a session, which begins now if there is none."""
+        """Write a state of a session. The session begins now if there is none."""
         if state.session_id in self._sessions:
-            self._going_on(state.session_id, "update")
+            self._require_active(state.session_id, "update")
         else:
             self.begin(AudioSession(session_id=state.session_id))
         self.states(type(state)).put(state)
 
-    def _going_on(self, session_id: str, event: str) -> AudioSession:
+    def _require_active(self, session_id: str, event: str) -> AudioSession:
         session = self._sessions[session_id]
         if session.status is AudioSessionStatus.COMPLETED:
             raise IllegalTransition(session.status, event)
         return session
+
+
+def _active_since(session: AudioSession) -> int | None:
+    """The place of a session in the index of active ones."""
+    return None if session.status in _INACTIVE else index_time(session.created_at)

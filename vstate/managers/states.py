@@ -23,13 +23,14 @@ from vstate.managers.backends import (
     Persistence,
     RedisBackend,
 )
-from vstate.managers.edits import Edit, Frozen, Gathered, copied, require_dict
+from vstate.managers.edits import Edit, PendingEdits, require_dict
 from vstate.managers.files import Format
 from vstate.managers.manager import Manager
 from vstate.managers.subscriptions import Subscriber, Subscriptions
 from vstate.managers.waiting import Wait
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.patterns.copies import Frozen
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
@@ -37,26 +38,29 @@ from vstate.state.versioned import Versioned
 
 __all__ = ["StateConfig", "StateManager"]
 
+_ABSENT: Final = object()
+_NAMED: Final = 3  # keys in the message of a commit
+
 
 @dataclass(frozen=True)
 class StateConfig:
-    """What a `StateManager` is to do, and where.
+    """The store of a `StateManager`, and when it commits.
 
-    - `backend`: "memory", "file", "redis", or a path, a URL or a store; by default what the other fields ask for.
-    - `file_path`: for "file". The store is the directory of that name, without an ending of `.json` or
-      `.msgpack`, which say how the files in it are written: "./state/app.json" means `./state/app/vstate.db`, and
-      files in `./state/app/files/`. None: `./state`.
+    - `backend`: "memory", "file", "redis", or a path, a URL or a store. By default the other fields choose.
+    - `file_path`: for "file". An ending of `.json` or `.msgpack` chooses the format of the files, and is not
+      part of the directory: "./state/app.json" means `./state/app/vstate.db`, and files in
+      `./state/app/files/`. None: `./state`.
     - `redis_url`, `key_prefix`: for "redis". None: redis://localhost:6379, "vstate".
     - `ttl`: seconds after which a key is absent unless it is saved or updated again. None: never.
-    - `auto_save`: False gathers changes until `flush`.
-    - `save_interval`: seconds between two commits at the least; None or 0: each change is committed at once.
+    - `auto_save`: False keeps changes in memory until `flush`.
+    - `save_interval`: the least seconds between two commits. None or 0: each change is committed at once.
 
     A field that the backend would ignore raises InvalidInput.
     """
 
-    backend: Persistence | None = field(default=None, repr=False)
+    backend: Persistence | None = field(default=None, repr=False)  # a URL may hold a password
     file_path: str | None = None
-    redis_url: str | None = field(default=None, repr=False)  # which may hold a password, as may a backend
+    redis_url: str | None = field(default=None, repr=False)
     key_prefix: str | None = None
     ttl: float | None = None
     auto_save: bool = True
@@ -64,27 +68,27 @@ class StateConfig:
 
     def __post_init__(self) -> None:
         check_store(self.backend)
-        asked = {
+        fields = {
             "file": self.file_path,
             "redis": self.redis_url if self.key_prefix is None else self.key_prefix,
         }
-        wanted = [name for name, value in asked.items() if value is not None]
+        implied = [name for name, value in fields.items() if value is not None]
         if self.backend is None:
-            if len(wanted) > 1:
+            if len(implied) > 1:
                 raise InvalidInput(
                     "file_path and redis_url ask for two backends: say backend='file' or 'redis'"
                 )
-            object.__setattr__(self, "backend", wanted[0] if wanted else "memory")
-        for name in wanted:
+            object.__setattr__(self, "backend", implied[0] if implied else "memory")
+        for name in implied:
             if name != self.backend:
-                fields = "file_path is" if name == "file" else "redis_url and key_prefix are"
-                raise InvalidInput(f"{fields} for backend={name!r}, not for {location_of(self.backend)!r}")
+                given = "file_path is" if name == "file" else "redis_url and key_prefix are"
+                raise InvalidInput(f"{given} for backend={name!r}, not for {location_of(self.backend)!r}")
         check_flag("auto_save", self.auto_save)
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
 
     def open(self) -> Persistence:
-        """A new store as this says, or what `aio.Versioned` opens later."""
+        """A new store by this config, or the path, URL or store that `aio.Versioned` opens later."""
         if self.backend == "file":
             path = Path(self.file_path or DIRECTORY)
             if path.suffix not in (".json", ".msgpack"):
@@ -97,21 +101,17 @@ class StateConfig:
         return MemoryBackend() if self.backend == "memory" else self.backend
 
 
-_ABSENT: Final = object()
-_NAMED: Final = 3  # keys in the message of a commit
-
-
 class StateManager(Manager):
-    """Values by key, any that pickle can hold: `StateManager(config=StateConfig(backend="file"))`.
+    """Values by key, of any type that pickle can hold: `StateManager(config=StateConfig(backend="file"))`.
 
-    What is saved is what the value was when the method was called, and what `get` gives is a copy: neither follows
-    the other. Every change is one commit, on the newest state, durable when the method returns.
+    `save` stores the value as it is at the call, and `get` returns a copy. By default each change is one
+    commit on the newest state, durable when the method returns.
 
-    Unless the config says otherwise. With `save_interval` a change is committed at once if the last commit is that
-    long ago; others are gathered, are what this manager reads, and are committed when the interval is over, by the
-    event loop or the next change; a crash loses what was gathered since the last commit, `save_interval`
-    seconds of changes at the most while the loop runs. With `auto_save=False` it loses all since the last `flush`.
-    `close` commits what is gathered, so a program should close its manager before its loop ends.
+    With `save_interval`, a change is committed at once if the last commit is that long ago. Other changes are
+    pending: this manager reads them, and the event loop or the next change commits them when the interval is
+    over. A crash loses the pending changes, those of `save_interval` seconds at most while the loop runs.
+    With `auto_save=False` it loses all changes since the last `flush`. `close` commits pending changes: close
+    the manager before its loop ends.
     """
 
     part = "state"
@@ -132,124 +132,129 @@ class StateManager(Manager):
             raise TypeError(f"config is a StateConfig, not a {type(config).__name__}")
         if persistence is not None and config.backend != "memory":
             raise InvalidInput(
-                f"both persistence and the config's backend {location_of(config.backend)!r} were given: choose one"
+                f"persistence and the config's backend {location_of(config.backend)!r} were both given: "
+                "choose one"
             )
-        chosen = config.open() if persistence is None else persistence
-        super().__init__(chosen, redis_url=redis_url)
-        if isinstance(chosen, KVStore) and chosen is not persistence and chosen is not config.backend:
-            self._own_store = chosen
-        self._gathered = Gathered(config.save_interval or None if config.auto_save else None)
+        store = config.open() if persistence is None else persistence
+        super().__init__(store, redis_url=redis_url)
+        if isinstance(store, KVStore) and store is not persistence and store is not config.backend:
+            self._own_store = store
+        self._pending = PendingEdits(config.save_interval or None if config.auto_save else None)
         self._subscriptions = Subscriptions(self._state, self.part)
         finalize(self, self._subscriptions.end_all).atexit = False
 
     # Values
 
     async def save(self, key: str, value: Any) -> None:
-        """Set the value of a key. Raises Unpicklable, which says where in the value the trouble is."""
+        """Set the value of a key. Raises Unpicklable, which shows the place in the value."""
         self._require_key(key)
-        await self._edit(f"save {key}", key, Edit(replaces=True, value=Frozen(value, key)))
+        await self._edit(f"save {key}", key, Edit(replaces=True, value=_freeze(key, value)))
 
     async def update(self, key: str, changes: Mapping[Any, Any]) -> None:
-        """Set these top-level keys of the dict that is the key's value; one that is absent counts as empty.
+        """Set these top-level keys of the dict under a key; an absent dict counts as empty.
 
-        Others may update other top-level keys at the same time. Raises InvalidInput for a value that is no dict.
+        Others may update other top-level keys at the same time. Raises InvalidInput if the value is no dict.
         """
         self._require_key(key)
         if not isinstance(changes, Mapping):
-            raise TypeError(f"changes are given as a dict, not as a {type(changes).__name__}")
-        merged = {name: Frozen(value, key) for name, value in changes.items()}
-        if self._gathers:
+            raise TypeError(f"changes is a dict, not a {type(changes).__name__}")
+        merged = {name: _freeze(key, value) for name, value in changes.items()}
+        if self._defers:
             require_dict(key, await self.get(key, {}))
         await self._edit(f"update {key}", key, Edit(merged=merged))
 
     async def delete(self, key: str) -> bool:
-        """Delete a key; False if there is none."""
-        if not self._gathers:
-            return await self.change(lambda part: Values(part).delete(key), f"delete {key}")
+        """Delete a key. Returns False if there is none."""
+        if not self._defers:
+            return await self.change(lambda part: _delete(part, key), f"delete {key}")
         found = await self.get(key, _ABSENT) is not _ABSENT
         if found:
             await self._edit(f"delete {key}", key, Edit(replaces=True))
         return found
 
     async def get(self, key: str, default: Any = None, *, rev: Revision | None = None) -> Any:
-        """The value of a key, `default` if there is none; with `rev`, what it was at that commit."""
-        if rev is not None:
-            return await self.read(lambda part: Values(part).get_at(rev, key, default))
-        edit = self._gathered.get(key)
-        return await self.read(lambda part: Values(part).get(key, default, edit))
+        """A copy of the value of a key, or `default`; with `rev`, of the value at that commit."""
+        edit = self._pending.get(key) if rev is None else None
+        return await self.read(lambda part: _get(part, key, default, edit, rev))
 
     async def list_keys(self, pattern: str = "*") -> list[str]:
-        """The keys like `agent:*`, sorted. "*" stands for any text, "?" for a character, "[ab]" for one of these."""
+        """The keys like `agent:*`, sorted. "*" is any text, "?" one character, "[ab]" one of these."""
         begin = re.split(r"[*?[]", pattern, maxsplit=1)[0]
-        there = await self.read(lambda part: list(part.scan_keys(begin)))
-        return sorted(key for key in self._gathered.keys_after(there) if fnmatchcase(key, pattern))
+        committed = await self.read(lambda part: list(part.scan_keys(begin)))
+        return sorted(key for key in self._pending.keys_after(committed) if fnmatchcase(key, pattern))
 
     # Committing
 
     async def flush(self) -> Commit | None:
-        """Commit what was gathered; None if nothing was. If it fails, all of it stays gathered."""
+        """Commit the pending changes; None without any. If it fails, all of them stay pending."""
         self._require_open()
-        return self._state.head if await self._gathered.flush(self._carry_out) else None
+        return self._state.head if await self._pending.flush(self._commit) else None
 
     @property
-    def _gathers(self) -> bool:
+    def _defers(self) -> bool:
         return not self.config.auto_save or bool(self.config.save_interval)
 
     def _require_key(self, key: str) -> None:
-        """TypeError, InvalidInput for what is no key: once gathered it would stop every commit to come."""
+        """Raise TypeError or InvalidInput for an invalid key, which would stop every later commit."""
         check_key(key)
         check_key(f"{self.part}/{key}")
 
     async def _edit(self, message: str, key: str, edit: Edit) -> None:
-        if not self._gathers:
-            await self._carry_out({key: edit}, lambda: None, message)
+        if not self._defers:
+            await self._commit({key: edit}, lambda: None, message)
             return
         self._require_open()
-        await self._gathered.add(key, edit, self._carry_out)
+        await self._pending.add(key, edit, self._commit)
 
-    async def _carry_out(
-        self, edits: Mapping[str, Edit], told: Callable[[], object], message: str = ""
+    async def _commit(
+        self, edits: Mapping[str, Edit], on_commit: Callable[[], object], message: str = ""
     ) -> None:
         ttl = self.config.ttl
+
+        def apply(part: Namespace) -> None:
+            for key, edit in edits.items():
+                edit.apply(part, key)
+                if ttl is not None and not edit.deletes:
+                    part.expire(key, ttl)
+
         named = ", ".join(islice(edits, _NAMED)) + (", ..." if len(edits) > _NAMED else "")
-        await self.change_and_tell(
-            lambda part: Values(part).carry_out(edits, ttl), told, message or f"save {named}"
-        )
+        await self._change(apply, on_commit, message or f"save {named}")
 
     # Subscribers
 
     def subscribe(self, pattern: str, function: Subscriber) -> Wait:
-        """Have `function(key, old, new)`, sync or async, called for each commit that changes keys like `agent:*`.
+        """Call `function(key, old, new)`, sync or async, for each commit that changes keys like `agent:*`.
 
-        Whoever made it, of other processes too; in the event loop, one call at a time, in order; None stands for a
-        value that was not there, or is not any more. What it raises is logged, to the logger "vstate". It hears
-        of all that is committed after this call, which may be awaited to be sure that the store could be reached,
-        and need not be. A call before there is a loop counts from the first call of the manager in one.
+        Commits of other processes count too. The calls come in the event loop, one at a time, in order; None
+        stands for an absent value. An exception of the function is logged to the logger "vstate". The
+        function hears of all commits after this call, or, if no loop runs yet, after the first call of the
+        manager in one. To await the result is optional; it raises StoreUnavailable if the store cannot be
+        reached.
         """
         self._require_open()
         _require_subscription(pattern, function)
         return self._subscriptions.add(pattern, function)
 
     def unsubscribe(self, pattern: str, function: Subscriber) -> Wait:
-        """Call the function no more; who awaits this waits for a call under way. Nothing if it is not subscribed."""
+        """Stop the calls of a subscribed function. Await the result to wait for a call under way."""
         return self._subscriptions.remove(pattern, function)
 
     # History
 
     async def rollback(self, key: str | None = None, *, steps: int = 1, rev: Revision | None = None) -> None:
-        """Give a key the value that it had before its last `steps` changes, or at `rev`, as a new commit on top.
+        """Give a key its value from before its last `steps` changes, or at `rev`, as a new commit on top.
 
-        Without a key, all keys of this manager. What is gathered is committed first; the keys of other managers stay
-        as they are. Raises InvalidInput if there were not so many changes.
+        Without a key, all keys of this manager; keys of other managers stay. Pending changes are committed
+        first. Raises InvalidInput if the key has fewer changes.
         """
         check_count("steps", steps, 1)
         if key is not None:
             self._require_key(key)
         await self.flush()
         ttl = self.config.ttl
-        what = "all" if key is None else key
+        subject = "all" if key is None else key
         where = f"to {rev}" if rev is not None else f"by {steps}"
-        await self.change(lambda part: roll_back(part, key, steps, rev, ttl), f"roll {what} back {where}")
+        await self.change(lambda part: roll_back(part, key, steps, rev, ttl), f"roll {subject} back {where}")
 
     # Mechanism
 
@@ -257,75 +262,67 @@ class StateManager(Manager):
         await self._subscriptions.begin()
 
     async def close(self) -> None:
-        """Commit what was gathered, end the subscriptions, and close; StorageError, not closed, if that fails."""
+        """Commit pending changes, end subscriptions, and close. If the commit raises, it stays open."""
         if not self._closed:
-            while self._gathered:  # by other tasks too, for as long as it is open
+            while self._pending:  # other tasks may add more until it is closed
                 await self.flush()
-            self._gathered.stop()
+            self._pending.stop()
             self._subscriptions.end_all()
         await super().close()
 
 
 def _require_subscription(pattern: object, function: object) -> None:
-    """TypeError for what is none: begun with each call of the manager, it would make all of them fail."""
+    """Raise TypeError for an invalid one. It would make every later call of the manager fail."""
     if not isinstance(pattern, str) or not callable(function):
-        kinds = " and ".join(type(given).__name__ for given in (pattern, function))
+        kinds = " and ".join(type(argument).__name__ for argument in (pattern, function))
         raise TypeError(f"subscribe takes a pattern and a function, not {kinds}")
 
 
-class Values:
-    """The values in this part of a state. What comes out is a copy."""
+def _freeze(key: str, value: Any) -> Frozen:
+    return Frozen(value, key, f'state["{key}"]')
 
-    def __init__(self, part: Namespace) -> None:
-        self._part = part
 
-    def get(self, key: str, default: Any, edit: Edit | None) -> Any:
-        """The value of a key as it would be after the edit, `default` if there is none."""
-        here: dict[str, Any] = {}
-        if (edit is None or not edit.replaces) and key in self._part:
-            here[key] = copied(self._part[key], key)
-        if edit is not None:
-            edit.carry_out(here, key)
-        return here.get(key, default)
-
-    def get_at(self, rev: Revision, key: str, default: Any) -> Any:
-        """What the value was at a commit."""
-        state = self._part.root
+def _get(part: Namespace, key: str, default: Any, edit: Edit | None, rev: Revision | None) -> Any:
+    """A copy of the value of a key, after the edit or at a commit; `default` if there is none."""
+    if rev is not None:
+        state = part.root
         assert isinstance(state, Versioned)
-        return state.checkout(rev).get(self._part.prefix + key, default)
+        return state.checkout(rev).get(part.prefix + key, default)
+    values: dict[str, Any] = {}
+    if (edit is None or not edit.replaces) and key in part:
+        values[key] = _freeze(key, part[key]).thaw()
+    if edit is not None:
+        edit.apply(values, key)
+    return values.get(key, default)
 
-    def delete(self, key: str) -> bool:
-        """Delete a key; False if there is none."""
-        if key not in self._part:
-            return False
-        del self._part[key]
-        return True
 
-    def carry_out(self, edits: Mapping[str, Edit], ttl: float | None) -> None:
-        """Make these edits; what they set expires in `ttl` seconds."""
-        for key, edit in edits.items():
-            edit.carry_out(self._part, key)
-            if ttl is not None and not edit.deletes:
-                self._part.expire(key, ttl)
+def _delete(part: Namespace, key: str) -> bool:
+    if key not in part:
+        return False
+    del part[key]
+    return True
+
+
+# Rolling back
 
 
 def roll_back(
     part: Namespace, key: str | None, steps: int, rev: Revision | None, ttl: float | None = None
 ) -> None:
-    """Set a key, or all of the part, to what was before the last `steps` commits that changed it, or at `rev`.
+    """Stage the values of a key, or of all, at `rev` or before the last `steps` commits that changed them.
 
-    It is staged; what is set expires in `ttl` seconds. Raises InvalidInput if there were fewer.
+    The staged values expire in `ttl` seconds. Raises InvalidInput if there are fewer such commits.
     """
     state = part.root
     assert isinstance(state, Versioned)
     if rev is not None and steps != 1:
-        raise InvalidInput("a rollback takes a revision, or a number of steps, not both")
+        raise InvalidInput("a rollback takes a revision or a number of steps: leave one of them out")
     prefix = part.prefix if key is None else part.prefix + key
     if rev is None:
         changes = list(islice(_changes(state, prefix, whole=key is not None), steps))
         if len(changes) < steps:
-            what = "the state" if key is None else repr(key)
-            raise InvalidInput(f"{what} has changed {len(changes)} times, which is fewer than {steps}")
+            subject = "the state" if key is None else repr(key)
+            raise InvalidInput(f"{subject} has changed {len(changes)} times, which is fewer than {steps}")
         before = next(iter(state.repo.history.before(changes[-1])), None)
     else:
         before = state.checkout(rev).commit
@@ -333,7 +330,8 @@ def roll_back(
     if key is not None:
         names = {key}
     else:
-        differ = tree.diff(state.repo.objects.nodes, before.tree if before else None, _head(state).tree)
+        assert state.head is not None
+        differ = tree.diff(state.repo.objects.nodes, before.tree if before else None, state.head.tree)
         names = {change.key[len(prefix) :] for change in differ if change.key.startswith(prefix)}
     for name in names:
         if part.prefix + name in then:
@@ -345,7 +343,7 @@ def roll_back(
 
 
 def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit]:
-    """The commits along the branch that changed a key with this prefix, or the key itself; newest first."""
+    """The commits of the branch that changed keys with this prefix or, if `whole`, this key; newest first."""
     if state.head is None:
         return
     for commit in state.repo.history.first_parents(state.head.oid):
@@ -360,8 +358,3 @@ def _differ(repo: Repository, before: Commit | None, after: Commit, prefix: str,
         node = repo.objects.node
         return tree.lookup(node, old, prefix) != tree.lookup(node, after.tree, prefix)
     return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.tree))
-
-
-def _head(state: Versioned) -> Commit:
-    assert state.head is not None
-    return state.head

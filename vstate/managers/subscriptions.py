@@ -1,4 +1,4 @@
-"""Subscriptions: functions of a program with an event loop that are called when keys change, by whomever."""
+"""Subscriptions: functions that the event loop calls when this or another process changes keys."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from typing import Any
 from vstate import aio
 from vstate.errors import VStateError
 from vstate.managers.waiting import LoopLock, Wait
+from vstate.repo.compare.diff import Change
 from vstate.state.watching import Watch
 
 Subscriber = Callable[[str, Any, Any], Awaitable[object] | object]
-"""`function(key, old, new)`, None for a value that was not there or is not any more; sync or async."""
+"""`function(key, old, new)`, sync or async; None stands for an absent value."""
 
 _log = logging.getLogger("vstate")
 
 
 class Subscriptions:
-    """Those of one part of a state. Each has a watch, and a task in the event loop that it was last used in.
+    """The subscriptions to one part of a state. Each has a watch, and a task in the last event loop.
 
-    Nothing here knows the manager: one that is dropped takes its subscriptions along, if its functions let it.
+    They do not refer to the manager, so they are dropped with it, unless a function refers to it.
     """
 
     def __init__(self, state: aio.Versioned, part: str) -> None:
@@ -33,21 +34,19 @@ class Subscriptions:
         self._beginning = LoopLock()
 
     def add(self, pattern: str, function: Subscriber) -> Wait:
-        """Have the function called from now on; nothing new if it is already."""
-        if not callable(function):
-            raise TypeError(f"a subscriber is a function of (key, old, new), not {function!r}")
+        """Call the function from now on. A second subscription of the same function does nothing."""
         if not self._found(pattern, function):
             self._all.append(_Subscription(pattern, function))
             try:
-                task = asyncio.get_running_loop().create_task(self._begin_alone())
+                task = asyncio.get_running_loop().create_task(self._begin_or_log())
             except RuntimeError:
-                return Wait(self.begin)  # the next call of the manager's is in a loop
+                return Wait(self.begin)  # the next call of the manager begins it
             _tasks.add(task)
             task.add_done_callback(_tasks.discard)
         return Wait(self.begin)
 
     def remove(self, pattern: str, function: Subscriber) -> Wait:
-        """Call the function no more; awaited, a call under way has ended. Nothing if it is not subscribed."""
+        """Stop the calls of the function. Await the result to wait for a call under way."""
         found = self._found(pattern, function)
         self._all = [subscription for subscription in self._all if subscription not in found]
         for subscription in found:
@@ -60,13 +59,13 @@ class Subscriptions:
         return Wait(until_ended)
 
     def end_all(self) -> None:
-        """Call none of the functions any more."""
+        """Stop the calls of all functions."""
         for subscription in self._all:
             subscription.end()
         self._all = []
 
     async def begin(self) -> None:
-        """See to it that all that are subscribed hear of whatever is committed after this. Raises StorageError."""
+        """Start all subscriptions: they hear of all later commits. Raises StorageError."""
         if all(subscription.runs() for subscription in self._all):
             return
         async with self._beginning.here():
@@ -74,7 +73,7 @@ class Subscriptions:
                 if not subscription.runs():
                     await subscription.begin(self._state, self._part)
 
-    async def _begin_alone(self) -> None:
+    async def _begin_or_log(self) -> None:
         try:
             await self.begin()
         except VStateError as error:
@@ -84,7 +83,7 @@ class Subscriptions:
         return [found for found in self._all if (found.pattern, found.function) == (pattern, function)]
 
 
-_tasks: set[asyncio.Task[None]] = set()  # a loop itself does not keep its tasks
+_tasks: set[asyncio.Task[None]] = set()  # an event loop holds its tasks weakly
 
 
 class _Subscription:
@@ -97,7 +96,7 @@ class _Subscription:
         self._calling = False
 
     def runs(self) -> bool:
-        """Whether it is at work in this event loop, or has nothing to do any more."""
+        """Whether it runs in this event loop, or is over."""
         if self._over:
             return True
         task = self._task
@@ -108,7 +107,7 @@ class _Subscription:
             prefix = f"{part}/"
 
             def watch(handle: Any) -> Watch:
-                # In the turn, at the newest commit: what is committed from here on is heard of.
+                # read() is at the newest commit, between updates: the watch sees all later commits.
                 made: Watch = handle.watch(prefix + self.pattern)
                 return made
 
@@ -116,11 +115,11 @@ class _Subscription:
         if self._over:
             self._close()
             return
-        # In another loop than before it goes on after what was found there.
+        # In a new loop, the watch goes on from its last commit.
         self._task = asyncio.create_task(self._run(self._watch, len(part) + 1))
 
     def end(self) -> None:
-        """No call begins any more. From any thread: the last one who knew a manager may be the collector's."""
+        """Begin no more calls. Any thread may call this: the garbage collector may drop a manager in any."""
         self._over = True
         task = self._task
         if task is None or task.done():
@@ -128,7 +127,7 @@ class _Subscription:
             return
         try:
             task.get_loop().call_soon_threadsafe(self._stop, task)
-        except RuntimeError:  # the loop has ended
+        except RuntimeError:  # the loop is closed
             self._close()
 
     def _stop(self, task: asyncio.Task[None]) -> None:
@@ -146,7 +145,7 @@ class _Subscription:
     async def _run(self, watch: Watch, prefix: int) -> None:
         try:
             async for key, change, commit in watch:
-                old, new = await asyncio.to_thread(lambda change=change: (change.old, change.new))  # type: ignore[misc]
+                old, new = await asyncio.to_thread(_old_and_new, change)
                 if self._is_over():
                     return
                 self._calling = True
@@ -155,7 +154,7 @@ class _Subscription:
                     if inspect.isawaitable(returned):
                         await returned
                 except Exception:
-                    # The next change may be one that it can deal with; nobody waits here to be told.
+                    # No caller waits for this error, and the function may manage the next change.
                     _log.exception(
                         "a subscriber failed at %s %r in %s", change.kind, key[prefix:], commit.short
                     )
@@ -170,6 +169,10 @@ class _Subscription:
                 self._close()
 
     def _close(self) -> None:
-        """Close the watch, in a thread, since that waits for a look at the store to end."""
+        """Close the watch in a thread: close() waits for a read of the store."""
         if self._watch is not None:
             Thread(target=self._watch.close, name="vstate close", daemon=True).start()
+
+
+def _old_and_new(change: Change) -> tuple[Any, Any]:
+    return change.old, change.new

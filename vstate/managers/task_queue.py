@@ -1,4 +1,4 @@
-"""TaskQueue: the tasks of one team, as they are changed inside of an update."""
+"""TaskQueue: the tasks of one team, for use inside an update."""
 
 from __future__ import annotations
 
@@ -21,8 +21,15 @@ from vstate.state.namespace import Namespace
 __all__ = ["TaskQueueState", "TaskStatus"]
 
 
+PRIORITIES = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
+
+_SIGN = 1 << 63
+_ALL_BITS = (1 << 64) - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
 class TaskStatus(StrEnum):
-    """Where a task is."""
+    """The status of a task."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -31,12 +38,12 @@ class TaskStatus(StrEnum):
 
 
 class Task(Record):
-    """What is kept of a task: as it was enqueued, and what became of it."""
+    """A task as it was enqueued, and its progress since."""
 
     task_id: str
     status: TaskStatus = TaskStatus.PENDING
     place: str
-    """Where it is among the pending ones, as a text that sorts."""
+    """The place among the pending tasks, as a text that sorts."""
     task: dict[Any, Any]
     created_at: datetime
     assigned_to: str | None = None
@@ -46,7 +53,7 @@ class Task(Record):
     error: str | None = None
 
     def as_dict(self) -> dict[Any, Any]:
-        """The task as it was enqueued, with `id`, `status`, and what else is known of it."""
+        """The task as it was enqueued, with `id`, `status`, and the known facts of its progress."""
         known: dict[str, Any] = {"created_at": self.created_at}
         if self.assigned_to is not None:
             known |= {"assigned_to": self.assigned_to, "assigned_at": self.assigned_at}
@@ -60,9 +67,10 @@ class Task(Record):
 
 
 class TaskQueueState(Record):
-    """The tasks of a team by status, each as a dict: what was enqueued, and what became of it.
+    """The tasks of a team by status, each as the dict that `Task.as_dict` makes.
 
-    Pending ones are in the order in which they are to be done, the others in the order in which they came to be so.
+    Pending tasks are in the order of their turns, other tasks in the order in which they reached their
+    status.
     """
 
     pending: list[Any] = Field(default_factory=list)
@@ -72,12 +80,12 @@ class TaskQueueState(Record):
 
     @property
     def total_tasks(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
         return len(self.pending) + len(self.in_progress) + len(self.completed) + len(self.failed)
 
     @property
     def completion_rate(self) -> float:
-        """How many of them are completed, between 0 and 1; 0.0 if there are none."""
+        """The completed part of the tasks, between 0 and 1; 0.0 without tasks."""
         return len(self.completed) / self.total_tasks if self.total_tasks else 0.0
 
 
@@ -95,10 +103,10 @@ _LIFE = Lifecycle(
 
 
 class TaskQueue:
-    """The tasks whose records are in this part of a state. A task that there is not raises KeyNotFound.
+    """The tasks in this part of a state. An unknown task raises KeyNotFound.
 
-    Each is a record of its own, and the pending ones are in an index by their places: so nothing here depends on how
-    many there are, and two that change other ones are not in each other's way.
+    Each task is a record of its own, and an index holds the pending ones. So no method depends on the number
+    of tasks, and changes of different tasks do not conflict.
     """
 
     def __init__(self, part: Namespace) -> None:
@@ -113,11 +121,11 @@ class TaskQueue:
         return self._tasks[task_id]
 
     def next(self) -> Task | None:
-        """The pending task whose turn it is; None if there is none."""
+        """The pending task whose turn is next, or None."""
         return next(self._tasks.indexed("pending"), None)
 
     def assigned_to(self, agent_id: str) -> list[Task]:
-        """The tasks that an agent is at."""
+        """The tasks in progress by an agent."""
         return [
             task
             for task in self._tasks.values()
@@ -125,28 +133,28 @@ class TaskQueue:
         ]
 
     def is_at(self, agent_id: str, task_id: str | None) -> bool:
-        """Whether this task is in progress by this agent."""
+        """Whether the task is in progress by the agent."""
         task = None if task_id is None else self._tasks.get(task_id)
         return task is not None and task.status is _IN_PROGRESS and task.assigned_to == agent_id
 
     def state(self) -> TaskQueueState:
-        """All of them as they are now."""
+        """All tasks as they are now."""
         found = list(self._tasks.values())
 
-        def those(status: TaskStatus, order: Callable[[Task], Any]) -> list[dict[Any, Any]]:
+        def with_status(status: TaskStatus, order: Callable[[Task], Any]) -> list[dict[Any, Any]]:
             return [task.as_dict() for task in sorted((t for t in found if t.status is status), key=order)]
 
         return TaskQueueState(
-            pending=those(_PENDING, lambda task: (task.place, task.task_id)),
-            in_progress=those(_IN_PROGRESS, lambda task: task.assigned_at or task.created_at),
-            completed=those(TaskStatus.COMPLETED, lambda task: task.ended_at or task.created_at),
-            failed=those(TaskStatus.FAILED, lambda task: task.ended_at or task.created_at),
+            pending=with_status(_PENDING, lambda task: (task.place, task.task_id)),
+            in_progress=with_status(_IN_PROGRESS, lambda task: task.assigned_at or task.created_at),
+            completed=with_status(TaskStatus.COMPLETED, lambda task: task.ended_at or task.created_at),
+            failed=with_status(TaskStatus.FAILED, lambda task: task.ended_at or task.created_at),
         )
 
     # Changing
 
     def add(self, task_id: str, task: Mapping[Any, Any], at: datetime, **known: Any) -> Task:
-        """Put a new task into the queue, pending unless its status is known; AlreadyExists."""
+        """Add a new task, pending unless `known` has a status. Raises AlreadyExists."""
         return self._tasks.add(
             Task(
                 task_id=task_id,
@@ -157,20 +165,20 @@ class TaskQueue:
             )
         )
 
-    def take_over(self, task: Any, status: TaskStatus) -> None:
-        """Keep a task of a queue that was made elsewhere."""
-        given = task if isinstance(task, Mapping) else {"id": task}
-        agent_id = None if status is _PENDING else given.get("assigned_to")
-        self.add(task_id_of(given), given, datetime.now(UTC), status=status, assigned_to=agent_id)
+    def import_task(self, task: Any, status: TaskStatus) -> None:
+        """Add a task of a queue that the program made."""
+        fields = task if isinstance(task, Mapping) else {"id": task}
+        agent_id = None if status is _PENDING else fields.get("assigned_to")
+        self.add(task_id_of(fields), fields, datetime.now(UTC), status=status, assigned_to=agent_id)
 
     def assign(self, task: Task, agent_id: str) -> Task:
-        """Give a task to an agent; IllegalTransition unless it is pending."""
+        """Assign a task to an agent. Raises IllegalTransition unless the task is pending."""
         return self._move(task, "assign", assigned_to=agent_id, assigned_at=datetime.now(UTC))
 
     def end(self, task: Task, event: str, agent_id: str | None, **fields: Any) -> Task:
-        """Let a task be completed, fail, or go back to its place in the queue.
+        """Complete a task, fail it, or requeue it at its old place.
 
-        Raises IllegalTransition unless it is in progress, and by this agent if one is named.
+        Raises IllegalTransition unless the task is in progress, and by this agent if one is named.
         """
         if task.status is _IN_PROGRESS and agent_id is not None and agent_id != task.assigned_to:
             raise IllegalTransition(
@@ -183,7 +191,7 @@ class TaskQueue:
         return self._move(task, event, ended_at=datetime.now(UTC), **fields)
 
     def clear(self) -> None:
-        """Delete all of them."""
+        """Delete all tasks."""
         self._tasks.clear()
 
     def _move(self, task: Task, event: str, **fields: Any) -> Task:
@@ -192,43 +200,38 @@ class TaskQueue:
 
 
 def task_id_of(task: Mapping[Any, Any]) -> str:
-    """The id of a task, under "id" or "task_id"; a new one if it has none."""
-    given = task.get("id", task.get("task_id"))
-    if given is None:
+    """The id of a task, from "id" or "task_id", or a new one. Raises InvalidInput for one that is no text."""
+    id = task.get("id", task.get("task_id"))
+    if id is None:
         return f"task-{uuid4().hex[:12]}"
-    if not isinstance(given, str):
-        raise InvalidInput(f"a task's id is a text, not {quoted(given)}")
-    return given
-
-
-WORDS = {"critical": 2.0, "urgent": 2.0, "high": 1.0, "normal": 0.0, "medium": 0.0, "low": -1.0}
-
-_SIGN = 1 << 63
-_ALL = (1 << 64) - 1
-_EPOCH = datetime.fromtimestamp(0, UTC)
+    if not isinstance(id, str):
+        raise InvalidInput(f"a task's id is a text, not {quoted(id)}")
+    return id
 
 
 def place(priority: object, at: datetime) -> str:
-    """A text of 32 digits that sorts the higher priority first, and the earlier moment within one.
+    """A text of 32 digits that sorts the higher priority first, and within one priority the earlier time.
 
-    A priority is a number, or one of `WORDS`, which stand between the numbers as it says; None is normal. Anything
-    else raises InvalidInput.
+    A priority is a number, or a word of `PRIORITIES` for its number; None is normal. Raises InvalidInput for
+    others.
     """
-    # The bits of a float sort as it does once those of a negative one are turned round; and here the highest goes first.
+    # Floats sort like their bits once those of negative ones are inverted. Here the highest goes first.
     (bits,) = struct.unpack(">Q", struct.pack(">d", _number(priority) + 0.0))
-    rising = bits ^ (_ALL if bits & _SIGN else _SIGN)
-    return f"{_ALL - rising:016x}{(at - _EPOCH) // timedelta(microseconds=1):016x}"
+    rising = bits ^ (_ALL_BITS if bits & _SIGN else _SIGN)
+    return f"{_ALL_BITS - rising:016x}{(at - _EPOCH) // timedelta(microseconds=1):016x}"
 
 
 def _number(priority: object) -> float:
     if priority is None:
         return 0.0
-    if isinstance(priority, str) and priority.lower() in WORDS:
-        return WORDS[priority.lower()]
+    if isinstance(priority, str) and priority.lower() in PRIORITIES:
+        return PRIORITIES[priority.lower()]
     if (
         isinstance(priority, int | float)
         and not isinstance(priority, bool)
         and abs(priority) <= sys.float_info.max
     ):
         return float(priority)
-    raise InvalidInput(f"a task's priority is a number, or one of {', '.join(WORDS)}, not {quoted(priority)}")
+    raise InvalidInput(
+        f"a task's priority is a number, or one of {', '.join(PRIORITIES)}, not {quoted(priority)}"
+    )

@@ -1,4 +1,4 @@
-"""OrchestrationStateManager: teams of agents, and the tasks that they share."""
+"""OrchestrationStateManager: teams of agents, and their shared tasks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pydantic import Field
 from vstate.arguments import check_seconds
 from vstate.errors import AlreadyExists, IllegalTransition, InvalidInput, KeyNotFound
 from vstate.managers.backends import DIRECTORY, Persistence
-from vstate.managers.manager import Manager, Subject
-from vstate.managers.record import Record, Word, taken, taken_dict
+from vstate.managers.manager import Entity, Manager
+from vstate.managers.record import Record, StatusText, dict_copy, record_copy
 from vstate.managers.task_queue import Task, TaskQueue, TaskQueueState, TaskStatus, task_id_of
+from vstate.patterns.copies import checked_copy
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
@@ -25,7 +26,7 @@ __all__ = ["AgentCoordinationState", "AgentCoordinationStatus", "OrchestrationSt
 
 
 class AgentCoordinationStatus(StrEnum):
-    """What an agent does. A status may be any other text too; IDLE and AVAILABLE alone mean that it is free."""
+    """The status of an agent. Other texts are allowed too. Only IDLE and AVAILABLE agents are free."""
 
     IDLE = "idle"
     AVAILABLE = "available"
@@ -38,7 +39,7 @@ class AgentCoordinationStatus(StrEnum):
 
     @classmethod
     def is_free(cls, status: str) -> bool:
-        """Whether an agent in this status takes a task."""
+        """Whether an agent with this status takes a task."""
         return status in (cls.IDLE, cls.AVAILABLE)
 
 
@@ -46,18 +47,18 @@ class AgentCoordinationState(Record):
     """An agent of a team."""
 
     agent_id: str
-    status: Word = "idle"
+    status: StatusText = "idle"
     capabilities: list[str] = Field(default_factory=list)
     current_task: str | None = None
 
     @property
     def is_available(self) -> bool:
-        """Whether a task can be assigned to it."""
+        """Whether a task can be assigned to the agent."""
         return AgentCoordinationStatus.is_free(self.status) and self.current_task is None
 
 
 class TeamState(Record):
-    """A team with all that belongs to it."""
+    """A team with its agents and tasks."""
 
     team_id: str
     agents: dict[str, AgentCoordinationState] = Field(default_factory=dict)
@@ -75,21 +76,22 @@ class TeamState(Record):
 
 
 class StoredTeam(Record):
-    """What is kept of a team in one place: all but its agents and tasks, each of which is a record of its own."""
+    """The record of a team, without its agents and tasks: each of these is a record of its own."""
 
     team_id: str
 
 
 class OrchestrationStateManager(Manager):
-    """Teams: who is in them, what each agent is at, and a queue of tasks that any number of processes pull from.
+    """Teams of agents, and a queue of tasks for each team, from which any number of processes pull.
 
-    - Assigning a task is one commit: it goes to one agent, and to no second one, and an agent has one task at a time.
-    - The next task is the one of the highest priority, and of these the first to come, by the clock of whoever
-      enqueued it. A priority is a number, or a word: critical or urgent (2), high (1), normal or medium (0), low (-1).
-    - What is not possible in the status that a task or an agent is in raises IllegalTransition, and changes nothing.
-    - `get_team` gives None for a team that there is not; every other method raises KeyNotFound.
-    - `sync_interval` is how often `watch_agents` looks at what other processes wrote, in seconds. Every other method
-      goes by the newest commit anyway.
+    - To assign a task is one commit: the task goes to one agent, and an agent has one task at a time.
+    - The next task is the one with the highest priority, and among equals the one enqueued first, by the
+      clock of its process. A priority is a number, or a word: critical or urgent (2), high (1), normal or
+      medium (0), low (-1).
+    - A change that the status of a task or agent forbids raises IllegalTransition, and changes nothing.
+    - `get_team` returns None for an unknown team; every other method raises KeyNotFound.
+    - `sync_interval` is the time between two looks of `watch_agents`, in seconds. Every other method sees the
+      newest commit at once.
     """
 
     part = "teams"
@@ -110,16 +112,16 @@ class OrchestrationStateManager(Manager):
     # Teams
 
     async def create_team(self, team: TeamState) -> TeamState:
-        """Keep a new team, with its agents and the tasks in its queue; AlreadyExists."""
-        team = TeamState.of(team)
+        """Create a team, with its agents and the tasks of its queue. Raises AlreadyExists."""
+        team = record_copy(TeamState, team)
         return await self.change(lambda part: Team.create(part, team), f"team {team.team_id}: created")
 
     async def get_team(self, team_id: str) -> TeamState | None:
-        """The team as it is now; None if there is none."""
+        """The team as it is now, or None."""
         return await self.read(lambda part: Team(part, team_id).state() if team_id in teams(part) else None)
 
     async def list_teams(self) -> list[TeamState]:
-        """All teams, in the order of their ids."""
+        """All teams in order of id."""
         return await self.read(
             lambda part: [Team(part, team.team_id).state() for team in teams(part).values()]
         )
@@ -131,22 +133,23 @@ class OrchestrationStateManager(Manager):
     # Agents
 
     async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> AgentCoordinationState:
-        """Take an agent into a team; AlreadyExists."""
-        agent = AgentCoordinationState.of(agent)
+        """Add an agent to a team. Raises AlreadyExists."""
+        agent = record_copy(AgentCoordinationState, agent)
         return await self._team(team_id).change(
             lambda team: team.agents.add(agent), f"agent {agent.agent_id} joined"
         )
 
     async def remove_agent(self, team_id: str, agent_id: str) -> None:
-        """Let an agent go. The task that it is at goes back into the queue, to the place that it had."""
+        """Remove an agent. Its task goes back to its old place in the queue."""
         await self._team(team_id).change(lambda team: team.remove_agent(agent_id), f"agent {agent_id} left")
 
     async def update_agent_status(
         self, team_id: str, agent_id: str, status: str, current_task: str | EllipsisType | None = ...
     ) -> AgentCoordinationState:
-        """Note what an agent does, and at which task; if that is left out, at none if it is idle, or as before.
+        """Set the status and the task of an agent. By default a free agent has no task, others keep theirs.
 
-        A task that was assigned to it ends by `complete_task` or `fail_task` alone: IllegalTransition.
+        Raises IllegalTransition if the agent would leave an assigned task: only `complete_task` and
+        `fail_task` end it.
         """
         return await self._team(team_id).change(
             lambda team: team.set_status(agent_id, status, current_task), f"agent {agent_id} is {status}"
@@ -155,14 +158,14 @@ class OrchestrationStateManager(Manager):
     async def get_available_agents(
         self, team_id: str, capability: str | None = None
     ) -> list[AgentCoordinationState]:
-        """The agents that could take a task, idle and without one; with a capability, those that have it."""
+        """The agents that can take a task; with a capability, those that have it."""
         return await self._team(team_id).read(lambda team: team.available_agents(capability))
 
     async def watch_agents(self, team_id: str) -> AsyncIterator[AgentCoordinationState]:
-        """Each agent of a team as it is, and again whenever it has changed, every `sync_interval` seconds.
+        """Yield each agent of a team, and again after each change, new agents too.
 
-        Agents that join come too; what changes several times in between comes once. It ends only with its loop, or
-        with KeyNotFound once the team is deleted.
+        It looks every `sync_interval` seconds; several changes in between are one. It ends when its consumer
+        stops, or with KeyNotFound once the team is deleted.
         """
         known: dict[str, AgentCoordinationState] = {}
         while True:
@@ -176,14 +179,14 @@ class OrchestrationStateManager(Manager):
     # Tasks
 
     async def enqueue_task(self, team_id: str, task: Mapping[str, Any]) -> str:
-        """Put a task into the queue, and give back its id: what it has under "id" or "task_id", or a new one.
+        """Put a task into the queue, and return its id: its "id" or "task_id", or a new one.
 
-        Its "priority" says when its turn comes; all else in it is the program's own. AlreadyExists for an id that
-        any task of the team has or had.
+        Its "priority" decides its turn; other fields are for the program. Raises AlreadyExists if any task of
+        the team has the id, ended tasks included.
         """
-        task = taken_dict(task, "task")
+        task = dict_copy(task, "task")
         task_id = task_id_of(task)
-        # One after the other, also where the clock stands still or goes back.
+        # Keep the order of calls, even if the clock stands still or goes back.
         self._latest = at = max(datetime.now(UTC), self._latest + timedelta(microseconds=1))
         await self._team(team_id).change(
             lambda team: team.queue.add(task_id, task, at), f"task {task_id} enqueued"
@@ -193,10 +196,10 @@ class OrchestrationStateManager(Manager):
     async def assign_task(
         self, team_id: str, task_id: str | None = None, agent_id: str | None = None
     ) -> dict[Any, Any] | None:
-        """Give a task to an agent: the next one unless it is named, and to any agent that is free unless one is.
+        """Assign a task to an agent: by default the next task, and any free agent.
 
-        The result is the task as a dict; None if no task is pending, or no agent free. Raises IllegalTransition if the
-        task that was named is not pending, or the agent busy.
+        Returns the task as a dict; None if no task is pending or no agent is free. Raises IllegalTransition
+        if the named task is not pending, or the named agent is busy.
         """
         task = await self._team(team_id).change(
             lambda team: team.assign(task_id, agent_id),
@@ -207,12 +210,12 @@ class OrchestrationStateManager(Manager):
     async def complete_task(
         self, team_id: str, task_id: str, result: Any = None, *, agent_id: str | None = None
     ) -> dict[Any, Any]:
-        """A task is done, with this result, and its agent idle again.
+        """Complete a task with a result. Its agent is idle again.
 
-        Raises IllegalTransition unless it is in progress, and by this agent if one is named.
+        Raises IllegalTransition unless the task is in progress, and by this agent if one is named.
         """
         return await self._end(
-            team_id, task_id, "complete", "completed", agent_id, result=taken(result, "result")
+            team_id, task_id, "complete", "completed", agent_id, result=checked_copy(result, "result")
         )
 
     async def fail_task(
@@ -224,9 +227,9 @@ class OrchestrationStateManager(Manager):
         agent_id: str | None = None,
         requeue: bool = False,
     ) -> dict[Any, Any]:
-        """A task failed, and its agent is idle again; `requeue` puts it back into the queue, to the place it had.
+        """Fail a task; `requeue` puts it back at its old place in the queue. Its agent is idle again.
 
-        Raises IllegalTransition unless it is in progress, and by this agent if one is named.
+        Raises IllegalTransition unless the task is in progress, and by this agent if one is named.
         """
         event, done = ("requeue", "failed, back in the queue") if requeue else ("fail", "failed")
         return await self._end(team_id, task_id, event, done, agent_id, error=error)
@@ -240,22 +243,22 @@ class OrchestrationStateManager(Manager):
         return task.as_dict()
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
-        """The tasks of a team by their status."""
+        """The tasks of a team by status."""
         return await self._team(team_id).read(lambda team: team.queue.state())
 
-    def _team(self, team_id: str) -> Subject[Team]:
-        return self.about(f"team {team_id}", lambda part: Team(part, team_id))
+    def _team(self, team_id: str) -> Entity[Team]:
+        return Entity(self, f"team {team_id}", lambda part: Team(part, team_id))
 
 
 def teams(part: Namespace) -> Records[StoredTeam]:
-    """What is kept of the teams apart from their agents and tasks."""
+    """The records of the teams, without their agents and tasks."""
     return Records(part.namespace("state"), StoredTeam, key="team_id")
 
 
 class Team:
-    """One team, whose records are in this part of a state. KeyNotFound if there is none.
+    """One team in this part of a state, for use inside an update. Raises KeyNotFound if there is none.
 
-    Each agent and each task is a record of its own: two that change other ones are not in each other's way.
+    Each agent and each task is a record of its own, so changes of different ones do not conflict.
     """
 
     def __init__(self, part: Namespace, team_id: str, *, known: bool = True) -> None:
@@ -268,7 +271,7 @@ class Team:
 
     @classmethod
     def create(cls, part: Namespace, team: TeamState) -> TeamState:
-        """Keep a new team with its agents, and with the tasks of its queue; AlreadyExists."""
+        """Write a new team with its agents and the tasks of its queue. Raises AlreadyExists."""
         made, own = cls(part, team.team_id, known=False), ("agents", "task_queue")
         if team.team_id in made._teams:
             raise AlreadyExists(f"there is a team {team.team_id!r} already", name=team.team_id)
@@ -281,11 +284,11 @@ class Team:
             made.agents.add(agent)
         for status in TaskStatus:
             for task in getattr(team.task_queue, status.value):
-                made.queue.take_over(task, status)
+                made.queue.import_task(task, status)
         return made.state()
 
     def delete(self) -> None:
-        """Delete it with all that belongs to it; the history keeps it."""
+        """Delete the team, its agents and its tasks; history keeps them."""
         self.agents.clear()
         self.queue.clear()
         del self._teams[self._id]
@@ -301,7 +304,7 @@ class Team:
     # Agents
 
     def available_agents(self, capability: str | None = None) -> list[AgentCoordinationState]:
-        """The agents that a task can be assigned to; with a capability, those of them that have it."""
+        """The agents that can take a task; with a capability, those that have it."""
         return [
             agent
             for agent in self.agents.values()
@@ -311,7 +314,7 @@ class Team:
     def set_status(
         self, agent_id: str, status: str, current_task: str | EllipsisType | None
     ) -> AgentCoordinationState:
-        """Note what an agent does; IllegalTransition if it would leave a task that is in progress by it."""
+        """Set the status of an agent. Raises IllegalTransition if it would leave a task in progress."""
         before = self.agents[agent_id]
         agent = self.agents.change(agent_id, status=status)
         if current_task is ...:
@@ -326,7 +329,7 @@ class Team:
         return self.agents.change(agent_id, current_task=current_task)
 
     def remove_agent(self, agent_id: str) -> None:
-        """Let an agent go; what it was at goes back to its place in the queue."""
+        """Remove an agent. Its task goes back to its old place in the queue."""
         for task in self.queue.assigned_to(agent_id):
             self.queue.end(task, "requeue", agent_id)
         del self.agents[agent_id]
@@ -334,7 +337,7 @@ class Team:
     # Tasks
 
     def assign(self, task_id: str | None, agent_id: str | None) -> Task | None:
-        """Give a task to an agent, by default the next one, and to any that is free. None if there is none."""
+        """Assign a task to an agent, by default the next task and any free agent; None if there is none."""
         agent = self._free_agent() if agent_id is None else self.agents[agent_id]
         if agent is not None and not agent.is_available:
             at = f" at {agent.current_task!r}" if agent.current_task is not None else ""
@@ -351,7 +354,7 @@ class Team:
         return assigned
 
     def end(self, task_id: str, event: str, agent_id: str | None, **fields: Any) -> Task:
-        """Let a task that is in progress be completed, fail, or go back into the queue; its agent is free again."""
+        """Complete, fail or requeue a task in progress. Its agent is free again."""
         task = self.queue[task_id]
         ended = self.queue.end(task, event, agent_id, **fields)
         agent = self.agents.get(task.assigned_to) if task.assigned_to is not None else None

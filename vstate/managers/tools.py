@@ -1,4 +1,4 @@
-"""ToolStateManager: executions of tools, their cached results, their retries, and what all that adds up to."""
+"""ToolStateManager: executions of tools, cached results, retries, and statistics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from vstate.arguments import check_flag, check_limit, check_seconds
 from vstate.errors import InvalidInput
 from vstate.managers.backends import DIRECTORY, Persistence
 from vstate.managers.manager import Manager
-from vstate.managers.record import Record, moment, seconds, taken
+from vstate.managers.record import Record, index_time, record_copy, timestamp
 from vstate.objects import canonical
+from vstate.patterns.copies import checked_copy
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.records import Records
 from vstate.state.namespace import Namespace
@@ -33,9 +34,11 @@ __all__ = [
     "parameters_hash",
 ]
 
+_SHARDS = 16
+
 
 class ToolExecutionStatus(StrEnum):
-    """What has become of an execution. COMPLETED and CANCELLED are final."""
+    """The status of an execution. COMPLETED and CANCELLED are final."""
 
     PENDING = auto()
     RUNNING = auto()
@@ -44,6 +47,20 @@ class ToolExecutionStatus(StrEnum):
     TIMEOUT = auto()
     RETRYING = auto()
     CANCELLED = auto()
+
+
+_Status = ToolExecutionStatus
+_STARTABLE = (_Status.PENDING, _Status.FAILED, _Status.TIMEOUT, _Status.RETRYING)
+_RUNNING = (_Status.RUNNING, _Status.RETRYING)
+_LIFE = Lifecycle(
+    {
+        **{(status, "start"): _Status.RUNNING for status in _STARTABLE},
+        **{(status, "complete"): _Status.COMPLETED for status in _RUNNING},
+        **{(status, "fail"): _Status.FAILED for status in _RUNNING},
+        **{(status, "retry"): _Status.RETRYING for status in (*_STARTABLE, _Status.RUNNING)},
+    },
+    initial=_Status.PENDING,
+)
 
 
 class ToolExecution(Record):
@@ -56,17 +73,16 @@ class ToolExecution(Record):
     parameters: dict[str, Any] = Field(default_factory=dict)
     result: Any = None
     error: str | None = None
-    duration_ms: float | None = Field(
-        default=None, allow_inf_nan=False
-    )  # one of them, and every sum would be one
+    # One nan or inf would make every sum useless.
+    duration_ms: float | None = Field(default=None, allow_inf_nan=False)
 
 
 class ToolCacheEntry(Record):
-    """A result to be given again for the same parameters.
+    """A cached result for given parameters of a tool.
 
-    `parameters_hash` is made of the extra field `parameters`, if that is given and the hash is not; a hash of one's
-    own is kept as it is, and such an entry is found by `parameters_hash=`. `ttl` is in seconds from `created_at`;
-    None stands for the manager's.
+    With the extra field `parameters` and no `parameters_hash`, the hash is computed. An entry with a hash of
+    the program's own is found by `parameters_hash=`. `ttl` is in seconds from `created_at`; None: that of the
+    manager.
     """
 
     tool_name: str
@@ -89,7 +105,7 @@ class ToolCacheEntry(Record):
 
 
 class RetryState(Record):
-    """What is known about the retries of an execution. It is pending while `attempts` is below `max_attempts`."""
+    """The retries of an execution. A retry is pending while `attempts` is below `max_attempts`."""
 
     execution_id: str
     attempts: int = 0
@@ -100,10 +116,10 @@ class RetryState(Record):
 
 
 class ToolStats(Record):
-    """What a tool has done so far. Rates are between 0 and 1, and 0 while there is nothing to count.
+    """The statistics of a tool. Rates are between 0 and 1, and 0 while there is nothing to count.
 
-    `total_executions` counts those that have ended, each time that they did; `avg_duration_ms` is over those that
-    ended with a duration.
+    `total_executions` counts each end of an execution. `avg_duration_ms` covers those that ended with a
+    duration.
     """
 
     tool_name: str = ""
@@ -115,26 +131,30 @@ class ToolStats(Record):
 
 
 def parameters_hash(parameters: Mapping[str, Any]) -> str:
-    """The hash of a tool's parameters, by their content: 64 hexadecimal digits.
+    """The hash of a tool's parameters by content: 64 hexadecimal digits.
 
-    The order of keys makes no difference, nor does a tuple for a list; 1, 1.0, True and "1" are different. Raises
-    InvalidInput, naming the place, for what is no plain data: None, bool, int of 64 bits, float, str, bytes, and
-    lists and dicts, with str keys, of these.
+    The order of keys does not count, and a tuple equals a list; 1, 1.0, True and "1" differ. Raises
+    InvalidInput, which names the place, for anything but plain data: None, bool, int of 64 bits, float, str,
+    bytes, and lists and dicts of these, with str keys.
     """
     if not isinstance(parameters, Mapping):
         raise InvalidInput(f"a tool's parameters are a dict by name, not a {type(parameters).__name__}")
     return blake3(canonical.encode(canonical.plain(dict(parameters), "parameters"))).hexdigest()
 
 
+_hash = parameters_hash  # get_cached_result has a parameter of that name
+
+
 class ToolStateManager(Manager):
-    """What tools do, and did: `ToolStateManager(persistence, cache_results=True, cache_ttl=3600)`.
+    """The executions of tools: `ToolStateManager(persistence, cache_results=True, cache_ttl=3600)`.
 
-    An execution that has ended cannot end again: IllegalTransition; one that failed may begin again. Statistics are
-    counted in the commit that they are about, in one of 16 places by chance, so that writers are seldom in each
-    other's way: they are exact whoever counts, and cost the same at the first execution and the millionth.
+    An execution that has ended cannot end again: IllegalTransition; a failed one may start again. Each count
+    of the statistics is part of the commit that it counts, in one of 16 shards, so that concurrent writers
+    rarely conflict. Counts are exact, and cost the same at the first execution and the millionth.
 
-    - `cache_ttl` is for how many seconds a result is given again, unless it says so itself; None: for ever.
-    - `cache_results=False` keeps none and gives none.
+    - `cache_ttl` is the lifetime of a cached result in seconds, unless its entry says otherwise; None: for
+      ever.
+    - `cache_results=False` caches nothing.
     """
 
     part = "tools"
@@ -153,13 +173,13 @@ class ToolStateManager(Manager):
         super().__init__(persistence, redis_url=redis_url, path=path)
         self._caches = cache_results
         self._cache_ttl = cache_ttl
-        self._shard = any_shard()
+        self._shard = f"{os.urandom(1)[0] % _SHARDS:x}"
 
     # Executions
 
     async def start_execution(self, execution: ToolExecution) -> ToolExecution:
-        """Note that an execution has begun; one that is to be retried may begin again. IllegalTransition otherwise."""
-        new = ToolExecution.of(execution)
+        """Record the start of an execution, or a new start of one to retry. Raises IllegalTransition."""
+        new = record_copy(ToolExecution, execution)
         return await self.change(
             lambda part: Executions(part).start(new), f"execution {new.execution_id}: started {new.tool_name}"
         )
@@ -167,17 +187,17 @@ class ToolStateManager(Manager):
     async def complete_execution(
         self, execution_id: str, result: Any = None, duration_ms: float | None = None
     ) -> ToolExecution:
-        """Note the result of an execution. Raises KeyNotFound, and IllegalTransition if it has ended before."""
-        fields = {"result": taken(result, "result"), "error": None, "duration_ms": duration_ms}
+        """Record the result of an execution. Raises KeyNotFound, and IllegalTransition if it has ended."""
+        fields = {"result": checked_copy(result, "result"), "error": None, "duration_ms": duration_ms}
         return await self._end(execution_id, "complete", "completed", fields)
 
     async def fail_execution(
         self, execution_id: str, error: str | BaseException, duration_ms: float | None = None
     ) -> ToolExecution:
-        """Note that an execution has failed. Raises KeyNotFound, and IllegalTransition if it has ended before."""
+        """Record the failure of an execution. Raises KeyNotFound, and IllegalTransition if it has ended."""
         reason = str(error) or repr(error)
         fields = {"error": reason, "duration_ms": duration_ms}
-        return await self._end(execution_id, "fail", f"failed: {_one_line(reason)}", fields)
+        return await self._end(execution_id, "fail", f"failed: {_first_line(reason)}", fields)
 
     async def _end(
         self, execution_id: str, event: str, done: str, fields: Mapping[str, Any]
@@ -188,25 +208,25 @@ class ToolStateManager(Manager):
         )
 
     async def get_execution(self, execution_id: str) -> ToolExecution | None:
-        """An execution, None if there is none of that id."""
+        """The execution with this id, or None."""
         return await self.read(lambda part: Executions(part).get(execution_id))
 
     async def get_execution_history(self, tool_name: str, limit: int | None = 100) -> list[ToolExecution]:
-        """The last executions of a tool, the one that began last first; None for all."""
+        """The last executions of a tool, the latest start first; with None, all."""
         most = check_limit(limit)
         return await self.read(lambda part: list(islice(Executions(part).history(tool_name), most)))
 
-    # The cache
+    # Cache
 
     async def cache_result(self, entry: ToolCacheEntry) -> None:
-        """Keep a result until its `ttl` is over, in place of the one of the same tool and parameters."""
-        entry = ToolCacheEntry.of(entry)
+        """Cache a result for its `ttl`, replacing any for the same tool and parameters."""
+        entry = record_copy(ToolCacheEntry, entry)
         if not entry.parameters_hash:
             raise InvalidInput("a cached result needs `parameters`, or a `parameters_hash` of your own")
         ttl = self._cache_ttl if entry.ttl is None else entry.ttl
         if self._caches:
             await self.change(
-                lambda part: Cache(part).keep(entry, ttl), f"cache of {entry.tool_name}: a result kept"
+                lambda part: ResultCache(part).put(entry, ttl), f"cache of {entry.tool_name}: a result kept"
             )
 
     async def get_cached_result(
@@ -216,73 +236,49 @@ class ToolStateManager(Manager):
         *,
         parameters_hash: str | None = None,
     ) -> ToolCacheEntry | None:
-        """The entry with the result for these parameters; None if there is none, or its time is over.
+        """The cached entry for these parameters, or for a hash of the program's own; or None.
 
-        Hit or miss is counted, which is a commit too. An entry with a hash of one's own is found by that.
+        A commit counts the hit or miss.
         """
         hash = _hash(parameters or {}) if parameters_hash is None else parameters_hash
         if not self._caches:
             return None
         return await self.change(
-            lambda part: Cache(part).look_up(tool_name, hash, self._shard),
+            lambda part: ResultCache(part).look_up(tool_name, hash, self._shard),
             lambda entry: f"cache of {tool_name}: {'a miss' if entry is None else 'a hit'}",
         )
 
     async def invalidate_cache(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
-        """Drop the results of a tool, or the one for these parameters; how many there were."""
+        """Drop the cached results of a tool, or the one for these parameters. Returns their number."""
         hash = None if parameters is None else _hash(parameters)
         return await self.change(
-            lambda part: Cache(part).drop(tool_name, hash),
+            lambda part: ResultCache(part).drop(tool_name, hash),
             lambda number: f"cache of {tool_name}: {number} dropped",
         )
 
     # Retries
 
     async def update_retry_state(self, retry: RetryState) -> None:
-        """Note when an execution is to be tried again. IllegalTransition if it is completed or cancelled."""
-        new = RetryState.of(retry)
+        """Schedule a retry of an execution. Raises IllegalTransition if it is completed or cancelled."""
+        new = record_copy(RetryState, retry)
         await self.change(
             lambda part: Executions(part).retry(new),
             f"execution {new.execution_id}: to be retried after attempt {new.attempts}",
         )
 
     async def get_pending_retries(self) -> list[RetryState]:
-        """What is to be tried again, the one that is due first at the beginning: not what has begun again, nor what
-        has been tried as often as it may.
-        """
-        return await self.read(lambda part: Executions(part).to_be_retried())
+        """The pending retries, the first due first; none that has started again or used up its attempts."""
+        return await self.read(lambda part: Executions(part).pending_retries())
 
     # Statistics
 
     async def get_tool_stats(self, tool_name: str) -> ToolStats:
-        """What a tool has done so far, by whomever it was called."""
-        return await self.read(lambda part: add_up(part, tool_name))
-
-
-_hash = parameters_hash  # there is an argument of that name
-
-
-def _one_line(text: str) -> str:
-    """The beginning of a text as a commit's message can have it."""
-    return text.strip().split("\n", 1)[0][:80].encode("utf-8", "replace").decode()
-
-
-_Status = ToolExecutionStatus
-_OPEN = (_Status.PENDING, _Status.FAILED, _Status.TIMEOUT, _Status.RETRYING)
-_RUNNING = (_Status.RUNNING, _Status.RETRYING)
-_MOVES = Lifecycle(
-    {
-        **{(status, "start"): _Status.RUNNING for status in _OPEN},
-        **{(status, "complete"): _Status.COMPLETED for status in _RUNNING},
-        **{(status, "fail"): _Status.FAILED for status in _RUNNING},
-        **{(status, "retry"): _Status.RETRYING for status in (*_OPEN, _Status.RUNNING)},
-    },
-    initial=_Status.PENDING,
-)
+        """The statistics of a tool over all processes."""
+        return await self.read(lambda part: _statistics(part, tool_name))
 
 
 class Executions:
-    """The executions of all tools, whose records are in this part of a state, and their retries."""
+    """The executions of all tools, and their retries, in this part of a state."""
 
     def __init__(self, part: Namespace) -> None:
         self._part = part
@@ -290,7 +286,7 @@ class Executions:
             part.namespace("executions"),
             ToolExecution,
             key="execution_id",
-            index={"history": lambda execution: (execution.tool_name, -moment(execution.started_at))},
+            index={"history": lambda execution: (execution.tool_name, -index_time(execution.started_at))},
         )
 
     @property
@@ -298,62 +294,63 @@ class Executions:
         return Records(self._part.namespace("retries"), RetryState, key="execution_id")
 
     def get(self, execution_id: str) -> ToolExecution | None:
-        """An execution, None if there is none of that id."""
+        """The execution with this id, or None."""
         return self._executions.get(execution_id)
 
     def history(self, tool_name: str) -> Iterator[ToolExecution]:
-        """The executions of a tool, the one that began last first, each read as it is asked for."""
+        """The executions of a tool, the latest start first, each read when the iteration reaches it."""
         return self._executions.indexed("history", tool_name)
 
     def start(self, execution: ToolExecution) -> ToolExecution:
-        """Begin one that is new, or is to begin again; IllegalTransition."""
+        """Start a new execution, or one to retry. Raises IllegalTransition."""
         before = self.get(execution.execution_id)
-        status = _MOVES.next(before.status if before else _Status.PENDING, "start")
+        status = _LIFE.next(before.status if before else _Status.PENDING, "start")
         return self._executions.put(execution.model_copy(update={"status": status}))
 
     def end(self, execution_id: str, event: str, shard: str, **fields: Any) -> ToolExecution:
-        """Complete one, or let it fail, and count that; IllegalTransition."""
+        """Complete or fail an execution, and count its end. Raises IllegalTransition."""
         ended = self._move(self._executions[execution_id], event, **fields)
         if ended.status is _Status.COMPLETED:
             self._retries.discard(execution_id)
         timed = {} if ended.duration_ms is None else {"timed": 1, "duration_ms": ended.duration_ms}
-        count(self._part, ended.tool_name, shard, **{ended.status.value: 1}, **timed)
+        _count(self._part, ended.tool_name, shard, **{ended.status.value: 1}, **timed)
         return ended
 
     def retry(self, retry: RetryState) -> None:
-        """Note when one, known or not, is to be tried again; IllegalTransition."""
+        """Schedule a retry, of an unknown execution too. Raises IllegalTransition."""
         execution = self.get(retry.execution_id)
         if execution is not None:
             self._move(execution, "retry")
         self._retries.put(retry)
 
-    def to_be_retried(self) -> list[RetryState]:
-        """What waits to be tried again, and may be, the one that is due first at the beginning."""
-        pending = [retry for retry in self._retries.values() if self._waits(retry)]
-        return sorted(pending, key=lambda retry: seconds(retry.next_retry_at))
+    def pending_retries(self) -> list[RetryState]:
+        """The retries with attempts left whose executions have not started again, the first due first."""
+        pending = [retry for retry in self._retries.values() if self._is_pending(retry)]
+        return sorted(pending, key=lambda retry: timestamp(retry.next_retry_at))
 
-    def _waits(self, retry: RetryState) -> bool:
+    def _is_pending(self, retry: RetryState) -> bool:
         execution = self.get(retry.execution_id)
         return retry.attempts < retry.max_attempts and (
             execution is None or execution.status is _Status.RETRYING
         )
 
     def _move(self, execution: ToolExecution, event: str, **fields: Any) -> ToolExecution:
-        status = _MOVES.next(execution.status, event)
+        status = _LIFE.next(execution.status, event)
         return self._executions.put(execution.model_copy(update={"status": status, **fields}))
 
 
-class Cache:
-    """The results that are kept in this part of a state, by tool and by hash of the parameters."""
+class ResultCache:
+    """The cached results in this part of a state, by tool and hash of the parameters."""
 
     def __init__(self, part: Namespace) -> None:
         self._part = part
         self._entries = Records(part.namespace("cache"), ToolCacheEntry, key=("tool_name", "parameters_hash"))
 
-    def keep(self, entry: ToolCacheEntry, ttl: float | None) -> None:
-        """Keep a result until its time, in seconds, is over: from when it was created."""
+    def put(self, entry: ToolCacheEntry, ttl: float | None) -> None:
+        """Keep a result until `ttl` seconds after its creation."""
         id = (entry.tool_name, entry.parameters_hash)
-        left = None if ttl is None else ttl - _seconds_since(entry.created_at)
+        age = (datetime.now(entry.created_at.tzinfo) - entry.created_at).total_seconds()
+        left = None if ttl is None else ttl - age
         if left is not None and left <= 0:
             self._entries.discard(id)
         else:
@@ -361,27 +358,20 @@ class Cache:
             self._entries.expire(id, left)
 
     def look_up(self, tool_name: str, parameters_hash: str, shard: str) -> ToolCacheEntry | None:
-        """The entry, None if there is none or its time is over; hit or miss is counted."""
+        """The fresh entry, or None. Counts a hit or a miss."""
         entry = self._entries.get((tool_name, parameters_hash))
-        count(self._part, tool_name, shard, **{"misses" if entry is None else "hits": 1})
+        _count(self._part, tool_name, shard, **{"misses" if entry is None else "hits": 1})
         return entry
 
     def drop(self, tool_name: str, parameters_hash: str | None) -> int:
-        """Delete the results of a tool, or the one of this hash; how many there were."""
+        """Delete the results of a tool, or the one with this hash. Returns their number."""
         if parameters_hash is not None:
             return int(self._entries.discard((tool_name, parameters_hash)))
         return sum(map(self._entries.discard, list(self._entries.ids(tool_name))))
 
 
-def _seconds_since(moment: datetime) -> float:
-    return (datetime.now(moment.tzinfo) - moment).total_seconds()
-
-
-_SHARDS = 16
-
-
 class Tally(Record):
-    """What the managers of one shard counted of one tool."""
+    """The counts of one tool by the managers of one shard."""
 
     tool_name: str
     shard: str
@@ -393,29 +383,25 @@ class Tally(Record):
     misses: int = 0
 
     def plus(self, **more: float) -> Tally:
-        """The tally with these counted too."""
+        """The tally with these counts added."""
         return self.model_copy(update={name: getattr(self, name) + value for name, value in more.items()})
 
 
-def any_shard() -> str:
-    """One of the 16 places to count in, by chance."""
-    return f"{os.urandom(1)[0] % _SHARDS:x}"
+def _tallies(part: Namespace) -> Records[Tally]:
+    return Records(part.namespace("stats"), Tally, key=("tool_name", "shard"))
 
 
-def count(tools: Namespace, tool_name: str, shard: str, **more: float) -> None:
-    """Count so many more of these, in the commit that they happen in."""
-    tallies = _tallies(tools)
+def _count(part: Namespace, tool_name: str, shard: str, **more: float) -> None:
+    tallies = _tallies(part)
     tally = tallies.get((tool_name, shard)) or Tally(tool_name=tool_name, shard=shard)
     tallies.put(tally.plus(**more))
 
 
-def add_up(tools: Namespace, tool_name: str) -> ToolStats:
-    """The statistics of a tool, by whomever it was counted."""
-
-    def both(one: Tally, other: Tally) -> Tally:
+def _statistics(part: Namespace, tool_name: str) -> ToolStats:
+    def add(one: Tally, other: Tally) -> Tally:
         return one.plus(**other.model_dump(exclude={"tool_name", "shard"}))
 
-    total = reduce(both, _tallies(tools).values(tool_name), Tally(tool_name=tool_name, shard=""))
+    total = reduce(add, _tallies(part).values(tool_name), Tally(tool_name=tool_name, shard=""))
     ended = total.completed + total.failed
     return ToolStats(
         tool_name=tool_name,
@@ -427,9 +413,10 @@ def add_up(tools: Namespace, tool_name: str) -> ToolStats:
     )
 
 
-def _tallies(tools: Namespace) -> Records[Tally]:
-    return Records(tools.namespace("stats"), Tally, key=("tool_name", "shard"))
-
-
 def _rate(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def _first_line(text: str) -> str:
+    """The beginning of a text, short enough for the message of a commit."""
+    return text.strip().split("\n", 1)[0][:80].encode("utf-8", "replace").decode()

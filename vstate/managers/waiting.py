@@ -1,4 +1,4 @@
-"""Waiting: what need not be awaited, and what is waited for in one event loop after another."""
+"""Waiting: results that may be awaited, and a lock for several event loops."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 
 
 class Wait:
-    """The work is done, or goes on by itself; `await` waits until it is done, and raises what it raised."""
+    """Work that is done, or goes on by itself. `await` waits for its end, and raises its error."""
 
     def __init__(self, until_done: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        # A function and not its coroutine, of which Python would complain that nobody awaited it.
+        # A function, not a coroutine: Python warns of a coroutine that is never awaited.
         self._until_done = until_done
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -21,7 +21,7 @@ class Wait:
 
 
 class LoopLock:
-    """A lock for the tasks of one event loop after another, each of which an `asyncio.Lock` would hold on to."""
+    """A lock for the tasks of each event loop in turn. An `asyncio.Lock` works in one loop only."""
 
     def __init__(self) -> None:
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

@@ -13,8 +13,8 @@ from pydantic import Field
 from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.managers.backends import DIRECTORY, Persistence
-from vstate.managers.manager import Manager, Subject
-from vstate.managers.record import Record, Word, member, seconds, taken_dict
+from vstate.managers.manager import Entity, Manager
+from vstate.managers.record import Record, StatusText, dict_copy, member, record_copy, timestamp
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
@@ -26,7 +26,7 @@ _LATEST = "latest"
 
 
 class WorkflowStatus(StrEnum):
-    """Where a workflow is. Nothing leads out of COMPLETED and CANCELLED; out of FAILED, `retry` and `resume_from`."""
+    """The status of a workflow. COMPLETED and CANCELLED are final. `retry` and `resume_from` leave FAILED."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -35,37 +35,37 @@ class WorkflowStatus(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     WAITING = "waiting"
-    """Running, and waiting for something from outside, such as a person."""
+    """Running, and waiting for something outside, such as a person."""
 
 
 class WorkflowState(Record):
-    """A workflow: where it is, and what it has in hand."""
+    """A workflow: its status, its current step, and its context."""
 
     workflow_id: str
     status: WorkflowStatus = WorkflowStatus.PENDING
     total_steps: int = Field(default=0, ge=0)
-    """0 if that is not known: then only `complete` completes it."""
+    """0 if the number is unknown: then only `complete` completes the workflow."""
     current_step: int = Field(default=0, ge=0)
-    """The last step that is done, but none behind one that was begun and is not."""
+    """The last step that is done, but before any step that is begun and not done."""
     steps_before: int = Field(default=0, ge=0)
-    """How many steps were done before it came here, and have no record of their own."""
+    """The number of steps that were done before `create`, and have no record."""
     context: dict[str, Any] = Field(default_factory=dict)
     error: str | None = None
-    """What failed, once the workflow has."""
+    """The reason of a failure."""
     reason: str | None = None
-    """Why it was cancelled."""
+    """The reason of a cancellation."""
 
     def require_step(self, number: int) -> None:
-        """InvalidInput for a step behind the last one, if it is known which that is."""
+        """Raise InvalidInput for a step after the last one, if the number of steps is known."""
         if 0 < self.total_steps < number:
             raise InvalidInput(
-                f"workflow {self.workflow_id!r} has {self.total_steps} steps, so there is no step {number}; one whose "
-                "number of steps is not known has total_steps=0"
+                f"workflow {self.workflow_id!r} has {self.total_steps} steps, so there is no step {number}: "
+                "create it with more steps, or with total_steps=0 if their number is unknown"
             )
 
     @property
     def progress(self) -> float:
-        """Percent of the steps that are done: 0.0 if there are none."""
+        """The percentage of steps that are done; 0.0 without steps."""
         return 100.0 * self.current_step / self.total_steps if self.total_steps else 0.0
 
 
@@ -74,35 +74,35 @@ class StepState(Record):
 
     step_number: int = Field(ge=1)
     name: str = ""
-    status: Word = "pending"
-    """"completed" or "skipped" if it is done, "failed" if it failed; any other word says that it is not over."""
+    status: StatusText = "pending"
+    """"completed" and "skipped" mean done, "failed" means failed. With any other text the step goes on."""
     result: Any = None
     duration_ms: int | float | None = None
     error: str | None = None
 
     @property
     def title(self) -> str:
-        """What a message calls it: its number, and its name if it has one."""
+        """The number of the step, and its name if it has one."""
         return f"{self.step_number} {self.name!r}" if self.name else str(self.step_number)
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do for it."""
+        """Whether the step is completed or skipped."""
         return self.status in ("completed", "skipped")
 
     @property
     def is_failed(self) -> bool:
-        """Whether it failed."""
+        """Whether the step failed."""
         return self.status == "failed"
 
 
 class WorkflowCheckpoint(Record):
-    """A workflow as it was after a step, to resume it from."""
+    """A workflow as it was after a step, from which it can resume."""
 
     workflow_id: str
     checkpoint_id: str
     step: int = Field(default=0, ge=0)
-    # In this order: a dict with the fields of a workflow is one.
+    # In this order: a dict with the fields of a workflow becomes a WorkflowState.
     state: WorkflowState | dict[str, Any] | None = Field(default=None, union_mode="left_to_right")
     context: dict[str, Any] = Field(default_factory=dict)
     timestamp: datetime = Field(default_factory=datetime.now)
@@ -120,7 +120,7 @@ LIFE = Lifecycle(
     {
         **_moves("start", [_PENDING], _RUNNING),
         **_moves("begin a step", [_PENDING, _RUNNING, _WAITING], _RUNNING),
-        # What was under way when it was paused may still end.
+        # A step that was under way at the pause may still end.
         **_moves("end a step", [_PENDING, _RUNNING, _WAITING], _RUNNING),
         **_moves("end a step", [_PAUSED], _PAUSED),
         **_moves("pause", [_PENDING, _RUNNING, _WAITING], _PAUSED),
@@ -136,14 +136,14 @@ LIFE = Lifecycle(
 
 
 class WorkflowStateManager(Manager):
-    """Workflows: each moves through its statuses step by step, in as many processes as there are.
+    """Workflows, moved through their statuses step by step by any number of processes.
 
-    - A workflow begins to run with its first step, fails with a step that failed, and completes when all of its
-      steps are done. A move that its status does not allow raises IllegalTransition, and nothing has changed.
-    - Each time that `checkpoint_interval` more steps are done, a checkpoint is made in the same commit; None: never.
-    - A step is a record of its own, so one more costs the same at step 10 and step 10,000.
-    - A step behind the last of `total_steps` raises InvalidInput; 0 of them says that their number is not known.
-    - `get` and `get_step` give None for what is not there; every other method raises KeyNotFound.
+    - A workflow starts with its first step, fails with a failed step, and completes when all steps are done.
+      A move that its status forbids raises IllegalTransition, and changes nothing.
+    - After every `checkpoint_interval` steps, the same commit also writes a checkpoint; None: never.
+    - A step is a record of its own, so one more costs the same at step 10 and at step 10,000.
+    - A step after the last of `total_steps` raises InvalidInput. 0 means that the number is unknown.
+    - `get` and `get_step` return None for a missing workflow or step; every other method raises KeyNotFound.
     """
 
     part = "workflows"
@@ -161,8 +161,8 @@ class WorkflowStateManager(Manager):
         self._interval = checkpoint_interval
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
-        """Keep a new workflow; AlreadyExists. One that begins with a later step has those before it behind it."""
-        new = WorkflowState.of(workflow)
+        """Create a workflow. Steps up to its `current_step` count as done. Raises AlreadyExists."""
+        new = record_copy(WorkflowState, workflow)
         new.require_step(new.current_step)
         new.steps_before = new.current_step
         return await self.change(
@@ -170,15 +170,15 @@ class WorkflowStateManager(Manager):
         )
 
     async def get(self, workflow_id: str) -> WorkflowState | None:
-        """The workflow as it is now; None if there is none."""
+        """The workflow as it is now, or None."""
         return await self.read(lambda part: workflows(part).get(workflow_id))
 
     async def get_status(self, workflow_id: str) -> WorkflowStatus:
-        """Where the workflow is."""
+        """The status of a workflow."""
         return await self.read(lambda part: workflows(part)[workflow_id].status)
 
     async def list_workflows(self, status: WorkflowStatus | str | None = None) -> list[WorkflowState]:
-        """All workflows, or those in one status, in the order of their ids."""
+        """All workflows, or those with one status, in order of id."""
         wanted = None if status is None else member(WorkflowStatus, status)
         return await self.read(
             lambda part: [found for found in workflows(part).values() if wanted in (None, found.status)]
@@ -187,27 +187,27 @@ class WorkflowStateManager(Manager):
     # Steps
 
     async def update_step(self, workflow_id: str, step: StepState) -> WorkflowState:
-        """Write what is known about a step now, and let the workflow follow: `current_step`, and its status.
+        """Write a step, and update `current_step` and the status of the workflow.
 
-        In a paused workflow a step may end, but none begins. Steps may be done in any order, and next to each other:
-        `current_step` never passes one that was begun and is not done.
+        In a paused workflow a step may end, but none begins. Steps may be done in any order, and
+        concurrently: `current_step` never passes a step that is begun and not done.
         """
-        step = StepState.of(step)
+        step = record_copy(StepState, step)
         return await self._workflow(workflow_id).change(
             lambda workflow: workflow.update_step(step, self._interval), f"step {step.title} {step.status}"
         )
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
-        """A step, None if nothing is known about it."""
+        """A step, or None if it has no record."""
         return await self._workflow(workflow_id).read(lambda workflow: workflow.step(step_number))
 
     async def list_steps(self, workflow_id: str) -> list[StepState]:
-        """The steps that something is known about, in order."""
+        """The steps with records, in order."""
         return await self._workflow(workflow_id).read(lambda workflow: workflow.steps())
 
     async def update_context(self, workflow_id: str, values: Mapping[str, Any]) -> WorkflowState:
-        """Set these keys of the workflow's context."""
-        new = taken_dict(values, "context")
+        """Set these keys of the context of a workflow."""
+        new = dict_copy(values, "context")
         return await self._workflow(workflow_id).change(
             lambda workflow: workflow.set_context(new), f"context {', '.join(map(str, new))}"
         )
@@ -215,31 +215,31 @@ class WorkflowStateManager(Manager):
     # Moves
 
     async def start(self, workflow_id: str) -> WorkflowState:
-        """Run a pending workflow; its first step does so too."""
+        """Start a pending workflow. Its first step does so too."""
         return await self._move(workflow_id, "start", "started")
 
     async def pause(self, workflow_id: str) -> WorkflowState:
-        """Let no further step begin until `resume`."""
+        """Pause a workflow: no step begins until `resume`."""
         return await self._move(workflow_id, "pause", "paused")
 
     async def resume(self, workflow_id: str) -> WorkflowState:
-        """Run a workflow that is paused, or waiting."""
+        """Resume a workflow that is paused or waiting."""
         return await self._move(workflow_id, "resume", "resumed")
 
     async def retry(self, workflow_id: str) -> WorkflowState:
-        """Run a workflow that failed, from the step that did."""
+        """Resume a failed workflow at its failed step."""
         return await self._move(workflow_id, "retry", "retried", error=None)
 
     async def complete(self, workflow_id: str) -> WorkflowState:
-        """End a workflow well, whatever its steps: for one whose number of steps is not known before."""
+        """Complete a workflow, whatever its steps: for workflows with an unknown number of steps."""
         return await self._move(workflow_id, "complete", "completed")
 
     async def fail(self, workflow_id: str, error: str | None = None) -> WorkflowState:
-        """End a workflow because of an error; `retry` and `resume_from` run it again."""
+        """Fail a workflow. `retry` and `resume_from` run it again."""
         return await self._move(workflow_id, "fail", _because("failed", error), error=error)
 
     async def cancel(self, workflow_id: str, reason: str | None = None) -> WorkflowState:
-        """End a workflow that nobody wants any more."""
+        """Cancel a workflow for good."""
         return await self._move(workflow_id, "cancel", _because("cancelled", reason), reason=reason)
 
     async def _move(self, workflow_id: str, event: str, done: str, **fields: Any) -> WorkflowState:
@@ -248,24 +248,24 @@ class WorkflowStateManager(Manager):
     # Checkpoints
 
     async def checkpoint(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
-        """Keep a checkpoint, in place of the one with its id.
+        """Write a checkpoint, replacing any with its id.
 
-        What it leaves out (`step`, `state`, `context`) is taken from the workflow as it is now.
+        If it lacks `step`, `state` or `context`, these come from the workflow as it is now.
         """
-        checkpoint = WorkflowCheckpoint.of(checkpoint)
+        checkpoint = record_copy(WorkflowCheckpoint, checkpoint)
         return await self._workflow(checkpoint.workflow_id).change(
-            lambda workflow: workflow.keep(checkpoint), f"checkpoint {checkpoint.checkpoint_id}"
+            lambda workflow: workflow.put_checkpoint(checkpoint), f"checkpoint {checkpoint.checkpoint_id}"
         )
 
     async def list_checkpoints(self, workflow_id: str) -> list[WorkflowCheckpoint]:
-        """The checkpoints, by step, and by time within one."""
+        """The checkpoints by step, then time."""
         return await self._workflow(workflow_id).read(lambda workflow: workflow.checkpoints())
 
     async def resume_from(self, workflow_id: str, checkpoint_id: str = _LATEST) -> WorkflowState:
-        """Run the workflow on from a checkpoint, by default the last one: with its state, context and step.
+        """Resume a workflow from a checkpoint, by default the last one: with its state, context and step.
 
-        The steps behind that are to be done again; what they were is in the history. KeyNotFound if there
-        is no checkpoint.
+        The records of later steps are deleted, and history keeps them. Raises KeyNotFound without a
+        checkpoint.
         """
 
         def resume(workflow: Workflow) -> tuple[WorkflowState, str]:
@@ -277,8 +277,8 @@ class WorkflowStateManager(Manager):
         )
         return state
 
-    def _workflow(self, workflow_id: str) -> Subject[Workflow]:
-        return self.about(f"workflow {workflow_id}", lambda part: Workflow(part, workflow_id))
+    def _workflow(self, workflow_id: str) -> Entity[Workflow]:
+        return Entity(self, f"workflow {workflow_id}", lambda part: Workflow(part, workflow_id))
 
 
 def _because(done: str, reason: str | None) -> str:
@@ -286,12 +286,12 @@ def _because(done: str, reason: str | None) -> str:
 
 
 def workflows(part: Namespace) -> Records[WorkflowState]:
-    """The workflows themselves."""
+    """The records of the workflows, without steps and checkpoints."""
     return Records(part.namespace("state"), WorkflowState, key="workflow_id")
 
 
 class Workflow:
-    """One workflow, whose records are in this part of a state. KeyNotFound if there is none."""
+    """One workflow in this part of a state, for use inside an update. Raises KeyNotFound if there is none."""
 
     def __init__(self, part: Namespace, workflow_id: str) -> None:
         self._id = workflow_id
@@ -300,7 +300,7 @@ class Workflow:
             scope(part, "steps", workflow_id),
             StepState,
             key=lambda step: _key(step.step_number),
-            # Those that were begun and are not done.
+            # The steps that are begun and not done.
             index={"open": lambda step: None if step.is_done else ()},
         )
         self._checkpoints = Records(
@@ -312,24 +312,24 @@ class Workflow:
     # Reading
 
     @property
-    def now(self) -> WorkflowState:
-        """The workflow as it is."""
+    def state(self) -> WorkflowState:
+        """The record of the workflow."""
         return self._workflows[self._id]
 
     def step(self, step_number: int) -> StepState | None:
-        """A step, None if nothing is known about it."""
+        """A step, or None if it has no record."""
         return self._steps.get(_key(step_number))
 
     def steps(self) -> list[StepState]:
-        """The steps that something is known about, in order."""
+        """The steps with records, in order."""
         return list(self._steps.values())
 
     def checkpoints(self) -> list[WorkflowCheckpoint]:
-        """The checkpoints, by step, and by time within one."""
-        return sorted(self._checkpoints.values(), key=lambda made: (made.step, seconds(made.timestamp)))
+        """The checkpoints by step, then time."""
+        return sorted(self._checkpoints.values(), key=lambda made: (made.step, timestamp(made.timestamp)))
 
     def checkpoint(self, checkpoint_id: str) -> WorkflowCheckpoint:
-        """The checkpoint of this id, for "latest" the last one unless one is called so; KeyNotFound."""
+        """The checkpoint with this id. "latest" is the last one, unless that is an id. Raises KeyNotFound."""
         if checkpoint_id != _LATEST or _LATEST in self._checkpoints:
             return self._checkpoints[checkpoint_id]
         made = self.checkpoints()
@@ -340,33 +340,35 @@ class Workflow:
     # Changing
 
     def move(self, event: str, **fields: Any) -> WorkflowState:
-        """Go where the event leads, and set these fields; IllegalTransition."""
-        return self._workflows.change(self._id, status=LIFE.next(self.now.status, event), **fields)
+        """Move to the next status by an event, and set these fields. Raises IllegalTransition."""
+        return self._workflows.change(self._id, status=LIFE.next(self.state.status, event), **fields)
 
     def set_context(self, values: Mapping[Any, Any]) -> WorkflowState:
         """Set these keys of the context."""
-        return self._workflows.change(self._id, context={**self.now.context, **values})
+        return self._workflows.change(self._id, context={**self.state.context, **values})
 
     def update_step(self, step: StepState, interval: int | None) -> WorkflowState:
-        """Write a step, and let the workflow follow."""
-        workflow = self.now
+        """Write a step, and update the workflow; see the manager."""
+        workflow = self.state
         workflow.require_step(step.step_number)
         before = workflow.current_step
         ends = step.is_done or step.is_failed
         workflow.status = LIFE.next(workflow.status, "end a step" if ends else "begin a step")
         self._steps.put(step)
-        workflow.current_step = self._reached(before, step)
+        workflow.current_step = self._current_step(before, step)
         if step.is_failed:
             workflow.status = LIFE.next(workflow.status, "fail")
             workflow.error = step.error or f"step {step.title} failed"
-        elif 0 < workflow.total_steps <= workflow.current_step and self._are_all_done(workflow):
+        elif 0 < workflow.total_steps <= workflow.current_step and self._is_complete(workflow):
             workflow.status = LIFE.next(workflow.status, "complete")
         workflow = self._workflows.put(workflow)
         if interval is not None and workflow.current_step // interval > before // interval:
-            self.keep(WorkflowCheckpoint(workflow_id=self._id, checkpoint_id=self._new_id(workflow)))
+            self.put_checkpoint(
+                WorkflowCheckpoint(workflow_id=self._id, checkpoint_id=self._new_id(workflow))
+            )
         return workflow
 
-    def _reached(self, before: int, step: StepState) -> int:
+    def _current_step(self, before: int, step: StepState) -> int:
         reached = before
         if step.is_done:
             reached = max(reached, step.step_number)
@@ -375,19 +377,19 @@ class Workflow:
         first = next(self._steps.indexed("open"), None)
         return reached if first is None else min(reached, first.step_number - 1)
 
-    def _are_all_done(self, workflow: WorkflowState) -> bool:
-        # Next to each other, the last one may be done when an earlier one has not even begun.
+    def _is_complete(self, workflow: WorkflowState) -> bool:
+        # Steps run concurrently: the last one may be done before an earlier one has begun.
         done = self._steps.count() - sum(1 for _ in self._steps.indexed("open"))
         return workflow.steps_before + done >= workflow.total_steps
 
-    def keep(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
-        """Write a checkpoint; what it leaves out is as it is now."""
-        workflow, given, made = self.now, checkpoint.model_fields_set, checkpoint.model_copy()
-        if "step" not in given:
+    def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
+        """Write a checkpoint, with missing parts from the workflow as it is now."""
+        workflow, fields, made = self.state, checkpoint.model_fields_set, checkpoint.model_copy()
+        if "step" not in fields:
             made.step = workflow.current_step
         if checkpoint.state is None:
             made.state = workflow
-        if "context" not in given:
+        if "context" not in fields:
             made.context = made.state.context if isinstance(made.state, WorkflowState) else workflow.context
         (made.state if isinstance(made.state, WorkflowState) else workflow).require_step(made.step)
         return self._checkpoints.put(made)
@@ -396,12 +398,12 @@ class Workflow:
         id = f"step-{workflow.current_step}"
         if id not in self._checkpoints:
             return id
-        # The step was done again since; the checkpoint that was made then stays.
+        # The step was done again. Its earlier checkpoint stays.
         return next(new for n in count(2) if (new := f"{id}-{n}") not in self._checkpoints)
 
     def resume_from(self, checkpoint: WorkflowCheckpoint) -> WorkflowState:
-        """Go back to a checkpoint, and run from there; the steps behind it are to be done again."""
-        workflow = self.now
+        """Go back to a checkpoint, and run from there. Deletes the records of later steps."""
+        workflow = self.state
         status = LIFE.next(workflow.status, "resume from a checkpoint")
         for begun in list(self._steps.indexed("open")):
             del self._steps[_key(begun.step_number)]
@@ -411,7 +413,7 @@ class Workflow:
         state = checkpoint.state
         restored = (state if isinstance(state, WorkflowState) else workflow).model_copy()
         if not isinstance(state, WorkflowState) or state.current_step != checkpoint.step:
-            # The step is the program's word: all before it are done, with or without a record.
+            # The program chose the step: all steps before it count as done, with or without a record.
             restored.steps_before = checkpoint.step - self._steps.count()
         restored.workflow_id, restored.status, restored.error = self._id, status, None
         restored.current_step, restored.context = checkpoint.step, checkpoint.context

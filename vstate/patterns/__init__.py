@@ -1,8 +1,8 @@
-"""Patterns of agents' state, on any state mapping: typed records, streams of events, life cycles, bounds, scopes.
+"""Patterns of agents' state, on any state mapping: typed records, event streams, life cycles, bounds, scopes.
 
-- Nothing here holds anything itself: what is written is in the mapping, and the mapping's commit keeps it.
-- Every read-modify-write belongs into `state.update(function)`, which runs it again if others were faster.
-- Keys that are made of ids are made by `join_path`: no two tuples of texts give the same.
+- The patterns store nothing themselves: all writes go to the mapping, and its commit keeps them.
+- Put each read-modify-write into `state.update(function)`, which runs it again if others were faster.
+- `join_path` makes keys of ids. Each tuple of texts has a key of its own.
 """
 
 from importlib import import_module

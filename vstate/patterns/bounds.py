@@ -1,4 +1,4 @@
-"""bound: a value, or a sequence, that is kept within a limit whenever it is committed."""
+"""bound: keep a value or a sequence within a limit at each commit."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def bound(
     cost: Cost = len,
     shrink: Shrink = "oldest",
 ) -> Callable[[], None]:
-    """Keep what is at a key within a limit: each commit through this handle looks, and shrinks it if it costs more.
+    """Keep a value or a sequence within a limit: each commit through this handle shrinks it if it costs more.
 
-    `key` is that of a value in the state or namespace, or the name of a `Sequence` or `EventStream` there, or one of
-    these itself. `cost` is a function of the value, of a sequence as the list of its items: its length, or a number of
-    tokens. What is over the limit loses the oldest: of a list or text what is in front, of a dict what was put in
-    first. Or `shrink` is called with a copy of it and returns what to keep, such as a summary and the last items.
+    `key` is the key of a value in the state or namespace, the name of a `Sequence` or `EventStream` there, or
+    one of these objects. `cost` is a function of the value, or of the items of a sequence as a list, such as
+    `len` or a count of tokens. By default the oldest parts go: the front of a list or text, the first keys of
+    a dict. Otherwise `shrink` is called with a copy of the value and returns the part to keep, such as a
+    summary and the last items.
 
-    It holds for commits, updates, and transactions, and with `Live` for the last two and `commit`. What is over
-    the limit when it is merged is shrunk by the next commit. Nothing is lost of what was committed before: history
-    has it. Every handle that writes is bound by itself; what this returns ends it.
+    The bound holds for commits, updates and transactions; with `Live`, for updates, transactions and
+    `commit`. A merge may exceed the limit; the next commit then shrinks the value. History keeps all that was
+    committed before. Each handle that writes needs its own bound. Call the returned function to end it.
 
-    The commit raises InvalidInput, with everything still staged, if the value is over the limit all the same: the
-    newest item alone is, `shrink` has not done its work, or nothing in it is older than the rest, as in a set; and if
-    `cost` returns no number, NaN, or one below 0, none of which would ever be over a limit.
-    What `cost` and `shrink` raise stops it too. Other threads wait for the state meanwhile.
+    The commit raises InvalidInput, with everything still staged, if the value cannot be brought within the
+    limit: the newest item alone exceeds it, `shrink` returns too much, or the value has no oldest part, as a
+    set. It does so too if `cost` returns no number, NaN, or a negative number. An exception of `cost` or
+    `shrink` stops the commit too. Other threads wait for the state meanwhile.
     """
     handle = state.sync if isinstance(state, aio.Versioned | aio.Namespace) else state
     check_amount("limit", limit)
@@ -72,53 +73,51 @@ class _Bound:
             self._key = key if isinstance(key, str) else path_of(key)
             self._sequence = Sequence(state, key)
         if not self._sequence.is_part_of(state):
-            raise InvalidInput(
-                f"{self._sequence!r} is of another state than the one to bound it in: give its own"
-            )
+            raise InvalidInput(f"{self._sequence!r} is in another state: give bound the state of the items")
         self._name = repr(self._key) if self._key is not None else repr(self._sequence)
         self._limit = limit
         self._cost = cost
-        self._counted = bool(cost is len)  # no item has to be read for it
+        self._counted = bool(cost is len)  # a length needs no reads of items
         self._shrink = shrink
-        self._entry: object = None  # of the value that was last found within the limit
-        self._keys: list[tuple[str, object]] | None = None  # of the items that were
+        self._entry: object = None  # of the value when it was last within the limit
+        self._keys: list[tuple[str, object]] | None = None  # of the items when they were within it
 
     def __call__(self) -> None:
         committed = self._committed()
         if self._key is not None:
-            entry = self._known_entry(self._key, committed)
+            entry = self._entry_of(self._key, committed)
             if (entry is None or entry != self._entry) and self._key in self._state:
-                self._look_at_value(self._key)
+                self._check_value(self._key)
             self._entry = entry
-        there = None if self._sequence.may_have_changed() else committed
-        if self._counted and there is not None and len(self._sequence.at(there)) <= self._limit:
+        snapshot = None if self._sequence.may_have_changed() else committed
+        if self._counted and snapshot is not None and len(self._sequence.at(snapshot)) <= self._limit:
             return
-        keys = None if there is None or self._counted else list(self._sequence.at(there).marked_keys())
+        keys = None if snapshot is None or self._counted else list(self._sequence.at(snapshot).marked_keys())
         if keys is None or keys != self._keys:
-            self._look_at_sequence()
+            self._check_sequence()
         self._keys = keys
 
     def _committed(self) -> Snapshot | None:
-        """What is committed: read there, it is not loaded into the state, and no update depends on it."""
+        """The newest commit. Reads of it load nothing into the state, and no update depends on them."""
         root = self._state.root
         if not isinstance(root, Worktree) or root.head is None:
             return None
         return Snapshot(root.repo, root.head)
 
-    def _known_entry(self, key: str, committed: Snapshot | None) -> object:
-        """What the value is stored as; None if it may be another by now."""
+    def _entry_of(self, key: str, committed: Snapshot | None) -> object:
+        """The stored entry of the value; None if the value may have changed since."""
         if committed is None or self._state.may_have_changed(key):
             return None
         return committed.repo.entry(committed.commit.tree, self._state.prefix + key)
 
-    def _look_at_value(self, key: str) -> None:
+    def _check_value(self, key: str) -> None:
         value = self._state[key]
         if self._costs(value) <= self._limit:
             return
         if self._shrink != "oldest":
-            kept = self._shrunk(value)
+            kept = self._call_shrink(value)
             if type(value) is list and type(kept) is list:
-                value[:] = kept  # who holds the list goes on with it
+                value[:] = kept  # edit in place: the program may hold the list
                 kept = value
             self._state[key] = kept
             return
@@ -128,7 +127,7 @@ class _Bound:
             kept = value
         self._state[key] = kept
 
-    def _look_at_sequence(self) -> None:
+    def _check_sequence(self) -> None:
         sequence = self._sequence
         size = len(sequence)
         if size == 0 or (self._counted and size <= self._limit):
@@ -142,44 +141,44 @@ class _Bound:
         if self._shrink == "oldest":
             del sequence[: self._without_oldest(items)[1]]
             return
-        kept = self._shrunk(items)
+        kept = self._call_shrink(items)
         if not isinstance(kept, list) or len(kept) > size:
             raise InvalidInput(
-                f"shrink of {self._name} is to return a list of no more items than it was given"
+                f"shrink of {self._name} returned {quoted(kept)}: return a list of no more items than it gets"
             )
         same = 0
         while same < len(kept) and kept[-1 - same] == items[-1 - same]:
             same += 1
-        # What is new takes the places in front of what is the same, and what was before that goes.
+        # New items replace the last ones before the unchanged tail. Items before them are deleted.
         front, new = size - same, len(kept) - same
         for position in range(new):
             sequence[front - new + position] = kept[position]
         del sequence[: front - new]
 
-    def _shrunk(self, value: Any) -> Any:
+    def _call_shrink(self, value: Any) -> Any:
         assert callable(self._shrink)
         kept = called("shrink", self._shrink, copy.deepcopy(value))
         if kept is None:
-            raise InvalidInput(f"shrink of {self._name} returned None: it is to return what to keep")
+            raise InvalidInput(f"shrink of {self._name} returned None: return the part to keep")
         self._require_within(kept)
         return kept
 
     def _costs(self, value: Any) -> float:
         cost = called("cost", self._cost, value)
         if not is_amount(cost):
-            raise InvalidInput(f"cost of {self._name} is to return a number from 0 on, not {quoted(cost)}")
+            raise InvalidInput(f"cost of {self._name} returned {quoted(cost)}: return a number from 0 on")
         return cost
 
     def _require_within(self, kept: Any) -> None:
         cost = self._costs(kept)
         if cost > self._limit:
             raise InvalidInput(
-                f"{self._name} costs {cost} when all that can go is gone, and its limit is {self._limit}: raise the "
-                "limit, or make the items smaller"
+                f"{self._name} costs {cost} after shrinking, and its limit is {self._limit}: raise the limit, or "
+                "make the items smaller"
             )
 
     def _without_oldest(self, value: Any) -> tuple[Any, int]:
-        """The value without as many of the oldest as it takes, one at least, and their number."""
+        """The value without its oldest parts, at least one of them, and their number."""
         if isinstance(value, dict):
             items = list(value)
 
@@ -201,13 +200,13 @@ class _Bound:
 
         else:
             raise InvalidInput(
-                f"{self._name} is a {type(value).__name__}, of which no part is the oldest: give bound a function to "
-                "shrink it by"
+                f"{self._name} is a {type(value).__name__}, which has no oldest part: give bound a shrink "
+                "function"
             )
-        # With none at all it would be within the limit too, but what is new would be lost.
+        # Keep one part at least: an empty value is within the limit, but loses the newest part.
         least, most = min(1, len(value)), max(0, len(value) - (self._limit > 0))
         self._require_within(rest(most))
-        while least < most:  # the more goes, the less it costs
+        while least < most:  # the more is removed, the less the rest costs
             middle = (least + most) // 2
             if self._costs(rest(middle)) <= self._limit:
                 most = middle

@@ -1,25 +1,29 @@
-"""Copies: of what goes into a state and comes out of it, so that nobody changes it unseen."""
+"""Copies of values that enter or leave a state, so that later edits of one never reach the other."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
+from vstate.errors import Unpicklable
 from vstate.state.tracking import IMMUTABLE
+from vstate.values.pickling import culprit, dumps
 
 
-def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A copy of a value, which shares nothing with it that can change. `memo` is that of the deep copy that this is
-    a part of: what was copied before, by its id.
+def deep_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """Copy a value; the copy shares nothing mutable with the original.
+
+    `memo` maps ids to copies that are already made. Pass it on inside a `__deepcopy__`.
     """
     kind = type(value)
     if kind in IMMUTABLE:
         return value
-    # Most containers hold nothing that can change, and for each of those a deep copy takes ten times as long.
+    # Most containers hold only immutable values. For those, copy.deepcopy takes ten times as long.
     if (kind is dict or kind is list) and (memo is None or id(value) not in memo):
-        # Before it is looked through: another thread may put something into the value meanwhile.
+        # Copy first, inspect the copy: another thread may add to the value meanwhile.
         own = value.copy()
         if _are_immutable(own) and (kind is list or _are_immutable(own.values())):
             if memo is not None:
@@ -28,23 +32,63 @@ def copied(value: Any, memo: dict[int, Any] | None = None) -> Any:
     return copy.deepcopy(value, memo)
 
 
-def _are_immutable(values: Iterable[Any]) -> bool:
-    return IMMUTABLE.issuperset(map(type, values))
+def checked_copy(value: Any, name: str) -> Any:
+    """Copy a value as `deep_copy` does. Raises Unpicklable, which shows the place under `name`."""
+    try:
+        return deep_copy(value)
+    except Exception as error:  # the copy hook of any class may raise anything
+        raise Unpicklable({name: culprit(value, name, error)}, staged=False) from error
 
 
-def plainly(value: Any) -> Any:
-    """A copy of a record's data, a tree, in plain values: with the values of enums in their place."""
-    kind = type(value)
+def plain_copy(data: Any) -> Any:
+    """Copy the data of a record; each member of an enum becomes its value."""
+    kind = type(data)
     if kind in IMMUTABLE:
-        return value
-    # Most of what is in a record is immutable, and a call for each of that would be most of the time.
+        return data
+    # The type tests stand inline: most items are immutable, and a call for each would double the time.
     if kind is dict:
         return {
-            key if type(key) is str else plainly(key): item if type(item) in IMMUTABLE else plainly(item)
-            for key, item in value.items()
+            key if type(key) is str else plain_copy(key): item
+            if type(item) in IMMUTABLE
+            else plain_copy(item)
+            for key, item in data.items()
         }
     if kind in (list, tuple, set, frozenset):
-        return kind([item if type(item) in IMMUTABLE else plainly(item) for item in value])
-    if isinstance(value, Enum):
-        return plainly(value.value)
-    return copy.deepcopy(value)
+        return kind([item if type(item) in IMMUTABLE else plain_copy(item) for item in data])
+    if isinstance(data, Enum):
+        return plain_copy(data.value)
+    return copy.deepcopy(data)
+
+
+class Frozen:
+    """A value as it is now. Each `thaw` makes an equal object that shares nothing mutable with any other.
+
+    It is pickled as a commit pickles it. For a value that no commit can pickle it raises Unpicklable, which
+    names `key` and shows the place under `name`.
+    """
+
+    __slots__ = ("_buffers", "_data", "size")
+
+    def __init__(self, value: Any, key: str, name: str) -> None:
+        self._data: Any = value
+        self._buffers: list[bytes] | None = None
+        self.size = 0  # bytes of the pickle and its buffers; 0 for an immutable value
+        if type(value) in IMMUTABLE:
+            return
+        try:
+            data, buffers = dumps(value)
+        except Exception as error:  # the pickling of any class may raise anything
+            raise Unpicklable({key: culprit(value, name, error)}, staged=False) from error
+        self._data, self._buffers = data, [bytes(buffer) for buffer in buffers]
+        self.size = len(data) + sum(map(len, self._buffers))
+
+    def thaw(self) -> Any:
+        """Make the value anew."""
+        if self._buffers is None:
+            return self._data
+        # This process made the pickle a moment ago. An array works on its buffer, and must be writable.
+        return pickle.loads(self._data, buffers=[bytearray(buffer) for buffer in self._buffers])
+
+
+def _are_immutable(values: Iterable[Any]) -> bool:
+    return IMMUTABLE.issuperset(map(type, values))

@@ -1,4 +1,4 @@
-"""Index: another order of records, by what is in them, with a key in the state for each of its places."""
+"""Index: another order of records, by their contents, with one key in the state for each place."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ M = TypeVar("M")
 
 Part = str | int
 Place = Part | tuple[Part, ...]
-"""Where a record stands in an index: a text or a number, or a tuple of them; an empty one to stand by its id alone."""
+"""A place in an index: a text, a number, or a tuple of them. Records at () are in order of id."""
 
 INDEXES = "%index/"
-"""What the keys of all indexes begin with, and no path: a "%" in one is followed by a digit, or by nothing."""
+"""The prefix of the keys of all indexes. No path begins so: in a path a digit follows a "%", or nothing."""
 
-_BEFORE_KEY = "//"  # in no path either: each of its parts has a character at least
+_BEFORE_KEY = "//"  # in no path either: each part of a path has a character at least
 _HALF = 1 << 63
 
 
 class Index(Generic[M]):
-    """An order of records: a key `%index/NAME/PLACE//KEY`, a hint, says that the record with this key stands there.
+    """An order of records. A hint, the key `%index/NAME/PLACE//KEY`, says that the record of KEY is at PLACE.
 
-    The record says whether that is true. So what a merge, a record that expired, or a program that does not know the
-    index left behind costs no more than a look in vain. And since a hint has no value, two branches are never in
-    each other's way here, but where they changed the same record.
+    A hint counts only if the record agrees. So a hint left behind by a merge, by an expired record, or by a
+    program that does not know the index costs one lookup in vain, and nothing else. A hint has no value: two
+    branches conflict only if they changed the same record.
     """
 
     def __init__(self, name: str, function: Callable[[M], Place | None]) -> None:
@@ -38,25 +38,27 @@ class Index(Generic[M]):
         self._function = function
 
     def place(self, record: M) -> Place | None:
-        """Where this record stands; None for nowhere."""
+        """The place of this record; None if it is not in the index."""
         place: Any = self._function(record)
         if not isinstance(place, str | int | tuple | None):
-            what = f"the function of index {self._name!r}"
-            called(what, lambda: place)
-            raise TypeError(f"{what} returns a text, a number, a tuple or None, not a {type(place).__name__}")
+            function = f"the function of index {self._name!r}"
+            called(function, lambda: place)
+            raise TypeError(
+                f"{function} returns a text, a number, a tuple or None, not a {type(place).__name__}"
+            )
         return place
 
     def hint(self, place: Place, key: str) -> str:
-        """The hint at the record with this key, in this place."""
+        """The hint for the record with this key at this place."""
         parts = place if isinstance(place, tuple) else (place,)
         return f"{self._prefix}{_path(parts)}{_BEFORE_KEY}{key}"
 
     def hints(self, state: ReadableState, within: tuple[Part, ...] = ()) -> Iterator[str]:
-        """The hints in places that begin so, in their order."""
+        """The hints at places that begin with these parts, in order of place."""
         return state.scan_keys(f"{self._prefix}{_path(within)}/")
 
 
-@lru_cache(256)  # Records are made anew for each call, with the same indexes
+@lru_cache(256)  # managers make the same Records for each call
 def _prefix(name: str) -> str:
     return f"{INDEXES}{join_path(name)}"
 
@@ -74,5 +76,5 @@ def _text(part: Part) -> str:
     if not isinstance(part, int):
         return part
     if not -_HALF <= part < _HALF:
-        raise InvalidInput(f"a number in a place is one of 64 bits, not {part}")
+        raise InvalidInput(f"a number in a place has 64 bits, and {part} has more")
     return f"{part + _HALF:016x}"

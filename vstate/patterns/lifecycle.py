@@ -1,4 +1,4 @@
-"""Lifecycle: which state follows which by which event, and moving from one to the other in one commit."""
+"""Lifecycle: a table of states and events, and moves from state to state, one commit each."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _ABSENT = object()
 
 
 class Lifecycle(Generic[S]):
-    """A table of states: `Lifecycle({(state, event): next_state}, initial=state)`; it holds no state itself.
+    """A table of transitions: `Lifecycle({(state, event): next_state}, initial=state)`. It stores nothing.
 
-    - States and events are texts or members of enums; a member and its value are the same state. What is not there
-      yet is in the state `initial`.
-    - `next` and `fire` raise IllegalTransition, with the events that are `allowed`, for what is not in the table.
-    - `fire` reads, checks and writes in one update: of two processes whose events contradict each other one wins, and
-      the other gets IllegalTransition.
+    - States and events are texts or members of enums. A member and its value are the same state. A key or
+      field that is absent is in the state `initial`.
+    - `next` and `fire` raise IllegalTransition, with the `allowed` events, for a transition that the table
+      lacks.
+    - `fire` reads, checks and writes in one update: of two processes with contradicting events, one gets
+      IllegalTransition.
     """
 
     def __init__(self, transitions: Mapping[tuple[S, str | Enum], S], *, initial: S) -> None:
@@ -40,47 +41,49 @@ class Lifecycle(Generic[S]):
             events = self._next.setdefault(self._declared(before), {})
             if _plain(event) in events:
                 raise InvalidInput(
-                    f"from {_name(before)!r} there are two transitions by {_name(event)!r}: a member and its value "
-                    "are the same"
+                    f"the table has two transitions from {_name(before)!r} by {_name(event)!r}: a member and "
+                    "its value are the same, so leave one out"
                 )
             self._declared(after)
             events[_plain(event)] = after
         if _plain(initial) not in self._states:
-            raise InvalidInput(f"the initial state {_name(initial)!r} is not in the table: {self._names()}")
+            raise InvalidInput(
+                f"the initial state {_name(initial)!r} is not in the table; its states are: {self._names()}"
+            )
         self._initial = self._states[_plain(initial)]
 
-    # Looking
+    # Reading
 
     @property
     def initial(self) -> S:
-        """The state of what is not there yet."""
+        """The state of an absent key or field."""
         return self._initial
 
     @property
     def states(self) -> tuple[S, ...]:
-        """All states, in the order of the table."""
+        """All states, in table order."""
         return tuple(self._states.values())
 
     @property
     def final(self) -> tuple[S, ...]:
-        """The states that nothing leads on from."""
+        """The states without transitions to others."""
         return tuple(state for plain, state in self._states.items() if not self._next.get(plain))
 
     def allowed(self, status: S | str) -> list[str]:
-        """The events that are possible in a state, by name; InvalidInput if it is no state of this table."""
+        """The names of the events that a state allows. Raises InvalidInput for an unknown state."""
         if not self._is_state(status):
-            raise InvalidInput(f"{quoted(_name(status))} is not a state; these are: {self._names()}")
+            raise InvalidInput(f"{quoted(_name(status))} is not a state; the states are: {self._names()}")
         return [_name(event) for event in self._next.get(_plain(status), {})]
 
     def next(self, status: S | str, event: str | Enum) -> S:
-        """The state that follows; IllegalTransition if none does."""
+        """The next state. Raises IllegalTransition."""
         events = self._next.get(_plain(status), {}) if self._is_state(status) else {}
         if _plain(event) not in events:
             raise IllegalTransition(_name(status), _name(event), allowed=[_name(each) for each in events])
         return events[_plain(event)]
 
     def status(self, state: ReadableState | Records[Any], key: Id, *, field: str | None = None) -> S:
-        """The state that a key, or a field of its value, is in, as the table has it; InvalidInput for any other."""
+        """The state of a key, or of a field of its value. Raises InvalidInput for an unknown state."""
         if isinstance(state, ReadableState):
             found = _read(state, _key_of(key), field)
         else:
@@ -88,10 +91,10 @@ class Lifecycle(Generic[S]):
         if found is _ABSENT:
             return self._initial
         if not self._is_state(found):
-            raise InvalidInput(f"{key!r} is in no state of this table, which are: {self._names()}")
+            raise InvalidInput(f"{key!r} is in no state of this table; its states are: {self._names()}")
         return self._states[_plain(found)]
 
-    # Moving
+    # Writing
 
     @overload
     def fire(
@@ -124,20 +127,21 @@ class Lifecycle(Generic[S]):
         field: str | None = None,
         message: str | None = None,
     ) -> S | Coroutine[Any, Any, S]:
-        """Move what is at the key on by an event, as one commit, and give back the state that it is in now.
+        """Move a key to the next state, as one commit, and return the new state.
 
-        With `field`, that field of the value moves, of a dict, an object, or of one of `Records`, which are given in
-        place of the state with their id as the key. A tuple is the path that `join_path` makes of it. A state of
-        `vstate.aio` is awaited. Inside a transaction or an update the move is a part of that one.
+        With `field`, that field of the value moves: of a dict, of an object, or of a record. For a record,
+        pass the Records in place of the state, and the id as the key. A tuple is a path, as `join_path` makes
+        it. With a state of `vstate.aio`, await the result. Inside a transaction or an update the move is part
+        of it.
 
-        Raises IllegalTransition, KeyNotFound if there is no value to have the field, and what `update` raises:
-        UncommittedChanges rather than mix earlier changes in.
+        Raises IllegalTransition, KeyNotFound if there is no value with fields, and the errors of `update`:
+        UncommittedChanges if earlier changes would be committed too.
         """
         if not isinstance(key, str):
-            path_of(key)  # TypeError for what is no id
+            path_of(key)  # raises TypeError for an invalid id
         if not isinstance(state, State | aio.Versioned | aio.Namespace) and not hasattr(state, "state"):
             require_state(cast(Any, state))
-            raise ReadOnly("a move writes, and this is a snapshot: give the state that it is of")
+            raise ReadOnly("a move writes, and this is a snapshot: give the state itself")
         note = (
             f"{'/'.join([key] if isinstance(key, str) else key)}: {_name(event)}"
             if message is None
@@ -165,19 +169,16 @@ class Lifecycle(Generic[S]):
         name = _key_of(key)
         found = _read(state, name, field)
         after = self.next(self._initial if found is _ABSENT else found, event)
-        # In the form that is there: a plain value stays one, and what is new in a dict is one, as in Records.
-        bare = found is _ABSENT and field is None
-        form = after if bare or isinstance(found, Enum) else _plain(after)
-        if field is None:
-            state[name] = form
-        else:
-            state[name] = _with_field(state[name], field, form)
+        # A plain value stays plain and a member stays a member. A new field is plain, as in Records.
+        keep_member = isinstance(found, Enum) or (found is _ABSENT and field is None)
+        value = after if keep_member else _plain(after)
+        state[name] = value if field is None else _with_field(state[name], field, value)
         return after
 
-    # Showing
+    # Display
 
     def to_mermaid(self) -> str:
-        """The table as a state diagram of Mermaid."""
+        """The table as a Mermaid state diagram."""
         names = set(map(_name, self._states))
         free = (f"s{i}" for i in count() if f"s{i}" not in names)
         ids = {plain: next(free) for plain in self._states}
@@ -212,7 +213,7 @@ class Lifecycle(Generic[S]):
     def _is_state(self, value: Any) -> bool:
         try:
             return _plain(value) in self._states
-        except TypeError:  # nothing that could be the key of a dict
+        except TypeError:  # unhashable
             return False
 
     def _declared(self, state: S) -> Hashable:
@@ -220,7 +221,7 @@ class Lifecycle(Generic[S]):
         known = self._states.setdefault(plain, state)
         if type(known) is not type(state):
             raise InvalidInput(
-                f"{_name(state)!r} is in the table as {known!r} and as {state!r}: write it in one way"
+                f"{_name(state)!r} is in the table as {known!r} and as {state!r}: write one of them"
             )
         return plain
 
@@ -244,17 +245,17 @@ def _read(state: ReadableState, key: str, field: str | None) -> Any:
 
 def _named(field: str | None) -> str:
     if field is None:
-        raise InvalidInput("of records a field moves: say which, with field=")
+        raise InvalidInput("a record moves by a field: name the field with field=")
     return field
 
 
-def _with_field(value: Any, field: str, form: Any) -> Any:
-    """A copy of the value with this field, so that a transaction that fails has not touched the one that was there."""
-    changed = copy.copy(value)
-    if isinstance(value, Mapping):
-        changed[field] = form
+def _with_field(holder: Any, field: str, value: Any) -> Any:
+    """Copy the holder with this field, so that a failed transaction leaves the original as it was."""
+    changed = copy.copy(holder)
+    if isinstance(holder, Mapping):
+        changed[field] = value
     else:
-        setattr(changed, field, form)
+        setattr(changed, field, value)
     return changed
 
 

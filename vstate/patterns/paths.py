@@ -1,4 +1,4 @@
-"""Paths: keys that are made of parts, such as a user's id and a session's, of which no two tuples give the same."""
+"""Paths: keys made of parts, such as the ids of a user and a session. No two tuples of parts share a key."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from vstate.state.base import ReadableState, State, check_key
 from vstate.state.namespace import Namespace
 
 Id = str | tuple[str, ...]
-"""What something is found by: a text, or a tuple of them."""
+"""An id: a text, or a tuple of texts."""
 
 _ESCAPED = re.compile(r"[%/\x00-\x1f\x7f]")
 _EMPTY = "%"
-_WHOLE = re.compile(r"%|(?:[^%/\x00-\x1f\x7f]|%25|%2f|%[01][0-9a-f]|%7f)+")
+_PART = re.compile(r"%|(?:[^%/\x00-\x1f\x7f]|%25|%2f|%[01][0-9a-f]|%7f)+")
 
 
 def join_path(*parts: str) -> str:
     """The key of a tuple of texts: the parts with "/" between them.
 
-    A "%", a "/" and control characters in a part are written as "%" and two hexadecimal digits, as in a URL; a
-    part without characters as a "%" alone. Raises TypeError for a part that is no str, InvalidInput without parts
-    and for what no key can be.
+    A "%", a "/" or a control character in a part becomes "%" and two hexadecimal digits, as in a URL. An
+    empty part becomes "%". Raises TypeError for a part that is no str, and InvalidInput without parts or for
+    an invalid key.
     """
     if not parts:
         raise InvalidInput("a path has at least one part")
@@ -35,22 +35,22 @@ def join_path(*parts: str) -> str:
 
 
 def split_path(key: str) -> tuple[str, ...]:
-    """The parts that `join_path` made the key of; InvalidInput for a key that it did not make."""
+    """The parts of a key that `join_path` made. Raises InvalidInput for any other key."""
     parts = key.split("/")
-    if not all(map(_WHOLE.fullmatch, parts)):
+    if not all(map(_PART.fullmatch, parts)):
         raise InvalidInput(f"the key {key!r} is not a path: join_path makes none like it")
     return tuple("" if part == _EMPTY else re.sub("%(..)", _unescape, part) for part in parts)
 
 
 def path_of(id: Id) -> str:
-    """The key of an id: `join_path` of the text, or of the texts of the tuple."""
+    """The key of an id: `join_path` of its texts."""
     if not isinstance(id, str | tuple):
         raise TypeError(f"an id is a str or a tuple of them, not {type(id).__name__}: {id!r}")
     return join_path(id) if isinstance(id, str) else join_path(*id)
 
 
 class Scope(ReadableState):
-    """The part of a snapshot, or of another state that can only be read, that a path names: without that prefix."""
+    """The keys below a path, without that path, in a snapshot or another read-only state."""
 
     def __init__(self, state: ReadableState, path: str) -> None:
         base, prefix = base_of(state)
@@ -88,17 +88,16 @@ def scope(state: ReadableState, *parts: str) -> ReadableState: ...
 
 
 def scope(state: ReadableState, *parts: str) -> ReadableState:
-    """The part of a state that belongs to a user, a session, or whatever the path names: a namespace of its own.
+    """The namespace of a user, a session, or anything else that a path names. Of a snapshot it is read-only.
 
-    Of a snapshot, it can be read only. No path of the same number of parts, or of others that do not begin with it,
-    leads into it.
+    Two scopes share keys only if the path of one begins with the path of the other.
     """
     path = join_path(*parts)
     return state.namespace(path) if isinstance(state, State) else Scope(state, path)
 
 
 def base_of(state: ReadableState) -> tuple[ReadableState, str]:
-    """The state that a namespace or scope is a part of, itself for others, and the prefix of the part."""
+    """The whole state behind a namespace or scope, and the prefix of its keys there."""
     if isinstance(state, State):
         return state.root, state.prefix
     if isinstance(state, Scope):
@@ -107,11 +106,12 @@ def base_of(state: ReadableState) -> tuple[ReadableState, str]:
 
 
 def require_state(state: ReadableState) -> ReadableState:
-    """The state, if it is one; TypeError otherwise, for one of `vstate.aio` too, whose methods are awaited."""
+    """The state. Raises TypeError for any other object, and for a state of `vstate.aio`, which is awaited."""
     if not isinstance(state, ReadableState):
         raise TypeError(
-            f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, a Live, a "
-            "Namespace or a Snapshot; with vstate.aio use what the function gets in `await state.update(function)`"
+            f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, a Live, "
+            "a Namespace or a Snapshot; with vstate.aio, give the state that the function gets in `await "
+            "state.update(function)`"
         )
     return state
 
@@ -119,7 +119,7 @@ def require_state(state: ReadableState) -> ReadableState:
 def _text(part: object) -> str:
     if not isinstance(part, str):
         raise TypeError(f"the parts of a path are str, not {type(part).__name__}: {part!r}")
-    return str.__str__(part)  # the characters of a str Enum, whatever its own __str__ says
+    return str.__str__(part)  # the characters of a str Enum, whatever its own __str__ returns
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Sequence: an ordered run of items in a mapping, one key an item."""
+"""Sequence: items in order, one key each, in a mapping."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from weakref import WeakKeyDictionary
 from vstate.arguments import check_count
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
-from vstate.patterns.copies import copied
+from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
 from vstate.state.base import ReadableState, State
 from vstate.state.worktree import Worktree
 
 T = TypeVar("T")
 
-_WIDTH = 12  # digits of a number, the first of which is always 0: all items, and nothing else, begin with it
+_WIDTH = 12  # digits of a number; the first is always 0, and no other key of the sequence begins with 0
 _ALL = "0"
 _LIMIT = 10 ** (_WIDTH - 1)
 _RANDOM_BYTES = 6
 _EDITED = "edited/"
-_FEW = 64  # keys, which are listed as fast as they are counted
+_FEW = 64  # as many keys are listed as fast as they are counted
 _DIGITS = "0123456789"
 
 
 class Sequence(abc.Sequence[T]):
-    """An ordered run of items, each under a key of its own in a state, a namespace, or a snapshot: `name/NUMBER-RANDOM`.
+    """Items in order in a state, a namespace, or a snapshot, each under the key `name/NUMBER-RANDOM`.
 
-    - An item costs the same to append, and to commit, after ten others and after a hundred thousand.
-    - Items that two branches appended merge without a conflict; those with the same number follow one another in the
-      order of their random parts, which is the same wherever they meet.
-    - In `state.update(function)` an append is one above the highest of whatever was committed before, whoever did.
-    - What goes in and what comes out are copies: changing one changes nothing until it is set, `sequence[3] = item`.
-    - The position of an item is found by counting keys, not by reading any: in O(log n).
+    - To append and commit an item costs the same after ten others and after a hundred thousand.
+    - Items that two branches appended merge without a conflict. Items with the same number are in order of
+      their random parts, which is the same order everywhere.
+    - In `state.update(function)` an append comes after all items that any process has committed.
+    - Items go in and come out as copies: a change of one is stored by `sequence[3] = item`.
+    - The position of an item is found in O(log n), by counting keys; no item is read.
 
-    Its keys are its own: what else is under `name/` begins with something else than a "0".
+    The sequence owns the keys that begin with `name/0`. Other keys under `name/` are free for other uses.
     """
 
     def __init__(self, state: ReadableState, name: Id) -> None:
@@ -61,29 +61,29 @@ class Sequence(abc.Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
 
     def __getitem__(self, index: int | slice) -> T | list[T]:
-        """The item at a position, IndexError if there is none; or those of a slice, as a list."""
+        """The item at a position, or the items of a slice as a list. Raises IndexError."""
         if isinstance(index, slice):
             return list(self._items(self._keys_of(index)))
-        return copied(self._base[self._key_at(index)])  # type: ignore[no-any-return]
+        return deep_copy(self._base[self._key_at(index)])  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
         return self._items(self._base.scan_keys(self._prefix + _ALL))
 
     def __reversed__(self) -> Iterator[T]:
-        return self._items(self._downwards(self._start()))
+        return self._items(self._downwards(self._common_digits()))
 
     def last(self, number: int) -> list[T]:
-        """The last items, oldest first: as many as are asked for, or all if there are fewer."""
+        """The last `number` items, or all if there are fewer, oldest first."""
         check_count("the number of the last items", number, 0)
         return self[max(0, len(self) - number) :]
 
     def keys(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
-        """The keys in the state of the items from one position to another, as they are asked for."""
+        """The keys in the state of the items between two positions, found as the iteration reaches them."""
         begin, end, _ = slice(start, stop).indices(len(self))
-        return (key[len(self._outer) :] for key in self._walk(self._start(), begin, end))
+        return (key[len(self._outer) :] for key in self._walk(self._common_digits(), begin, end))
 
     def position(self, key: str) -> int:
-        """The position of the item that has this key in the state, in O(log n); KeyNotFound."""
+        """The position of the item with this key in the state, in O(log n). Raises KeyNotFound."""
         full = self._outer + key
         digits = full[len(self._prefix) :][:_WIDTH]
         if not full.startswith(self._prefix + _ALL) or full not in self._base:
@@ -94,25 +94,25 @@ class Sequence(abc.Sequence[T]):
         return before + list(self._scan(digits)).index(full)
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """The position of the first item that equals `value`; ValueError if there is none."""
+        """The position of the first item that equals `value`. Raises ValueError."""
         begin, end, _ = slice(start, stop).indices(len(self))
-        for position, item in enumerate(self._items(self._walk(self._start(), begin, end)), begin):
+        for position, item in enumerate(self._items(self._walk(self._common_digits(), begin, end)), begin):
             if item is value or item == value:
                 return position
         raise ValueError(f"{value!r} is not in {self!r}")
 
     def at(self, state: ReadableState) -> Sequence[T]:
-        """The same sequence in another state of the same keys, such as a snapshot of this one."""
+        """The sequence under the same keys of another state, such as a snapshot."""
         other = copy.copy(self)
         other._base = base_of(state)[0]
         return other
 
     def is_part_of(self, state: State) -> bool:
-        """Whether the items are in this very state, or in the one that it is a namespace of."""
+        """Whether the items are in this state, or in the state of this namespace."""
         return self._base is state.root
 
     def may_have_changed(self) -> bool:
-        """Whether items may have come, gone or been changed since the last commit."""
+        """Whether items may have been added, deleted or changed since the last commit."""
         return isinstance(self._base, State) and self._base.may_have_changed(self._prefix)
 
     def __repr__(self) -> str:
@@ -121,8 +121,8 @@ class Sequence(abc.Sequence[T]):
     # Writing
 
     def append(self, item: T) -> str:
-        """Put an item behind all others, and give back its key in the state."""
-        return self._append(copied(item))
+        """Append an item, and return its key in the state."""
+        return self._append(deep_copy(item))
 
     def _append(self, item: T) -> str:
         state = self._writable()
@@ -137,20 +137,20 @@ class Sequence(abc.Sequence[T]):
         return key[len(self._outer) :]
 
     def extend(self, items: Iterable[T]) -> None:
-        """Put items behind all others, in their order: all of them, or none if going through them raises."""
+        """Append items in their order: all of them, or none if the iteration raises."""
         self._writable()
-        for item in [copied(item) for item in items]:
+        for item in [deep_copy(item) for item in items]:
             self._append(item)
 
     def __setitem__(self, index: int, item: T) -> None:
-        """Put another item in the place of one."""
+        """Replace an item."""
         state, key = self._writable(), self._key_at(index)
-        state[key] = copied(item)
-        # Folds of the items know by this that it is another one.
+        state[key] = deep_copy(item)
+        # The mark tells the folds over the items that this is another item.
         state[self._mark(key)] = os.urandom(_RANDOM_BYTES).hex()
 
     def __delitem__(self, index: int | slice) -> None:
-        """Delete the item at a position, IndexError if there is none; or those of a slice."""
+        """Delete the item at a position, or the items of a slice. Raises IndexError."""
         state = self._writable()
         for key in self._keys_of(index) if isinstance(index, slice) else [self._key_at(index)]:
             del state[key]
@@ -163,7 +163,7 @@ class Sequence(abc.Sequence[T]):
     # Keys
 
     def marked_keys(self) -> Iterator[tuple[str, object]]:
-        """The keys of all items, each with its mark, None unless another item was put there: what identifies the items."""
+        """The keys of all items, each with None, or with a text that changes when the item is replaced."""
         marks = dict(self._base.items(self._prefix + _EDITED))
         for key in self._scan(_ALL):
             yield key[len(self._outer) :], marks.get(self._mark(key)) if marks else None
@@ -175,9 +175,9 @@ class Sequence(abc.Sequence[T]):
         for key in keys:
             try:
                 value = self._base[key]
-            except KeyNotFound:  # deleted while we looked
+            except KeyNotFound:  # deleted meanwhile
                 continue
-            yield copied(value)
+            yield deep_copy(value)
 
     def _count(self, digits: str) -> int:
         return self._base.count_keys(self._prefix + digits)
@@ -188,30 +188,30 @@ class Sequence(abc.Sequence[T]):
     def _keys_of(self, index: slice) -> list[str]:
         start, stop, step = index.indices(len(self))
         if step == 1:
-            return list(self._walk(self._start(), start, stop))
+            return list(self._walk(self._common_digits(), start, stop))
         positions = range(start, stop, step)
         if not positions:
             return []
         first = min(positions[0], positions[-1])
-        keys = list(self._walk(self._start(), first, max(positions[0], positions[-1]) + 1))
+        keys = list(self._walk(self._common_digits(), first, max(positions[0], positions[-1]) + 1))
         return [keys[position - first] for position in positions]
 
     def _key_at(self, index: int) -> str:
         size = len(self)
         position = index + size if index < 0 else index
         if 0 <= position < size:
-            for key in self._walk(self._start(), position, position + 1):
+            for key in self._walk(self._common_digits(), position, position + 1):
                 return key
         raise IndexError(f"no item {index} in a sequence of {size}")
 
-    def _start(self) -> str:
-        """The digits that all the numbers begin with, as far as that is found at once."""
+    def _common_digits(self) -> str:
+        """Digits that all numbers begin with, as many as one count finds."""
         size = self._count(_ALL)
         guess = "0" * max(1, _WIDTH - len(str(size)))
         return guess if self._count(guess) == size else _ALL
 
     def _walk(self, digits: str, start: int, stop: int) -> Iterator[str]:
-        """The keys from one position to another among those that begin with these digits."""
+        """The keys between two positions among those whose numbers begin with these digits."""
         if start >= stop:
             return
         if start == 0 or len(digits) == _WIDTH or self._count(digits) <= _FEW:
@@ -236,24 +236,24 @@ class Sequence(abc.Sequence[T]):
     # Numbers
 
     def _highest(self) -> int:
-        """The highest number there is, -1 without any."""
-        for key in self._downwards(self._start()):
+        """The highest number; -1 without any."""
+        for key in self._downwards(self._common_digits()):
             digits = key[len(self._prefix) :][:_WIDTH]
             if not (digits.isascii() and digits.isdigit()):
                 raise InvalidInput(
-                    f"the key {key!r} is none of a sequence's, and in the way of {self._name!r}: what begins with "
-                    f"'{self._prefix}0' belongs to that alone"
+                    f"the key {key!r} is in the way of the sequence {self._name!r}, which owns all keys that "
+                    f"begin with '{self._prefix}0': move it elsewhere"
                 )
             return int(digits)
         return -1
 
     def _new_key(self, number: int) -> str:
         if number >= _LIMIT:
-            raise InvalidInput(f"a sequence has numbers up to {_LIMIT - 1}")
+            raise InvalidInput(f"the sequence {self._name!r} is full: its last number is {_LIMIT - 1}")
         return f"{self._prefix}{number:0{_WIDTH}}-{os.urandom(_RANDOM_BYTES).hex()}"
 
     def _is_last(self, state: State, hint: _Hint) -> bool:
-        """Whether the item that this handle appended last is still there, and still the last one."""
+        """Whether the item that this handle appended last is still the last one."""
         if hint.key not in state:
             return False
         head = _head(state)
@@ -261,26 +261,28 @@ class Sequence(abc.Sequence[T]):
             return True
         if not isinstance(state, Worktree) or state.head is None:
             return False
-        # What this handle alone has committed on top of where it was does not hold anything of others.
+        # The one commit since then is this handle's own, so it contains no items of others.
         if state.head.parents != (() if hint.head is None else (hint.head,)):
             return False
         if state.repo.entry(state.head.tree, hint.key) is None:
             return False
-        # An update must know that it depends on what is the last: others who append have it called again.
+        # Count, so that an update notes a read of all items: if others append, the update runs again.
         self._count(_ALL)
         return True
 
     def _writable(self) -> State:
         if not isinstance(self._base, State):
-            raise InvalidInput(f"the sequence {self._name!r} is of a snapshot, which is read-only")
+            raise InvalidInput(
+                f"the sequence {self._name!r} is in a snapshot, which is read-only: use the state itself"
+            )
         return self._base
 
 
 class _Hint:
-    """What this process knows about the end of a sequence: the key it appended last, and at which commit."""
+    """The end of a sequence as this process knows it: the key appended last, and the commit at that time."""
 
     def __init__(self, number: int) -> None:
-        # Threads that share the handle each get another number from it, without a lock.
+        # A counter gives threads that share the handle different numbers without a lock.
         self.numbers = count(number)
         self.key = ""
         self.head: ObjectId | None = None

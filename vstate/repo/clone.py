@@ -21,12 +21,12 @@ from vstate.repo.exchange.sync import (
     policy_rows,
     tracking_ref,
 )
-from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, PREFIX, TAGS, Refs
+from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS, Refs
 from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, expanded
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
 
 
 ACTION = "clone"
@@ -37,15 +37,14 @@ def clone(
     target: KVStore | str | PathLike[str],
     *,
     remote: str = ORIGIN,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
 ) -> SyncReport:
-    """Copy a store: all branches with their merge policies, all tags, and HEAD, with the history and all that
-    they need.
+    """Copy a store: all branches with their merge policies, all tags, and HEAD, with their history.
 
-    A source that is given as a path or URL becomes the remote `origin` of the new store, so that `push`,
-    `pull` and `fetch` go there; its URL must not hold a password, see `Remotes.add`. Interrupted, and called
-    again, it goes on where it was. NotFound if there is no source; AlreadyExists, with nothing changed, if
-    the target is in use.
+    A source given as a path or URL becomes the remote `origin` of the new store, so that `push`, `pull` and
+    `fetch` go there. Its URL must not hold a password, see `Remotes.add`. Call an interrupted clone again,
+    and it continues. NotFound if there is no source; AlreadyExists, with nothing changed, if the target is
+    in use.
     """
     began = time.monotonic()
     if isinstance(target, str):
@@ -60,14 +59,14 @@ def clone(
             work.run(lambda: list(_wanted(original, None if url is None else remote)))
             copy.require_format(1)
             branch = _branch_of_head(original)
-            # Last: a store that has it was cloned to the end.
+            # HEAD comes last: it marks a complete clone.
             copy.refs.set_head(branch=branch, action=f"{ACTION}: on {branch}")
     return work.report(began)
 
 
 @contextmanager
 def _opened(place: KVStore | str | PathLike[str], *, create: bool) -> Iterator[Repository]:
-    """The repository of a store, which is closed again if it was opened here."""
+    """The repository of a store. A store that is opened here is closed again."""
     if isinstance(place, KVStore):
         yield Repository(place)
     else:
@@ -86,7 +85,7 @@ def _wanted(original: Repository, remote: str | None) -> Iterator[Wanted]:
 
 
 def _check_unused(copy: Repository, original: Repository, remote: str, url: str | None) -> None:
-    """AlreadyExists if there is something in the store that no interrupted clone has left."""
+    """AlreadyExists if the store holds anything that an interrupted clone did not leave."""
     refs = copy.refs
     heads = refs.list(HEADS)
     names = [HEADS + name for name in heads] + [TAGS + name for name in refs.list(TAGS)]
@@ -94,12 +93,8 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
         begun = heads.items() <= original.refs.list(HEADS).items()
     else:
         begun = copy.remotes.url(remote) in ((None, url) if not names else (url,))
-    # A remote of that URL may have been added to a store that has commits of its own: whoever made its refs tells.
-    if (
-        copy.store.get(PREFIX + HEAD) is not None
-        or not begun
-        or not all(_is_cloned(refs, ref) for ref in names)
-    ):
+    # A store with commits of its own may have a remote of that URL. Then its reflogs name other actions.
+    if copy.store.get(REF + HEAD) is not None or not begun or not all(_is_cloned(refs, ref) for ref in names):
         raise AlreadyExists(
             f"{copy.store.location} is in use already: clone into an empty place, or fetch into this one",
             name=copy.store.location,
@@ -107,13 +102,13 @@ def _check_unused(copy: Repository, original: Repository, remote: str, url: str 
 
 
 def _is_cloned(refs: Refs, ref: str) -> bool:
-    """Whether nobody but a clone has ever moved the ref."""
+    """Whether only a clone has ever moved the ref."""
     actions = [line.action for line in refs.reflog(ref)]
     return bool(actions) and set(actions) == {ACTION}
 
 
 def _branch_of_head(repo: Repository) -> str:
-    """The branch that HEAD is on; one that stands for it if it is detached, or makes no sense."""
+    """The branch that HEAD is on; `main`, or else any branch, if HEAD is detached or unreadable."""
     branch = repo.refs.head().branch
     if branch is None or not is_ref_name(branch):
         branches = list(checked_refs(repo, HEADS))

@@ -1,4 +1,4 @@
-"""Core: open a store, resolve revisions, load values, build and publish commits, move branches, tags and HEAD."""
+"""Core: open, resolve, load, build, publish; and the verbs of branches, tags and HEAD."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import History, Log
-from vstate.repo.names import revisions
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
@@ -41,7 +41,10 @@ from vstate.values.entry import Decoded, Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
-"""The newest format that this version reads. A store is stamped with the oldest format that allows its contents."""
+"""The newest format that this version reads.
+
+A store is stamped with the oldest format that allows its contents.
+"""
 SIGNED_COMMITS = 2
 EXPIRY_FORMAT = 3
 
@@ -60,8 +63,8 @@ _NO_ROWS = nullcontext(_NOTHING)
 class Guard(Protocol):
     """A condition, besides the branch's position, under which a commit may land: a lease, for one.
 
-    A store with transactions compares the guard's rows in the transaction that moves the branch. Any other store
-    compares them right before.
+    A store with transactions compares the guard's rows in the transaction that moves the branch. Any other
+    store compares them right before.
     """
 
     def rows(self) -> AbstractContextManager[Mapping[str, bytes | None]]:
@@ -75,7 +78,7 @@ class Guard(Protocol):
 
 
 class Core:
-    """The commits, branches, tags and HEAD of one store. Every operation stands on it, and it imports none of them.
+    """The commits, branches, tags and HEAD of one store. Every operation stands on it.
 
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
@@ -86,6 +89,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
+        self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
@@ -96,8 +100,8 @@ class Core:
         if stamp is None:
             if self.store.get(ENCRYPTION_MARK) is not None:
                 raise InvalidInput(
-                    f"the store at {self.store.location} is encrypted: open it through Encrypted(store, key), "
-                    f"or as encrypted:{self.store.location}?key_file=PATH"
+                    f"the store at {self.store.location} is encrypted: open it through "
+                    f"Encrypted(store, key), or as encrypted:{self.store.location}?key_file=PATH"
                 )
             return 0
         if not stamp.isdigit():
@@ -134,7 +138,7 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = revisions.resolve(self.objects, self.refs, self.history, rev, head or self.refs.head())
+        oid = self._revisions.resolve(rev, head or self.refs.head())
         return self.objects.commit(oid)
 
     def log(
@@ -162,7 +166,7 @@ class Core:
         return None if data is None else self.parse_entry(key, data)
 
     def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
-        """The entries of the keys that begin with `prefix`, sorted, each read when the iterator reaches it."""
+        """The entries of the keys that begin with `prefix`, sorted, read as the iterator reaches them."""
         for key, data in tree.scan(self.objects.node, root, prefix):
             yield key, self.parse_entry(key, data)
 
@@ -217,7 +221,8 @@ class Core:
     ) -> Commit:
         """A commit that is not stored yet, dated now, but always after its parents.
 
-        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and has no key.
+        It is signed if this program signs. Raises ReadOnly if the program trusts signed commits only and
+        has no key.
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
@@ -248,9 +253,9 @@ class Core:
     ) -> bool:
         """Write the objects and the commits, and move the branch to the last commit, in one step.
 
-        False, and the branch has not moved, if it was not at `expected`. `needs` are commits outside the history of
-        `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With a `guard`, the
-        branch moves only while the guard allows it; otherwise the guard raises.
+        False, and the branch has not moved, if it was not at `expected`. `needs` are commits outside the
+        history of `expected` whose contents the new objects rely on: NotFound if `gc` has removed one. With
+        a `guard`, the branch moves only while the guard allows it; otherwise the guard raises.
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
@@ -339,8 +344,9 @@ class Core:
     def _keeping(self, needs: Sequence[ObjectId], move: Callable[[Sweep | None], bool]) -> bool:
         """Move a ref only if `gc` has removed nothing that the commits `needs` hold.
 
-        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before the
-        commit's contents. So if the commit is stored, and no sweep comes in between, its contents are stored too.
+        No ref may reach these commits yet, so `gc` may sweep them at any time. It sweeps a commit before
+        the commit's contents. So if the commit is stored, and no sweep comes in between, its contents are
+        stored too.
         """
         if not needs:
             return move(None)
@@ -355,7 +361,10 @@ class Core:
                 return False
 
     def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether the store has the commit. Waits a moment if `gc`, having met a ref to it, may bring it back."""
+        """Whether the store has the commit.
+
+        Waits a moment if `gc`, having met a ref to it, may bring it back.
+        """
         for _ in range(_LOOKS):
             if self.objects.is_stored(oid):
                 return True
@@ -444,6 +453,23 @@ class Core:
         self.swap_branch(name, old, target, action=f"reset: to {target.short}")
         return target
 
+    def rollback(
+        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
+    ) -> Commit:
+        """A new commit on the branch with the state of `rev`; the commits between stay in history.
+
+        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
+        """
+        old = seen or self.branch(branch)
+        target = self.resolve(rev)
+        self.require_trusted(old)
+        self.require_trusted(target)
+        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
+        action = f"rollback: to {target.short}"
+        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
+            raise self.ref_moved(HEADS + branch, old.oid)
+        return commit
+
     # Tags and HEAD
 
     def tags(self) -> dict[str, Commit]:
@@ -481,3 +507,8 @@ class Core:
                 [commit.oid], lambda sweep: self.refs.set_head(commit=commit.oid, action=action, sweep=sweep)
             )
         return self.refs.head()
+
+
+def _rollback_message(target: Commit) -> str:
+    nested = target.message.startswith("Rollback to ")
+    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -12,32 +11,36 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.objects import Objects
+from vstate.repo.walk import NewestFirst
 
 SHALLOW = "shallow/"
-"""The keys that begin so name commits some of whose parents were cut off, and hold the ids of the others."""
+"""Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
 
 SHALLOW_FORMAT = 2
-"""The first format of a store with such keys: an older program takes a parent that was cut off for lost."""
+"""The first format with such keys: an older program would take a parent that was cut off for lost."""
 
 _SHOWN = 50
 
 
 class History:
-    """The commits of one store and how they follow one another. Threads may share it.
+    """The commits of one store as a graph. Threads may share it.
 
-    A commit is dated after its parents, so walking by time meets no commit before one of its children. A
-    history that `gc` made shallow ends at commits whose parents it cut off.
+    A commit is dated after its parents, so a walk by time, newest first, meets every commit after all its
+    children. A history that `gc` made shallow ends at commits whose parents were cut off.
     """
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
 
+    def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
+        """The commits whose parents were cut off, each with the parents that are left."""
+        return self._load_shallow() if self._shallow is None else self._shallow
+
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
-        """The ids of the parents that the store still has."""
-        shallow = self._load_shallow() if self._shallow is None else self._shallow
-        left = shallow.get(commit.oid)
-        # A row may take parents away; it is not signed, so it cannot give any.
+        """The ids of the parents that were not cut off."""
+        left = self.shallow().get(commit.oid)
+        # A row is not signed, so it can only remove parents, never add any.
         return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
 
     def is_shallow(self, commit: Commit) -> bool:
@@ -45,7 +48,7 @@ class History:
         return self.parents(commit) != commit.parents
 
     def before(self, commit: Commit) -> list[Commit]:
-        """The parents that the store still has; CorruptObject if one is missing that was not cut off."""
+        """The parents that were not cut off; CorruptObject if one of them is missing."""
         try:
             return [self._objects.commit(parent) for parent in self.parents(commit)]
         except CorruptObject:
@@ -57,12 +60,12 @@ class History:
         return self._objects.find_commit(oid)
 
     def reload(self) -> None:
-        """Read anew, when it is needed next, where histories were cut off."""
+        """Read again, at the next need, where histories were cut off."""
         self._shallow = None
 
     def cut_off(self, shallow: Mapping[ObjectId, tuple[ObjectId, ...]]) -> None:
-        """Take these commits, in this object only, as having no more than these parents."""
-        self._shallow = {**(self._load_shallow() if self._shallow is None else self._shallow), **shallow}
+        """Cut off, in this object only, all parents of these commits but the given ones."""
+        self._shallow = {**self.shallow(), **shallow}
 
     def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
         store = self._objects.store
@@ -79,36 +82,32 @@ class History:
     # Walking
 
     def ancestors(self, *starts: ObjectId, without: Collection[ObjectId] = ()) -> Iterator[Commit]:
-        """The commits and all before them, newest first; reads them as it goes.
+        """The commits and all their ancestors, newest first, each read when the iterator reaches it.
 
-        What `without` holds is left out, and what is only reached through it.
+        The walk stops at the commits `without`: they, and commits reached only through them, are left out.
         """
-        queue: list[tuple[float, int, Commit]] = []
+        queue = NewestFirst()
         seen = set(without)
         for start in starts:
             if start not in seen:
                 seen.add(start)
-                self._push(queue, len(seen), self._objects.commit(start))
-        while queue:
-            commit = heapq.heappop(queue)[2]
+                queue.push(self._objects.commit(start))
+        for commit in queue:
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
                     seen.add(parent.oid)
-                    self._push(queue, len(seen), parent)
-
-    def _push(self, queue: list[tuple[float, int, Commit]], number: int, commit: Commit) -> None:
-        heapq.heappush(queue, (-commit.time.timestamp(), number, commit))
+                    queue.push(parent)
 
     def first_parents(self, start: ObjectId) -> Iterator[Commit]:
-        """The commit, its first parent, the first parent of that, and so on."""
+        """The commit, its first parent, that commit's first parent, and so on."""
         commit: Commit | None = self._objects.commit(start)
         while commit is not None:
             yield commit
             commit = next(iter(self.before(commit)), None)
 
     def touching(self, start: ObjectId, key: str) -> Iterator[Commit]:
-        """The commits among `ancestors` that changed the key: where it differs from every parent."""
+        """The commits among `ancestors` that changed the key: its entry differs from that in every parent."""
         node = self._objects.node
         for commit in self.ancestors(start):
             before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
@@ -116,7 +115,7 @@ class History:
                 yield commit
 
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:
-        """Whether `ancestor` is `of` or before it."""
+        """Whether `ancestor` is the commit `of` or one of its ancestors."""
         if ancestor == of:
             return True
         time = self._objects.commit(ancestor).time
@@ -128,22 +127,21 @@ class History:
         return False
 
     def merge_bases(self, one: ObjectId, other: ObjectId) -> list[ObjectId]:
-        """The common ancestors of two commits that are not before another of them; newest first.
+        """The merge bases: common ancestors that are no ancestors of another common one; newest first.
 
-        Mostly one; none for unrelated histories; several after branches were merged crosswise. Reads the
-        commits down to the oldest of them.
+        Mostly one; none for unrelated histories; several after crosswise merges. Reads the commits down to
+        the oldest base.
         """
         if one == other:
             return [one]
         sides = {one: _ONE, other: _OTHER}
-        queue: list[tuple[float, int, Commit]] = []
+        queue = NewestFirst()
         for oid in sides:
-            self._push(queue, len(queue), self._objects.commit(oid))
-        number, found = len(queue), []
-        # Every commit is met after all its children, so its marks are complete when it is met.
+            queue.push(self._objects.commit(oid))
+        found = []
+        # The walk meets a commit after all its children, so the commit's marks are complete then.
         open_sides = 2  # how many in the queue are not known to be below a common ancestor
-        while queue and open_sides:
-            commit = heapq.heappop(queue)[2]
+        for commit in queue:
             marks = sides[commit.oid]
             open_sides -= not marks & _BELOW
             if marks == _ONE | _OTHER:
@@ -153,24 +151,25 @@ class History:
                 before = sides.get(parent.oid)
                 sides[parent.oid] = (before or 0) | marks
                 if before is None:
-                    number += 1
-                    self._push(queue, number, parent)
+                    queue.push(parent)
                     open_sides += not marks & _BELOW
                 elif not before & _BELOW and marks & _BELOW:
                     open_sides -= 1
+            if not open_sides:
+                break
         return found
 
 
-_ONE, _OTHER, _BELOW = 1, 2, 4  # reached from the one, from the other, and below a common ancestor
+_ONE, _OTHER, _BELOW = 1, 2, 4  # an ancestor of one, of the other, and of a common ancestor
 
 
 def shallow_row(commit: ObjectId, kept: Sequence[ObjectId]) -> tuple[str, bytes]:
-    """The key and the value which say that a commit has only these parents left."""
+    """The key and the value that cut off all parents of a commit but these."""
     return SHALLOW + commit.hex(), encode([bytes(parent) for parent in kept])
 
 
 def parse_shallow_row(key: str, value: bytes) -> tuple[ObjectId, tuple[ObjectId, ...]]:
-    """The commit and the parents that it has left; ValueError if the row says none."""
+    """The commit and the parents it has left; ValueError if the row cannot be parsed."""
     found = decode(value)
     if not isinstance(found, list) or any(not isinstance(i, bytes) or len(i) != ID_BYTES for i in found):
         raise ValueError("not a list of ids")
@@ -178,7 +177,7 @@ def parse_shallow_row(key: str, value: bytes) -> tuple[ObjectId, tuple[ObjectId,
 
 
 class Log(Iterator[Commit]):
-    """An iterator of commits, newest first, read as they are asked for; as text, the newest of them."""
+    """An iterator of commits, newest first, each read when it is reached. `str()` shows the newest."""
 
     def __init__(self, walk: Callable[[], Iterator[Commit]]) -> None:
         self._walk = walk

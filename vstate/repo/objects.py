@@ -11,37 +11,39 @@ import zstandard
 from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
-from vstate.objects.stream import INDEX_LIMIT
+from vstate.objects.stream import INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
 
-PREFIX = "o/"
-DAMAGED = "damaged/"
-"""Where `fsck` puts the stored form of objects that it moves aside, empty for those that are missing. An object
-that has such a row, and is not there itself, is known to be lost."""
+IndexItems = Sequence[tuple[ObjectId, int]]
+"""The items of an index node: ids, and the lengths in bytes of the streams below."""
 
-MISLEADING = DAMAGED + PREFIX
-"""Where `fsck` notes, by their ids, objects that it leaves though not all that they say can be."""
+DAMAGED = "damaged/"
+"""`fsck` moves the stored form of damaged objects here, and puts an empty row for missing ones. An absent
+object with such a row is known to be lost."""
+
+INCONSISTENT = DAMAGED + OBJECT_PREFIX
+"""`fsck` notes here, by id, objects that it leaves in place although a part of them cannot be true."""
 
 TRASH = "trash/"
-"""Where `gc` keeps garbage for a while in a store without transactions: the seconds since 1970 in 8 bytes,
-then the stored form. What turns out to be needed after all is read from there."""
+"""`gc` keeps garbage here for a while in a store without transactions: the seconds since 1970 in 8 bytes,
+then the stored form. An object that proves reachable after all is read from here."""
 
 MAX_OBJECT_BYTES = 64 * 1024 * 1024
-"""No object is longer than this before compression; a stored one that says it is, is refused."""
+"""The longest object before compression. A stored object that claims to be longer is refused."""
 
 MAX_NODE_BYTES = 16 * 1024 * 1024
-"""The same for tree nodes, which take many times as much memory once they are decoded. A node has 32 keys on
-average, of 4,096 bytes at the most, and one of 1,000 is not met by chance."""
+"""The same for tree nodes, which take many times as much memory once decoded. A node has 32 keys on
+average, of 4,096 bytes at most; a node of 1,000 keys does not occur by chance."""
 
 BLOB_LEVEL = 1
 NODE_LEVEL = -1
-"""zstd's levels: text shrinks by a third more at 1 than at -1, nodes, which are hashes and keys, by no more."""
+"""zstd's levels. Text shrinks by a third more at 1 than at -1; nodes, which are hashes and keys, do not."""
 
 COMPRESS_FROM_BYTES = 64
 
@@ -50,12 +52,12 @@ _LONGEST = {**dict.fromkeys(KINDS, MAX_OBJECT_BYTES), TREE: MAX_NODE_BYTES, INDE
 
 SAMPLE_AFTER = 8
 SAMPLE_EVERY = 32
-"""After 8 objects of a kind in a row that did not shrink, only every 32nd is tried, until one shrinks."""
+"""After 8 objects of a kind in a row that did not shrink, try only every 32nd, until one shrinks."""
 
 NODE_CACHE = 4096
 COMMIT_CACHE = 4096
 LONGEST_CACHED = 256 * 1024
-"""How many nodes and commits are kept in memory, and how many bytes one may have that was read."""
+"""How many nodes and commits stay in memory, and the longest body that does after a read, in bytes."""
 
 _LETTERS: dict[Kind, tuple[bytes, bytes]] = {
     kind: (kind.code.encode(), kind.code.upper().encode()) for kind in KINDS
@@ -69,12 +71,12 @@ def kind_of(stored: bytes) -> Kind | None:
 
 
 def longest(kind: Kind) -> int:
-    """How many bytes the body of an object of this kind may have."""
+    """The most bytes that the body of an object of this kind may have."""
     return _LONGEST[kind]
 
 
 def in_trash(stored: bytes) -> bytes:
-    """The row that keeps an object's stored form in the trash from now on."""
+    """The row that keeps an object's stored form in the trash, dated now."""
     return int(time.time()).to_bytes(8, "big") + stored
 
 
@@ -92,16 +94,16 @@ class Objects:
 
     def read(self, kind: Kind, oid: bytes) -> bytes:
         """The body of the object of this kind; CorruptObject if it is missing or damaged."""
-        return self._checked(kind, oid, self.store.get(PREFIX + oid.hex()))
+        return self._checked(kind, oid, self.store.get(OBJECT_PREFIX + oid.hex()))
 
     def read_many(
         self, kind: Kind, ids: Iterable[_Id], *, longest: Mapping[_Id, int] | None = None
     ) -> dict[_Id, bytes]:
         """The bodies of objects of one kind, in one batch; CorruptObject as for `read`.
 
-        `longest` says how many bytes each may have: no memory is spent on longer ones, which are corrupt.
+        `longest` is the most bytes that each may have. A longer one is corrupt, and is not decompressed.
         """
-        wanted = {PREFIX + oid.hex(): oid for oid in ids}
+        wanted = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
         if len(wanted) == 1:
             return {oid: self.read(kind, oid) for oid in wanted.values()}
         found = self.store.get_many(list(wanted))
@@ -113,21 +115,34 @@ class Objects:
             bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
-    def read_each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
-        """Objects of one kind, read in one batch and decompressed one at a time; CorruptObject as for `read`.
+    def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
+        """Tree nodes with their bodies, read in one batch; CorruptObject as for `read`. Keeps none in memory."""
+        for oid, body in self._each(TREE, ids):
+            try:
+                yield oid, Node.decode(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
 
-        Of what is made up, a few bytes may be compressed from many.
-        """
-        found = self.store.get_many([PREFIX + oid.hex() for oid in ids])
+    def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
+        """Index nodes with their heights, items and bodies, read in one batch; CorruptObject as for `read`."""
+        for oid, body in self._each(INDEX, ids):
+            try:
+                yield oid, *read_index(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
+
+    def _each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
+        # One at a time: a made-up store may compress many bytes into few.
+        found = self.store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids])
         for oid in ids:
-            yield oid, self._checked(kind, oid, found.pop(PREFIX + oid.hex(), None))
+            yield oid, self._checked(kind, oid, found.pop(OBJECT_PREFIX + oid.hex(), None))
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
         return self.read(BLOB, oid)
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
-        """The bodies of these blobs, whose lengths in bytes have to be these."""
+        """The bodies of these blobs, each of at most the given bytes."""
         return self.read_many(BLOB, sizes, longest=sizes)
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
@@ -135,7 +150,7 @@ class Objects:
         return self.read_many(INDEX, ids, longest=dict.fromkeys(ids, _LONGEST_INDEX))
 
     def node(self, oid: bytes) -> Node:
-        """A tree node, from memory if it was read or written lately."""
+        """A tree node, from memory if it was read or written recently."""
         node = self._nodes.get(oid)
         if node is None:
             node = self._decoded_node(oid, self.read(TREE, oid))
@@ -151,7 +166,7 @@ class Objects:
         return node
 
     def nodes(self, ids: Sequence[bytes]) -> list[Node]:
-        """Tree nodes in the order of their ids; those that are not in memory are read in one batch."""
+        """Tree nodes in the order of the ids. Nodes that are not in memory are read in one batch."""
         cached = self._nodes
         unknown = [oid for oid in ids if oid not in cached]
         if len(unknown) < 2:
@@ -160,15 +175,15 @@ class Objects:
         return [read.get(oid) or self.node(oid) for oid in ids]
 
     def commit(self, oid: ObjectId) -> Commit:
-        """A commit, from memory if it was read or written lately."""
+        """A commit, from memory if it was read or written recently."""
         commit = self._commits.get(oid)
         if commit is None:
-            commit = self._decoded_commit(oid, self.store.get(PREFIX + oid.hex()))
+            commit = self._decoded_commit(oid, self.store.get(OBJECT_PREFIX + oid.hex()))
         return commit
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
-        """Commits in the order of their ids; those that are not in memory are read in one batch."""
-        keys = {oid: PREFIX + oid.hex() for oid in ids if oid not in self._commits}
+        """Commits in the order of the ids. Commits that are not in memory are read in one batch."""
+        keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
         stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
         read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
@@ -184,7 +199,7 @@ class Objects:
         return commit
 
     def remember(self, nodes: Iterable[tuple[ObjectId, Node]], commits: Iterable[Commit] = ()) -> None:
-        """Keep in memory what was just written."""
+        """Keep nodes and commits in memory that were just written."""
         for oid, node in nodes:
             _remember(self._nodes, oid, node, NODE_CACHE)
         for commit in commits:
@@ -192,19 +207,19 @@ class Objects:
 
     def commit_ids(self, prefix: str) -> Iterator[ObjectId]:
         """The ids of commits that begin with these hex digits."""
-        for key in self.store.keys(PREFIX + prefix):
-            oid = ObjectId.parse(key.removeprefix(PREFIX))
+        for key in self.store.keys(OBJECT_PREFIX + prefix):
+            oid = ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
             stored = self.store.get(key)
             if stored and _KIND_OF.get(stored[0]) is COMMIT:
                 yield oid
 
     def is_in_memory(self, oid: ObjectId) -> bool:
-        """Whether this commit was read or written lately, so that the store is not asked for it."""
+        """Whether this commit is in memory, so that `commit` does not read the store."""
         return oid in self._commits
 
     def is_stored(self, oid: ObjectId) -> bool:
-        """Whether the store itself, and not only a cache in front of it, has an object of this id."""
-        key = PREFIX + oid.hex()
+        """Whether the store itself, not only a cache in front of it, has an object of this id."""
+        key = OBJECT_PREFIX + oid.hex()
         self.store.forget(key)
         return self.store.get(key) is not None
 
@@ -212,25 +227,25 @@ class Objects:
         """The commit of this id, None if the store holds no such commit; CorruptObject if it is damaged."""
         if oid in self._commits:
             return self._commits[oid]
-        key = PREFIX + oid.hex()
+        key = OBJECT_PREFIX + oid.hex()
         stored = self.store.get(key)
         if stored and _KIND_OF.get(stored[0]) is not COMMIT:
-            self.store.forget(key)  # perhaps only a cache in front is damaged
+            self.store.forget(key)  # perhaps only the cache in front is damaged
             stored = self.store.get(key)
         if not stored or _KIND_OF.get(stored[0]) is not COMMIT:
             return None
         return self._decoded_commit(oid, stored)
 
     def _checked(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes:
-        """The body of what was read; read again behind the cache, if there is one, when it is damaged."""
+        """The body of a stored form. A damaged one is read again past the cache, if there is a cache."""
         try:
             return self._verified(kind, oid, stored)
         except CorruptObject:
-            key = PREFIX + oid.hex()
+            key = OBJECT_PREFIX + oid.hex()
             self.store.forget(key)
             again = self.store.get(key)
             if again is None:
-                # Neither may be there because gc has put it back between the two looks.
+                # gc may bring the object back between the two reads: then a last read finds it.
                 again = (self.store.get(TRASH + oid.hex()) or b"")[8:] or self.store.get(key)
             return self._verified(kind, oid, again)
 
@@ -250,7 +265,7 @@ class Objects:
         return body
 
     def verified(self, kind: Kind, oid: bytes, stored: bytes | None) -> bytes | memoryview:
-        """The body in this stored form, not copied if it is not compressed; CorruptObject if it is damaged."""
+        """The body in this stored form, not copied unless compressed; CorruptObject if it is damaged."""
         if stored is None or stored[:1] != _LETTERS[kind][0]:
             return self._verified(kind, oid, stored)
         body = memoryview(stored)[1:]
@@ -261,7 +276,7 @@ class Objects:
     # Writing
 
     def stored(self, objects: NewObjects) -> dict[str, bytes]:
-        """The rows to write for new objects, by key. Ids do not depend on what is compressed."""
+        """The rows to write for new objects, by key. Ids do not depend on compression."""
         rows: dict[str, bytes] = {}
         compress, compress_blob = self._zstd.compress_node, self._zstd.compress_blob
         misses = self._misses
@@ -278,15 +293,15 @@ class Objects:
                 shrunk = compress_blob(body) if kind is BLOB else compress(body)
                 if len(shrunk) <= size * 0.9:
                     misses[kind] = 0
-                    rows[PREFIX + oid.hex()] = packed + shrunk
+                    rows[OBJECT_PREFIX + oid.hex()] = packed + shrunk
                     continue
             misses[kind] = missed + 1
-            rows[PREFIX + oid.hex()] = raw + body
+            rows[OBJECT_PREFIX + oid.hex()] = raw + body
         return rows
 
 
 class Overlay:
-    """Reads new objects where they are, and the others from `stored`."""
+    """Stored objects together with new ones: reads new objects from memory, the others from `stored`."""
 
     def __init__(self, stored: Reader, objects: NewObjects) -> None:
         self._stored = stored
@@ -310,7 +325,7 @@ class Overlay:
 
 
 class _Zstd(threading.local):
-    """Compressors and a decompressor for each thread, since zstandard's are not to be shared."""
+    """Compressors and a decompressor for each thread: those of zstandard are not thread-safe."""
 
     def __init__(self) -> None:
         self.compress_blob = zstandard.ZstdCompressor(level=BLOB_LEVEL).compress
@@ -322,14 +337,14 @@ class _Zstd(threading.local):
         try:
             size = zstandard.frame_content_size(packed)
             if not 0 <= size <= most:
-                raise CorruptObject(oid.hex(), f"it says to be {size} bytes long")
+                raise CorruptObject(oid.hex(), f"it claims {size} bytes")
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
 
 
 def _body_size(stored: bytes) -> int:
-    """The length in bytes that an object says its body has, 0 if it makes no sense."""
+    """The length in bytes that a stored form claims for its body; 0 if that cannot be read."""
     if not stored[:1].isupper():
         return len(stored) - 1
     try:

@@ -1,4 +1,4 @@
-"""Repository: everything that can be done with one store; what the command line and `Versioned` stand on."""
+"""Repository: every operation on one store. The command line and `Versioned` stand on it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from vstate.objects.commit import Commit
 from vstate.repo.core import Core, Revision
-from vstate.repo.names.refs import HEADS, Head
+from vstate.repo.names.refs import Head
 
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.repo.exchange.bundle import BundleReport, File
-    from vstate.repo.exchange.bundle import Progress as BundleProgress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import Given, Landing
     from vstate.repo.merge.three_way import MergeResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.upkeep.fsck import FsckReport
-    from vstate.repo.upkeep.gc import GcReport, Progress
+    from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
 
 class Repository(Core):
@@ -53,13 +53,13 @@ class Repository(Core):
     ) -> Commit:
         """The commit that last changed the key, or the part of its value at `path`, as seen from `rev`.
 
-        The path is written as `details` prints it, `messages[3].content`; "" is the whole value. An item of a list
-        keeps its commit when other items are inserted or removed before it: lists are aligned from one version to
-        the next. A merge that took the key, or the part, from a parent did not change it.
+        The path is written as `details` prints it, `messages[3].content`; "" is the whole value. An item of
+        a list keeps its commit when other items are inserted or removed before it: lists are aligned from
+        one version to the next. A merge that took the key, or the part, from a parent did not change it.
 
-        Reads only the versions of that one key that differ; runs no stored code. A part of an older version that
-        cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the key,
-        NotFound if nothing is at the path, and InvalidInput for a malformed path.
+        Reads only the versions of that one key that differ; runs no stored code. A part of an older version
+        that cannot be read counts as different. Raises KeyNotFound, which names the commit that removed the
+        key, NotFound if nothing is at the path, and InvalidInput for a malformed path.
         """
         from vstate.repo.search.blame import blame
 
@@ -75,8 +75,8 @@ class Repository(Core):
     ) -> list[Blamed]:
         """For each element of the key's value at `rev`, the commit that last changed it, in one walk.
 
-        The elements are the lines of a text, the entries of a dict, the items of a list, the members of a set,
-        the fields of an object. Any other value is one element itself. Items of lists and lines are
+        The elements are the lines of a text, the entries of a dict, the items of a list, the members of a
+        set, the fields of an object. Any other value is one element itself. Items of lists and lines are
         aligned from one version to the next, see `vstate.repo.search.blame.align`. Otherwise as `blame`.
         """
         from vstate.repo.search.blame import blame_items
@@ -94,9 +94,9 @@ class Repository(Core):
     ) -> Commit:
         """The first commit for which `predicate`, true at good commits, is false: its parents are all good.
 
-        Assumes that every commit after a bad one is bad. Tests `good` and `bad`, and then about log2 of the commits
-        between. At a merge, the search goes on in the parent that is bad. No commit is tested twice. Raises
-        InvalidInput if `good` is not good, `bad` is not bad, or `good` is not before `bad`.
+        Assumes that every commit after a bad one is bad. Tests `good` and `bad`, and then about log2 of the
+        commits between. At a merge, the search goes on in the parent that is bad. No commit is tested
+        twice. Raises InvalidInput if `good` is not good, `bad` is not bad, or `good` is not before `bad`.
         """
         start, end = self.resolve(good, head=head), self.resolve(bad, head=head)
         from vstate.repo.search import bisection
@@ -104,23 +104,6 @@ class Repository(Core):
         return bisection.bisect(self.objects, self.history, predicate, start, end, report=report)
 
     # Changes of a branch
-
-    def rollback(
-        self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
-    ) -> Commit:
-        """A new commit on the branch with the state of `rev`; the commits between stay in history.
-
-        Raises RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
-        """
-        old = seen or self.branch(branch)
-        target = self.resolve(rev)
-        self.require_trusted(old)
-        self.require_trusted(target)
-        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
-        action = f"rollback: to {target.short}"
-        if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
-            raise self.ref_moved(HEADS + branch, old.oid)
-        return commit
 
     def merge(
         self,
@@ -135,20 +118,15 @@ class Repository(Core):
     ) -> MergeResult:
         """Merge `rev` into the branch: a three-way merge by key, from the merge base.
 
-        A key that one side changed is taken from that side. A key that both changed is resolved by its policy.
-        `policy` is one for all keys, or a mapping by prefix that overrides the branch's own. Raises MergeConflict
-        for unresolved keys, and RefMoved as `rollback` does; the branch is unchanged then. `name` stands for
-        `rev` in the commit's message.
+        A key that one side changed is taken from that side. A key that both changed is resolved by its
+        policy. `policy` is one for all keys, or a mapping by prefix that overrides the branch's own. Raises
+        MergeConflict for unresolved keys, and RefMoved as `rollback` does; the branch is unchanged then.
+        `name` stands for `rev` in the commit's message.
         """
-        old = seen or self.newest(branch)
-        if old is not None:
-            self.require_trusted(old)
-        theirs = self.resolve(rev)
-        name = name or (rev if isinstance(rev, str) else theirs.short)
         from vstate.repo.merge import apply
 
         return apply.merge(
-            self, branch, old, theirs, policy=policy, message=message, name=name, landing=landing
+            self, branch, rev, policy=policy, message=message, seen=seen, name=name, landing=landing
         )
 
     def cherry_pick(
@@ -161,15 +139,15 @@ class Repository(Core):
         seen: Commit | None = None,
         landing: Landing = None,
     ) -> Commit | None:
-        """Commit to the branch the changes of the commit `rev` against its first parent; None if there are none.
+        """Commit the changes that `rev` made to its first parent to the branch; None if there are none.
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, picked = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.cherry_pick(self, branch, old, picked, policy=policy, message=message, landing=landing)
+        return apply.cherry_pick(
+            self, branch, rev, policy=policy, message=message, seen=seen, landing=landing
+        )
 
     def revert(
         self,
@@ -181,23 +159,21 @@ class Repository(Core):
         seen: Commit | None = None,
         landing: Landing = None,
     ) -> Commit | None:
-        """Commit to the branch the opposite of the changes of the commit `rev`; None if nothing is left to revert.
+        """Commit the opposite of the changes of `rev` to the branch; None if nothing is left to revert.
 
         Raises MergeConflict and RefMoved as `merge` does.
         """
-        old, reverted = seen or self.branch(branch), self.resolve(rev)
-        self.require_trusted(old)
         from vstate.repo.merge import apply
 
-        return apply.revert(self, branch, old, reverted, policy=policy, message=message, landing=landing)
+        return apply.revert(self, branch, rev, policy=policy, message=message, seen=seen, landing=landing)
 
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
 
-        A move is anything that put the branch elsewhere: a commit, a merge, a reset, a rollback. A move that was
-        undone is skipped, so undoing twice goes two moves back; `redo` reverses the last undo. Raises InvalidInput
-        if there is nothing to undo, NotFound if gc has removed the older commit, and RefMoved if another writer
-        moved the branch meanwhile, or since it was at `seen`.
+        A move is anything that put the branch elsewhere: a commit, a merge, a reset, a rollback. A move
+        that was undone is skipped, so undoing twice goes two moves back; `redo` reverses the last undo.
+        Raises InvalidInput if there is nothing to undo, NotFound if gc has removed the older commit, and
+        RefMoved if another writer moved the branch meanwhile, or since it was at `seen`.
         """
         return self.carry_out(self.find_undo(branch, steps=steps, seen=seen))
 
@@ -233,17 +209,17 @@ class Repository(Core):
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: UpkeepProgress | None = None,
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` reaches.
 
-        `keep_last=N` or `keep_since="30d"` first cuts off the history of one `branch` or several. Older commits go,
-        unless another ref reaches them, and `log` ends there. History shared with a branch that is not
-        named is not cut. Ages are a number followed by s, m, h, d or w.
+        `keep_last=N` or `keep_since="30d"` first cuts off the history of one `branch` or several. Older
+        commits go, unless another ref reaches them, and `log` ends there. History shared with a branch that
+        is not named is not cut. Ages are a number followed by s, m, h, d or w.
 
-        Safe beside writers in other processes: a writer waits for a thousand deletions at most. A store without
-        transactions keeps garbage for `grace` after gc found it, and a later run removes it. Raises CorruptObject,
-        and neither cuts nor removes anything, if reachable objects are damaged: see `fsck`.
+        Safe beside writers in other processes: a writer waits for a thousand deletions at most. A store
+        without transactions keeps garbage for `grace` after gc found it, and a later run removes it. Raises
+        CorruptObject, and neither cuts nor removes anything, if reachable objects are damaged: see `fsck`.
         """
         from vstate.repo.upkeep import gc
 
@@ -253,20 +229,20 @@ class Repository(Core):
         )
 
     def fsck(
-        self, *, full: bool = True, repair: bool = False, progress: Progress | None = None
+        self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None
     ) -> FsckReport:
-        """Check everything in the store, each object once: content against id, form against the format, and links.
+        """Check everything in the store, each object once: its content, its form and its links.
 
-        The report lists losses by branch, commit and key. `full=False` reads no blobs, does not look for orphans, and
-        does not check the store's own files. Nothing is written without `repair`, which
+        The report lists losses by branch, commit and key. `full=False` reads no blobs, does not look for
+        orphans, and does not check the store's own files. Nothing is written without `repair`, which
 
         - puts each branch whose newest state is damaged on the newest commit with an intact state,
         - restores refs whose rows are lost or unreadable,
         - ends histories where a commit is lost, and keeps the older part under a tag `fsck/...`,
         - moves damaged rows under `damaged/`, so that writing the same content again heals the store.
 
-        Other processes may work meanwhile. Never raises CorruptObject or CorruptStore: anything that cannot be
-        listed or read is damage.
+        Other processes may work meanwhile. Never raises CorruptObject or CorruptStore: anything that cannot
+        be listed or read is damage.
         """
         from vstate.repo.upkeep import fsck
 
@@ -281,29 +257,30 @@ class Repository(Core):
         *,
         since: Sequence[Revision] = (),
         as_branch: str | None = None,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> BundleReport:
         """Write branches and tags, with their history and all objects they need, to a bundle: one file.
 
-        `file` is a path or a file open for writing. A file at a path is replaced as a whole, or stays as it is. The
-        commits `since`, and everything before them, are left out: an importing store needs to have them. HEAD
-        stands for its branch; a revision that is neither a branch nor a tag needs a name, `as_branch`. Raises
-        CorruptObject if something is damaged.
+        `file` is a path or a file open for writing. A file at a path is replaced as a whole, or stays as it
+        is. The commits `since`, and everything before them, are left out: an importing store needs to have
+        them. HEAD stands for its branch; a revision that is neither a branch nor a tag needs a name,
+        `as_branch`. Raises CorruptObject if something is damaged.
         """
         from vstate.repo.exchange import bundle_export
 
         return bundle_export.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
 
     def import_bundle(
-        self, file: File, *, prefix: str = "", progress: BundleProgress | None = None
+        self, file: File, *, prefix: str = "", progress: TransferProgress | None = None
     ) -> BundleReport:
-        """Put the contents of a bundle into the store, each object checked against its id; nothing is unpickled.
+        """Put the contents of a bundle into the store. Objects are checked, nothing is unpickled.
 
-        A branch that is missing here is created, and one that the bundle's branch is ahead of is moved. A branch that
-        has diverged, and a tag that is elsewhere, stay, and the report says so: with the prefix `imported/`
-        they arrive as `imported/main`. Call an interrupted import again, and it continues. No ref has moved if this
-        raises InvalidInput, for a damaged bundle or one whose commits need objects that neither it nor the store
-        has, or NotFound, if the store lacks the commits that the bundle continues from.
+        A branch that is missing here is created, and one that the bundle's branch is ahead of is moved. A
+        branch that has diverged, and a tag that is elsewhere, stay, and the report says so: with the prefix
+        `imported/` they arrive as `imported/main`. Call an interrupted import again, and it continues. No
+        ref has moved if this raises InvalidInput, for a damaged bundle or one whose commits need objects
+        that neither it nor the store has, or NotFound, if the store lacks the commits that the bundle
+        continues from.
         """
         from vstate.repo.exchange import bundle_import
 
@@ -319,20 +296,20 @@ class Repository(Core):
         delete: str | Iterable[str] = (),
         remote: str | None = None,
         create: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
-        """Send branches, by default HEAD's, to another store: first the objects that it lacks, then each branch.
+        """Send branches, by default HEAD's, to another store: first objects, then each branch.
 
         `store` is a store, the name of a remote, a path or URL (a new one only with `create`), or None for
-        the remote `origin`. The cost depends on the difference between the stores. `tags` sends all tags too, and
-        `delete` deletes branches there. A branch that is new there keeps its merge policies. Safe beside `gc` and
-        writers there. Call an interrupted push again, and it continues.
+        the remote `origin`. The cost depends on the difference between the stores. `tags` sends all tags
+        too, and `delete` deletes branches there. A branch that is new there keeps its merge policies. Safe
+        beside `gc` and writers there. Call an interrupted push again, and it continues.
 
-        Raises Diverged, before anything is sent, if a branch there has commits that the branch here lacks. `force`
-        moves it anyway, and its reflog there keeps the old commit. Diverged is also raised if another writer
-        moves a branch meanwhile; the branches before that one are pushed then. `remote` names the tracking branches
-        here, as in `origin/main`; by default it is the remote's name. If they cannot be written, because this
-        store is read only, say, the report's `not_noted` says why.
+        Raises Diverged, before anything is sent, if a branch there has commits that the branch here lacks.
+        `force` moves it anyway, and its reflog there keeps the old commit. Diverged is also raised if
+        another writer moves a branch meanwhile; the branches before that one are pushed then. `remote`
+        names the tracking branches here, as in `origin/main`; by default it is the remote's name. If they
+        cannot be written, because this store is read only, say, the report's `not_noted` says why.
         """
         from vstate.repo.exchange import sync
 
@@ -355,7 +332,7 @@ class Repository(Core):
         *,
         remote: str | None = None,
         tags: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Copy branches, by default all, from another store, given as for `push`; no branch here moves.
 
@@ -367,11 +344,6 @@ class Repository(Core):
         from vstate.repo.exchange import sync
 
         return sync.fetch(self, store, branches, remote=remote, tags=tags, progress=progress)
-
-
-def _rollback_message(target: Commit) -> str:
-    nested = target.message.startswith("Rollback to ")
-    return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
 
 
 __all__ = ["Repository", "Revision"]

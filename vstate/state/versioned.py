@@ -32,7 +32,7 @@ from vstate.state.worktree import Worktree
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.objects.ids import ObjectId
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import Given, Landing
     from vstate.repo.merge.three_way import MergeResult
@@ -273,7 +273,7 @@ class Versioned(Worktree):
         *,
         policy: Given = None,
         message: str = "",
-        progress: Progress | None = None,
+        progress: TransferProgress | None = None,
     ) -> MergeResult:
         """Fetch this branch from another store, and merge it into this state as `merge` does.
 
@@ -313,7 +313,7 @@ class Versioned(Worktree):
         *,
         force: bool = False,
         create: bool = False,
-        progress: Progress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Bring this branch to another store, given as for `pull`; what is not committed stays here.
 

@@ -20,8 +20,7 @@ from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.repo.compare.diff import Change
-from vstate.repo.names.refs import HEADS
-from vstate.repo.names.refs import PREFIX as REF
+from vstate.repo.names.refs import HEADS, REF
 from vstate.repo.repository import Repository
 
 Seen = tuple[str, Change, Commit]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from vstate.repo import clone as store_clone
 from vstate_cli import moved_refs
 from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
@@ -17,7 +18,10 @@ from vstate_cli.store import with_variables
         "vstate clone /srv/agent work",
         "vstate clone 'redis://:${REDIS_PASSWORD}@host/0' .vstate",
     ],
-    json=moved_refs.JSON,
+    json="{refs: [{name, status, old, new, objects, bytes}], objects, bytes, seconds}. name is the full name "
+    'of the ref, as heads/main, tags/v1 or remotes/origin/main; status is "created", "moved", "forced", '
+    '"unchanged", "deleted", "left" (a tag at another commit stays) or "fetched" (no ref keeps the commit); '
+    "old and new are ids of commits, or null; objects and bytes count new objects in their stored form.",
 )
 @click.argument("url", metavar="URL")
 @click.argument("directory", metavar="DIR")
@@ -29,10 +33,8 @@ def clone(session: Session, url: str, directory: str) -> None:
     keeps the URL, so a password in it is refused: put the password into a variable of the environment, and
     ${NAME} into the URL. To continue an interrupted clone, run the command again.
     """
-    from vstate.repo.clone import clone as clone_store  # late: it loads every kind of store
-
     with ProgressBar() as bar:
-        report = clone_store(url, with_variables(directory), progress=bar)
+        report = store_clone.clone(url, with_variables(directory), progress=bar)
     if not session.json:
         scheme, is_url, _ = directory.partition("://")
         # The rest of a URL may hold a password.

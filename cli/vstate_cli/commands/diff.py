@@ -33,7 +33,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
 def diff(session: Session, a: str | None, b: str | None, key: str | None, stat: bool) -> None:
     """Show the changes from revision A to revision B.
 
-    The sign of a key is + added, ~ modified or - removed. The changes inside the value follow, by path. B
+    Each key has a sign: + added, ~ modified, - removed. The changes inside its value follow, by path. B
     defaults to HEAD. Without arguments, show the changes of the last commit (HEAD~1 to HEAD); changes that
     a program has not yet committed exist only in that program. A..B means the same as A B.
     """

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from vstate.errors import StorageError
+from vstate.repo.upkeep.damage import Damage, Lost
+from vstate.repo.upkeep.fsck import FsckReport
 from vstate_cli.output import Output, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
-
-if TYPE_CHECKING:
-    from vstate.repo.upkeep.damage import Damage, Lost
-    from vstate.repo.upkeep.fsck import FsckReport
 
 _MOST_SHOWN = 100  # damages, and losses; --json lists a thousand of each
 
@@ -38,9 +35,9 @@ def fsck(session: Session, repair: bool, quick: bool) -> None:
     Checks every object against its id and the format, every link, every ref and every reflog line. Names
     the lost keys by commit. Exits with 1 if the store is damaged and not repaired.
 
-    --repair moves a damaged branch to its newest intact commit; the reflog keeps its old position. It
-      restores lost branches and tags. If a commit is lost, the history ends there, and a tag fsck/... keeps
-      the older part. Damaged objects are set aside; storing the same values again heals them.
+    With --repair, a damaged branch moves to its newest intact commit; the reflog keeps its old position.
+    Lost branches and tags are restored. If a commit is lost, the history ends there, and a tag fsck/...
+    keeps the older part. Damaged objects are set aside; storing the same values again heals them.
     """
     with ProgressBar() as bar:
         report = session.repo.fsck(full=not quick, repair=repair, progress=bar)
@@ -76,7 +73,7 @@ def _damage(damage: Damage) -> str:
     if damage.readable:
         notes.append("no value is lost")
     if damage.known:
-        notes.append("handled by an earlier repair")
+        notes.append("known from an earlier repair")
     return f"{damage}" + (f" ({'; '.join(notes)})" if notes else "")
 
 

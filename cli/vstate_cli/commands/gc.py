@@ -6,14 +6,12 @@ import dataclasses
 
 import click
 
+from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG
 from vstate.values.inspection import size_text
 from vstate_cli.output import count, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch
-
-KEEP_REFLOG = "30d"
-GRACE = "1h"
 
 
 @command(
@@ -65,10 +63,11 @@ def gc(
     grace: str,
     dry_run: bool,
 ) -> None:
-    """Remove objects that no branch, tag, HEAD or recent reflog line reaches.
+    """Remove objects that no ref and no recent reflog line reaches.
 
-    --keep-last and --keep-since first cut off the history of each BRANCH. Older commits go unless another ref
-    reaches them, and `vstate log` shows where the history ends. Other programs can use the store meanwhile.
+    Expired branches are removed too. --keep-last and --keep-since first cut off the history of each BRANCH.
+    Older commits go unless another ref reaches them, and `vstate log` shows where the history ends. Other
+    programs can use the store meanwhile.
     """
     if keep_last is not None and keep_since is not None:
         raise click.UsageError("Give --keep-last or --keep-since, not both.")

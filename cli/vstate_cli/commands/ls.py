@@ -29,7 +29,8 @@ KeyEntry = tuple[str, Entry | None]
     "ls",
     examples=["vstate ls", "vstate ls -l", "vstate ls notes/", "vstate ls HEAD~10 notes/ -l"],
     json="a list of {key, type, size}, sorted by key. size is in bytes; type and size are null if the "
-    "entry cannot be read. A key that expires has expires, a time, and if it slides also ttl, in seconds.",
+    "entry cannot be read. If the key expires, expires is the time; if the expiry slides, ttl is its "
+    "length in seconds.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("prefix", required=False, shell_complete=complete_key)

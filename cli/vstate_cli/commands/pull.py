@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from vstate.errors import CannotLoad, Conflict, DetachedHead, InvalidInput, MergeConflict
+from vstate.objects.ids import ObjectId
+from vstate.repo.exchange import sync
+from vstate.repo.merge.three_way import MergeResult
 from vstate.repo.repository import Repository
 from vstate.repo.rules.security import Security
 from vstate.values.absent import Unmergeable
@@ -16,16 +19,12 @@ from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch, complete_remote
 
-if TYPE_CHECKING:
-    from vstate.objects.ids import ObjectId
-    from vstate.repo.merge.three_way import MergeResult
-
 
 @command(
     "pull",
     examples=["vstate pull", "vstate pull origin main", "vstate pull /backup/agent"],
-    json="{fetched, branches: [{name, strategy, commit, merged_keys}]}. fetched is a list of the objects "
-    'that `vstate fetch --json` prints; strategy is "up-to-date", "fast-forward" or "merge".',
+    json="{fetched, branches: [{name, strategy, commit, merged_keys}]}. fetched is a list of objects "
+    'as `vstate clone --json` prints one; strategy is "up-to-date", "fast-forward" or "merge".',
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)
@@ -38,8 +37,6 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     `theirs` and `newest` work here: the command never loads values. Otherwise the branch stays as it is and
     the fetched commits are kept; pull in Python to merge them.
     """
-    from vstate.repo.exchange import sync  # late: it loads every kind of store
-
     repo = _InertRepository(session.repo.store, _ImportsNothing())
     fetched: list[Document] = []
     merged: list[Document] = []
@@ -85,8 +82,8 @@ def _refuse(branch: str, remote: str | None, error: MergeConflict) -> NoReturn:
     # A URL may hold a password.
     argument = "" if remote is None else "URL" if "://" in remote else repr(remote)
     raise Conflict(
-        f"both sides of branch {branch} changed {shown}{more}, and this command cannot merge values "
-        f"because it never loads them; the branch is unchanged and the fetched commits are kept; pull in Python, with "
+        f"both sides of branch {branch} changed {shown}{more}, and this command cannot merge values because "
+        "it never loads them; the branch is unchanged and the fetched commits are kept; pull in Python, with "
         f"Versioned(STORE, branch={branch!r}).pull({argument})"
     ) from None
 

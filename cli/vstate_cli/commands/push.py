@@ -18,7 +18,8 @@ from vstate_cli.suggestions import complete_branch, complete_remote
         "vstate push /backup/agent main --create",
         "vstate push origin --delete what-if",
     ],
-    json=moved_refs.JSON,
+    json="the same object as `vstate clone --json`. If the push could not update origin/BRANCH here, "
+    "not_noted says why.",
 )
 @click.argument("remote", metavar="REMOTE|URL", required=False, shell_complete=complete_remote)
 @click.argument("branch", nargs=-1, shell_complete=complete_branch)

@@ -24,11 +24,12 @@ from vstate_cli.suggestions import complete_remote
 @click.argument("name", required=False, shell_complete=complete_remote)
 @click.argument("url", required=False)
 def remote(session: Session, action: str, name: str | None, url: str | None) -> None:
-    """List, add or remove remotes: other stores that this store knows by name.
+    """List, add or remove remotes.
 
-    `add` takes NAME and URL. `remove` takes NAME, and also forgets the positions of the branches there. The
-    store keeps the URL, so a password in it is refused: put the password into a variable of the
-    environment, and ${VARIABLE} into the URL. A cloned store has the remote `origin`.
+    A remote is a name for another store. `add` takes NAME and URL. `remove` takes NAME, and also forgets
+    the positions of the branches there. The store keeps the URL, so a password in it is refused: put the
+    password into a variable of the environment, and ${VARIABLE} into the URL. A cloned store has the remote
+    `origin`.
     """
     if (action == "list") != (name is None) or (action == "add") != (url is not None):
         raise click.UsageError("`add` takes NAME and URL, `remove` takes NAME, `list` takes nothing.")

@@ -1,4 +1,4 @@
-"""Diff: the keys in which two states differ, and their values when asked for."""
+"""Diff: the keys in which two states differ, and their values, loaded on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Load = Callable[[str, bytes], Any]
 
 
 class Change:
-    """What happened to one key. `old` and `new` are its values, loaded when asked for; None if absent."""
+    """The change of one key. `old` and `new` are its values, loaded on demand; None if absent."""
 
     __slots__ = ("_load", "_new", "_old", "key")
 
@@ -61,7 +61,7 @@ class Change:
         return None if self._new is None else Entry.decode(self._new)
 
     def summary(self) -> str:
-        """The types and sizes before and after, to be read."""
+        """The types and sizes before and after, as text for people."""
         sides = [describe(entry) for entry in (self.old_entry, self.new_entry) if entry is not None]
         return sides[0] if len(set(sides)) == 1 else " -> ".join(sides)
 
@@ -72,7 +72,7 @@ class Change:
 class Diff(Mapping[str, Change]):
     """The changed keys, sorted, each with its Change; false when nothing differs.
 
-    Finding the keys reads no value. `details` reads values inertly: it runs nothing that is stored.
+    Finding the keys reads no value. `details` reads values without unpickling: it runs no stored code.
     """
 
     def __init__(self, changes: Iterable[KeyChange], *, load: Load, inspect: Load) -> None:
@@ -110,9 +110,9 @@ class Diff(Mapping[str, Change]):
         ]
 
     def details(self, key: str, *, limit: int = 1000) -> list[Detail]:
-        """What changed inside the value of `key`, by path, `limit` places at the most.
+        """The changes inside the value of `key`, by path, at most `limit` of them.
 
-        An added or removed key is one detail at the path ""; a key that did not change has none.
+        An added or removed key is one detail at the path "". An unchanged key has none.
         """
         from vstate.repo.compare.details import Detail, details  # late, for a quick `import vstate`
 
@@ -129,7 +129,7 @@ class Diff(Mapping[str, Change]):
         return details(old, new, limit=limit)
 
     def stat(self) -> str:
-        """The counts, to be read: `+1 added ~2 modified -0 removed`, without the zeros."""
+        """The counts as text, without zeros: `+1 added ~2 modified`."""
         counts = (
             ("+", "added", self.added),
             ("~", "modified", self.modified),

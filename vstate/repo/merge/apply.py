@@ -1,4 +1,4 @@
-"""combine: a branch with what other commits changed: merge, cherry-pick, revert."""
+"""Apply the changes of other commits to a branch: merge, cherry-pick, revert."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
-from vstate.repo.core import Core
+from vstate.repo.core import Core, Revision
 from vstate.repo.merge.three_way import (
     Base,
     Merged,
@@ -27,21 +27,26 @@ Landing = Callable[[Collection[str]], None] | None
 """Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
 Given = Policy | Mapping[str, Policy] | None
-"""What a caller gives: one policy for every key, or policies by prefix that go before the branch's."""
+"""A caller's policy: one for every key, or policies by prefix, which override the branch's."""
 
 
 def merge(
     repo: Core,
     branch: str,
-    head: Commit | None,
-    theirs: Commit,
+    rev: Revision,
     *,
     policy: Given,
     message: str,
-    name: str,
+    seen: Commit | None,
+    name: str | None,
     landing: Landing,
 ) -> MergeResult:
-    """As `Repository.merge` promises; `name` is what the commit was called."""
+    """As `Repository.merge` promises."""
+    head = seen or repo.newest(branch)
+    if head is not None:
+        repo.require_trusted(head)
+    theirs = repo.resolve(rev)
+    name = name or (rev if isinstance(rev, str) else theirs.short)
     check_given(policy)
     repo.require_trusted(theirs)
     base = None if head is None else Base(repo, head, theirs, lambda: effective(repo, branch, policy))
@@ -55,12 +60,10 @@ def merge(
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
         raise InvalidInput(
-            f"{name} cannot be merged: the history in which it parted from {branch} was cut off; cherry_pick its "
-            "commits instead"
+            f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
+            "cherry_pick its commits instead"
         )
-    merged = _merged(
-        repo,
-        branch,
+    merged = merge_changes(
         {change.key: change.new for change in base.diff(head.tree)},
         base.diff(theirs.tree),
         Resolver(
@@ -70,14 +73,13 @@ def merge(
             theirs=versions_since(repo, theirs, base.commits),
             reader=base.reader,
         ),
-        f"merging {name}",
     )
     commit = _land(
         repo,
         branch,
-        head,
         merged,
-        parents=(head, theirs),
+        (head, theirs),
+        operation=f"merging {name}",
         message=message or f"Merge {name} into {branch}",
         needs=[theirs.oid],
         action=f"merge {name}",
@@ -89,20 +91,20 @@ def merge(
 def cherry_pick(
     repo: Core,
     branch: str,
-    head: Commit,
-    picked: Commit,
+    rev: Revision,
     *,
     policy: Given,
     message: str,
+    seen: Commit | None,
     landing: Landing,
 ) -> Commit | None:
     """As `Repository.cherry_pick` promises."""
-    before = _before(repo, picked)
+    head, picked = seen or repo.branch(branch), repo.resolve(rev)
     return _apply(
         repo,
         branch,
         head,
-        old=before,
+        old=_before(repo, picked),
         new=picked,
         policy=policy,
         operation=f"cherry-picking {picked.short}",
@@ -116,25 +118,25 @@ def cherry_pick(
 def revert(
     repo: Core,
     branch: str,
-    head: Commit,
-    reverted: Commit,
+    rev: Revision,
     *,
     policy: Given,
     message: str,
+    seen: Commit | None,
     landing: Landing,
 ) -> Commit | None:
     """As `Repository.revert` promises."""
-    before = _before(repo, reverted)
-    what = f" {reverted.message}" if reverted.message else ""
+    head, reverted = seen or repo.branch(branch), repo.resolve(rev)
+    title = f" {reverted.message}" if reverted.message else ""
     return _apply(
         repo,
         branch,
         head,
         old=reverted,
-        new=before,
+        new=_before(repo, reverted),
         policy=policy,
         operation=f"reverting {reverted.short}",
-        message=message or f"Revert {reverted.short}{what}",
+        message=message or f"Revert {reverted.short}{title}",
         info={"reverted": reverted.id},
         action=f"revert: {reverted.short}",
         landing=landing,
@@ -142,11 +144,11 @@ def revert(
 
 
 def _before(repo: Core, commit: Commit) -> Commit | None:
-    """The first parent; InvalidInput if it was cut off, so that nobody knows what the commit changed."""
+    """The first parent, None for a first commit; InvalidInput if the parent was cut off."""
     before = next(iter(repo.history.before(commit)), None)
     if before is None and repo.history.is_shallow(commit):
         raise InvalidInput(
-            f"what {commit.short} changed is not known any more: the history before it was cut off"
+            f"the changes of {commit.short} are no longer known: the history before it was cut off"
         )
     return before
 
@@ -165,37 +167,31 @@ def _apply(
     action: str,
     landing: Landing,
 ) -> Commit | None:
-    """Commit to the branch what changed from `old` to `new`; None if that is so there already."""
+    """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
     check_given(policy)
-    for commit in (old, new):
+    for commit in (head, old, new):
         if commit is not None:
             repo.require_trusted(commit)
     old_tree, new_tree = (None if commit is None else commit.tree for commit in (old, new))
     theirs = list(tree.diff(repo.objects.nodes, old_tree, new_tree))
-    ours = _changes_of_keys(repo, head, theirs)
-    merged = _merged(
+    ours = _changed_in(repo, head, theirs)
+    resolver = Resolver(
         repo,
-        branch,
-        ours,
-        theirs,
-        Resolver(
-            repo,
-            lambda: effective(repo, branch, policy),
-            ours=only_version(head.time, ours),
-            theirs=only_version(
-                head.time if new is None else new.time, {change.key: change.new for change in theirs}
-            ),
+        lambda: effective(repo, branch, policy),
+        ours=only_version(head.time, ours),
+        theirs=only_version(
+            head.time if new is None else new.time, {change.key: change.new for change in theirs}
         ),
-        operation,
     )
-    if not merged.taken and not merged.resolved:
+    merged = merge_changes(ours, theirs, resolver)
+    if not (merged.taken or merged.resolved or merged.conflicts):
         return None
     return _land(
         repo,
         branch,
-        head,
         merged,
-        parents=(head,),
+        (head,),
+        operation=operation,
         message=message,
         info=info,
         needs=[] if new is None else [new.oid],
@@ -204,8 +200,8 @@ def _apply(
     )
 
 
-def _changes_of_keys(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
-    """Which of the keys stand otherwise in `head` than they did before their changes, and how."""
+def _changed_in(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[str, bytes | None]:
+    """The entries in `head` of those changed keys that differ there from their old entry."""
     ours = {}
     for key, before, _ in theirs:
         entry = tree.lookup(repo.objects.node, head.tree, key)
@@ -214,29 +210,15 @@ def _changes_of_keys(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> d
     return ours
 
 
-def _merged(
-    repo: Core,
-    branch: str,
-    ours: Mapping[str, bytes | None],
-    theirs: Iterable[KeyChange],
-    resolver: Resolver,
-    operation: str,
-) -> Merged:
-    merged = merge_changes(ours, theirs, resolver)
-    if merged.conflicts:
-        raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
-    return merged
-
-
 def effective(repo: Core, branch: str, policy: Given) -> dict[str, Policy]:
-    """The branch's policies with those that the caller gave before them, or the one given for every key."""
+    """The branch's policies, overridden by the caller's; or the caller's one policy for every key."""
     if policy is None or isinstance(policy, Mapping):
         return {**repo.policies.read(branch), **check_given(policy)}
     return check_given(policy)
 
 
 def check_given(policy: Given) -> dict[str, Policy]:
-    """The given policies by prefix; InvalidInput and TypeError for what is none."""
+    """The caller's policies by prefix; InvalidInput and TypeError for anything else."""
     given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
     return {prefix: check_policy(value) for prefix, value in given.items()}
 
@@ -244,17 +226,20 @@ def check_given(policy: Given) -> dict[str, Policy]:
 def _land(
     repo: Core,
     branch: str,
-    head: Commit,
     merged: Merged,
-    *,
     parents: tuple[Commit, ...],
+    *,
+    operation: str,
     message: str,
     needs: list[ObjectId],
     action: str,
     landing: Landing,
     info: Mapping[str, Any] | None = None,
 ) -> Commit:
-    changes = merged.taken | merged.resolved
+    """Commit a merge to the branch, which is at the first parent; MergeConflict, RefMoved."""
+    if merged.conflicts:
+        raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
+    changes, head = merged.taken | merged.resolved, parents[0]
     if landing is not None:
         landing(changes)
     root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)

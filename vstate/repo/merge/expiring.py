@@ -1,4 +1,4 @@
-"""Expiring: what the expiry of keys means to a merge, and their removal."""
+"""Expiring: the expiry of keys in a merge, and the removal of expired keys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vstate.repo.core import Core
 
 
 def any_expires(*entries: bytes | None) -> bool:
-    """Whether one of these entries, of one key, expires."""
+    """Whether one of these entries of a key expires."""
     return any(entry is not None and entry[:1] in EXPIRING for entry in entries)
 
 
 def merged_expiry(base: bytes | None, ours: bytes | None, theirs: bytes | None) -> Expiry | None:
-    """When a key expires that both sides changed: as the one says that changed it, else the later of the two."""
+    """The expiry of a key that both sides changed: that of the side that changed it, or the later one."""
     before, one, other = (None if entry is None else split_expiry(entry)[1] for entry in (base, ours, theirs))
     if ours is None or (theirs is not None and one == before):
         return other
@@ -24,7 +24,7 @@ def merged_expiry(base: bytes | None, ours: bytes | None, theirs: bytes | None) 
 
 
 def merged_entry(base: bytes | None, ours: bytes, theirs: bytes, *, adds_up: bool) -> bytes | None:
-    """The entry of a key of which both sides did not change the value, or came to the same; None if they differ."""
+    """The merged entry if at most one side changed the value, or both alike; None if the values differ."""
     old, one, other = (None if entry is None else split_expiry(entry)[0] for entry in (base, ours, theirs))
     if one == other and (one == old or not adds_up):
         value = one
@@ -38,7 +38,7 @@ def merged_entry(base: bytes | None, ours: bytes, theirs: bytes, *, adds_up: boo
 
 
 def purge(repo: Core, branch: str) -> tuple[Commit, Commit] | None:
-    """Commit the removal of what has expired on the branch: the commit before, and that one. None if nothing has."""
+    """Commit the removal of a branch's expired keys: the commits before and after; None if none expired."""
     while True:
         head = repo.newest(branch)
         if head is None:

@@ -1,4 +1,4 @@
-"""merge: the three-way merge of two states, key by key."""
+"""The three-way merge of two states, key by key."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Strategy = Literal["up-to-date", "fast-forward", "merge"]
 _MOST_BASES_DEEP = 16
 _MOST_STEPS = 1000
 _UNDECIDED = b""
-"""Stands in a merged base for a key on which the bases themselves are in conflict; no entry is empty."""
+"""Marks a key in a merged base on which the bases conflict. No real entry is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge did. `commit` is where the branch is now; None before the first commit.
+    """The result of a merge. `commit` is the branch's commit now; None before the first commit.
 
-    `strategy` is "up-to-date" (nothing to do), "fast-forward" (the branch went to the other's commit) or
-    "merge" (a commit with two parents). `merged_keys` are those whose value changed here, sorted;
-    `conflicts` those that both sides had changed, each with the policy that resolved it.
+    `strategy` is "up-to-date" (nothing to do), "fast-forward" (the branch moved to the other's commit) or
+    "merge" (a commit with two parents). `merged_keys` are the keys whose value changed here, sorted.
+    `conflicts` are the keys that both sides changed, each with the policy that resolved it.
     """
 
     commit: Commit | None
@@ -54,9 +54,9 @@ class MergeResult:
 
 
 class KeyConflict:
-    """One key that both sides changed otherwise, and why no policy resolved it.
+    """One key that both sides changed differently, and the reason why no policy resolved it.
 
-    `base`, `ours` and `theirs` are its values, loaded when asked for; ABSENT where there is no such key.
+    `base`, `ours` and `theirs` are its values, loaded on demand; ABSENT if the key is absent.
     """
 
     def __init__(self, key: str, reason: str, values: Mapping[str, Callable[[], Any]]) -> None:
@@ -67,17 +67,17 @@ class KeyConflict:
 
     @property
     def base(self) -> Any:
-        """The value that both sides began with."""
+        """The value in the merge base."""
         return self._value("base")
 
     @property
     def ours(self) -> Any:
-        """The value on the side that was merged into."""
+        """The value on the branch."""
         return self._value("ours")
 
     @property
     def theirs(self) -> Any:
-        """The value on the side that was merged."""
+        """The value on the side that is merged into the branch."""
         return self._value("theirs")
 
     def _value(self, side: str) -> Any:
@@ -86,7 +86,7 @@ class KeyConflict:
         return self._loaded[side]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # With the values instead of what loads them, so that the error can go to another process.
+        # With the values, not their loaders, so that the error can go to another process.
         return _conflict_of, (self.key, self.reason, self.base, self.ours, self.theirs)
 
     def __repr__(self) -> str:
@@ -100,13 +100,14 @@ def _conflict_of(key: str, reason: str, base: Any, ours: Any, theirs: Any) -> Ke
 
 
 Versions = Callable[[str], list[tuple[datetime, bytes | None]]]
-"""The entries that a key had on one side since the base, oldest first, each with its commit's time."""
+"""The entries of a key on one side since the base, oldest first, each with its commit's time."""
 
 
 class Resolver:
     """Resolves keys that both sides changed, by a branch's policies.
 
-    `of_bases`: the sides are bases of a merge. `onto_theirs`: theirs is the branch, on which ours is to land.
+    `of_bases`: the sides are merge bases themselves. `onto_theirs`: theirs is the branch, and ours lands on
+    it.
     """
 
     def __init__(
@@ -131,13 +132,13 @@ class Resolver:
     def resolve(
         self, key: str, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> tuple[bytes | None, NewObjects, str]:
-        """The merged entry (None: no such key), its objects, and the policy's name; Unmergeable."""
+        """The merged entry (None: the key goes), its new objects, and the policy's name; Unmergeable."""
         policy = self._repo.policies.find(self._policies_now(), key)
         if policy is None:
-            raise Unmergeable("both sides changed it, and no merge policy says how to go on")
+            raise Unmergeable("both sides changed it, and no merge policy applies")
         name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
         if self._of_bases and policy in (OURS, THEIRS, NEWEST):
-            raise Unmergeable("neither base is ours or theirs")
+            raise Unmergeable("neither merge base is ours or theirs")
         if policy == NEWEST:
             times = {side: versions(key)[-1][0] for side, versions in self._versions.items()}
             policy = OURS if times[OURS] >= times[THEIRS] else THEIRS
@@ -146,7 +147,7 @@ class Resolver:
         if policy == THEIRS:
             return theirs, {}, name
         if isinstance(policy, str) and base == _UNDECIDED:
-            raise Unmergeable("the two histories were merged crosswise, and disagreed about it before")
+            raise Unmergeable("the two histories were merged crosswise, and their merge bases conflict")
         from vstate.values.merging import POLICIES, append_onto  # late, for a quick `import vstate`
 
         function = POLICIES[policy] if isinstance(policy, str) else policy
@@ -163,7 +164,7 @@ class Resolver:
         return entry, encoded.objects, name
 
     def changed_at(self, key: str) -> dict[str, tuple[int, int]]:
-        """When each side changed the key first, and last, in microseconds since 1970-01-01 UTC."""
+        """The times of each side's first and last change of the key, in microseconds since 1970-01-01 UTC."""
         return {
             side: (microseconds(found[0][0]), microseconds(found[-1][0]))
             for side, versions in self._versions.items()
@@ -171,7 +172,7 @@ class Resolver:
         }
 
     def adds_up(self, key: str) -> bool:
-        """Whether two equal changes of the key are two changes: two steps of a counter are."""
+        """Whether two equal changes of the key count twice, as two steps of a counter do."""
         return self._repo.policies.adds_up(self._policies_now(), key)
 
     def _policies_now(self) -> Mapping[str, Policy]:
@@ -192,7 +193,7 @@ class Resolver:
         return append
 
     def load(self, key: str, entry: bytes | None) -> Any:
-        """The value of an entry, a copy of its own; ABSENT for none."""
+        """A new copy of an entry's value; ABSENT for none."""
         if entry is None or entry == _UNDECIDED:
             return ABSENT
         return self._repo.load(key, entry, self._reader).value
@@ -200,7 +201,7 @@ class Resolver:
     def conflict(
         self, key: str, reason: str, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> KeyConflict:
-        """The conflict that is left when nothing resolved the key."""
+        """The conflict of a key that no policy resolved."""
         sides = {"base": base, OURS: ours, THEIRS: theirs}
         return KeyConflict(
             key, reason, {side: partial(self.load, key, entry) for side, entry in sides.items()}
@@ -209,10 +210,10 @@ class Resolver:
 
 @dataclass
 class Merged:
-    """What is to become of the keys that differ. Entries are None for a key that is to go.
+    """The outcome for each key that theirs changed. An entry is None for a key that goes.
 
-    `taken` is what only their side changed, `agreed` what both changed alike, `resolved` what a policy
-    decided (`by`: its name), with the new `objects` that needs; `conflicts` are left.
+    `taken`: only theirs changed it. `agreed`: both changed it alike. `resolved`: a policy decided, whose
+    name is in `by`, and whose new objects are in `objects`. `conflicts`: the rest.
     """
 
     taken: dict[str, bytes | None] = field(default_factory=dict)
@@ -226,12 +227,15 @@ class Merged:
 def merge_changes(
     ours: Mapping[str, bytes | None], theirs: Iterable[KeyChange], resolver: Resolver
 ) -> Merged:
-    """Merge their changes since a base with ours since the same base. Costs what the changes are."""
+    """Merge their changes since a base with ours since the same base.
+
+    The cost depends on the changes alone.
+    """
     merged = Merged()
     for key, base, new in theirs:
         if key in ours and any_expires(base, ours[key], new):
-            settled, base = _settled_by_expiry(key, base, ours[key], new, resolver, merged)
-            if settled:
+            done, base = _resolve_by_expiry(key, base, ours[key], new, resolver, merged)
+            if done:
                 continue
         if key not in ours:
             merged.taken[key] = new
@@ -243,9 +247,9 @@ def merge_changes(
             except Unmergeable as error:
                 reason = f"{error.path}: {error.reason}" if error.path else error.reason
                 merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
-            except StorageError:  # a store that fails is no reason to choose a side
+            except StorageError:  # a failing store decides no conflict
                 raise
-            except Exception as error:  # a policy's function, and pickling what it made, may raise anything
+            except Exception as error:  # a policy's function, and pickling its result, may raise anything
                 reason = str(error) if isinstance(error, VStateError) else f"{type(error).__name__}: {error}"
                 merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
             else:
@@ -255,14 +259,14 @@ def merge_changes(
     return merged
 
 
-def _settled_by_expiry(
+def _resolve_by_expiry(
     key: str, base: bytes | None, ours: bytes | None, theirs: bytes | None, resolver: Resolver, merged: Merged
 ) -> tuple[bool, bytes | None]:
-    """Whether it is clear what becomes of a key that expires; and what both sides had in common, if it is not."""
+    """Whether expiry alone decided the key, with the result in `merged`; and the base entry if it did not."""
     due = None if base is None else moment_of(base)
     if due is not None:
         at = resolver.changed_at(key)
-        # Who removes what has expired changes nothing; and what both sides put in its place has no base.
+        # Removing an expired key is no change. Values that both sides wrote after its expiry have no base.
         if theirs is None and at[THEIRS][1] >= due:
             return True, base
         if ours is None and at[OURS][1] >= due:
@@ -274,7 +278,7 @@ def _settled_by_expiry(
         return False, base
     at = resolver.changed_at(key)
     for one, other, side in ((ours, theirs, THEIRS), (theirs, ours, OURS)):
-        # What one side lets expire was gone when the other wrote this: the time was not meant for it.
+        # The entry of one side had expired when the other side wrote: the rewrite stays.
         if is_expired(one, at[side][0]):
             merged.resolved[key], merged.by[key] = other, _BY_EXPIRY
             return True, base
@@ -288,8 +292,10 @@ _BY_EXPIRY = "expiry"
 
 
 def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Versions:
-    """How keys changed from the bases to a commit, along first parents; only the last entry of a key if
-    that way does not begin at a base, or is longer than 1,000 commits."""
+    """The versions of keys from the bases to a commit, along first parents.
+
+    Only the last entry of a key, if first parents lead to no base, or only after more than 1,000 commits.
+    """
 
     def versions(key: str) -> list[tuple[datetime, bytes | None]]:
         node = repo.objects.node
@@ -301,7 +307,7 @@ def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Vers
             if len(found) > _MOST_STEPS:
                 break
             if entry == found[-1][1]:
-                found[-1] = (commit.time, entry)  # it was already so here
+                found[-1] = (commit.time, entry)  # this commit had the entry already
             else:
                 found.append((commit.time, entry))
         return found[:1] if bases else list(reversed(found))
@@ -310,7 +316,7 @@ def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Vers
 
 
 def only_version(time: datetime, changes: Mapping[str, bytes | None]) -> Versions:
-    """The versions of keys on a side that is one change."""
+    """The versions of keys on a side with one commit."""
     return lambda key: [(time, changes[key])]
 
 
@@ -318,10 +324,10 @@ def only_version(time: datetime, changes: Mapping[str, bytes | None]) -> Version
 
 
 class Base:
-    """What two commits had in common: a tree, and the commits that it comes from.
+    """The base of a merge: a tree, and the merge bases that it comes from.
 
-    Where branches were merged crosswise there are several such commits. Their own merge is the base then,
-    as in git's recursive strategy; its nodes and new values are in no store, but here.
+    After crosswise merges there are several merge bases. Their own merge is the base then, as in git's
+    recursive strategy; its nodes and new values are only in memory, here.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ _LONGEST_TTL = 1000 * 365 * 86400.0
 
 
 def parse_age(age: str | timedelta) -> timedelta:
-    """A length of time: a timedelta, or a number with s, m, h, d or w behind it, such as `30d`; "0" is none.
+    """A length of time: a timedelta, or a number followed by s, m, h, d or w, such as `30d`; "0" is zero.
 
     Raises InvalidInput for anything else.
     """
@@ -44,11 +44,11 @@ def parse_age(age: str | timedelta) -> timedelta:
             return timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError:
         pass
-    raise InvalidInput(f"{age!r} is not an age: a number with s, m, h, d or w behind it, such as 30d")
+    raise InvalidInput(f"{age!r} is not an age: write a number followed by s, m, h, d or w, such as 30d")
 
 
 def parse_ttl(ttl: float | timedelta) -> float:
-    """A time to live in seconds: a number of them, or a timedelta. Above 0 and below a thousand years; InvalidInput."""
+    """A time to live in seconds; InvalidInput unless above 0 and below a thousand years."""
     if isinstance(ttl, bool) or not isinstance(ttl, int | float | timedelta):
         raise TypeError(f"a time to live is a number of seconds or a timedelta, not {type(ttl).__name__}")
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
@@ -58,11 +58,13 @@ def parse_ttl(ttl: float | timedelta) -> float:
 
 
 def parse_time(text: str, *, now: datetime | None = None) -> datetime:
-    """A moment, aware and in UTC, as people type it; InvalidInput with examples for anything else.
+    """A moment as people type it, aware and in UTC; InvalidInput with examples for anything else.
 
-    `2026-11-20`, `2026-11-20 10:00` and whatever else ISO 8601 is for datetime.fromisoformat, in the zone of
-    this machine unless it names one; `now`; `yesterday`, this time of the day before; `2 hours ago`, where a
-    month has 30 days and a year 365; an age as for `parse_age`, with or without `ago` behind it: `3d`.
+    - `2026-11-20`, `2026-11-20 10:00`, and all that datetime.fromisoformat accepts, by default in the local
+      time zone;
+    - `now`, and `yesterday` for the same time of the day before;
+    - `2 hours ago`, where a month has 30 days and a year 365;
+    - an age as for `parse_age`, with or without `ago`: `3d`.
     """
     if not isinstance(text, str):
         raise TypeError(f"a time is a str such as '2026-11-20 10:00', not {type(text).__name__}")
@@ -72,7 +74,7 @@ def parse_time(text: str, *, now: datetime | None = None) -> datetime:
         if words == "now":
             return now.astimezone(UTC)
         if words == "yesterday":
-            # By the calendar: that day may have had 23 hours or 25.
+            # By the calendar: that day may have 23 or 25 hours.
             return (now.astimezone().replace(tzinfo=None) - timedelta(days=1)).astimezone(UTC)
         if (match := _AGO.fullmatch(words)) is not None and match[2] in _WORDS:
             count = float(match[1]) if match[1][0].isdigit() else 1.0

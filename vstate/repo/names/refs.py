@@ -1,4 +1,8 @@
-"""Refs: the names of commits that move, and the log of how they moved."""
+"""Refs: names of commits that move, the log of their moves, and when branches expire.
+
+The row of a branch's lifetime changes only in a transaction that moves the branch, or by `gc`, once nothing
+depends on it. So a program that read the branch and then the row knows the row until the branch moves.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +17,47 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
+from vstate.objects import expiry
 from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import microseconds, moment
+from vstate.objects.expiry import Expiry
 from vstate.objects.ids import ID_BYTES, ObjectId
-from vstate.repo.names.lifetimes import Lifetime, Lifetimes, lifetime_key, read_lifetime
+from vstate.repo.checked_row import decode_checked, encode_checked
 
-PREFIX = "r/"
+REF = "r/"
 HEADS = "heads/"
 TAGS = "tags/"
 REMOTES = "remotes/"
-"""Tracking refs: `remotes/<remote>/<branch>` is where a branch of another store was when it was last seen."""
+"""Tracking refs: `remotes/<remote>/<branch>` is the last known position of a branch of another store."""
 HEAD = "HEAD"
 DEFAULT_BRANCH = "main"
 REFLOG = "reflog/"
+LIFETIME = "expiry/"
 EXPIRED = "branch: expired"
 CHECK_DIGITS = 8
 SWEEP = "gc"
-"""The key that changes whenever a sweep of `gc` deletes something."""
+"""The key whose value changes whenever a sweep of `gc` deletes something."""
 
 _SYMBOLIC = "ref: "
 _LONGEST_NAME = 200
+_KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
-_UNSAID = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
+_NO_MESSAGE = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
-def check_ref_name(name: str, what: str = "branch") -> str:
-    """The name, if git's check-ref-format would take it for a branch; InvalidInput if not."""
+def check_ref_name(name: str, kind: str = "branch") -> str:
+    """The name, if git's check-ref-format accepts it for a branch; InvalidInput if not."""
     if not isinstance(name, str):
-        raise TypeError(f"a {what} name is a str, not {type(name).__name__}")
+        raise TypeError(f"a {kind} name is a str, not {type(name).__name__}")
     if len(name) > _LONGEST_NAME:
         raise InvalidInput(
-            f"{name[:20]!r}… is not a {what} name: it has {len(name):,} characters, and {_LONGEST_NAME} are the most"
+            f"{name[:20]!r}… is not a {kind} name: it has {len(name):,} characters, "
+            f"and {_LONGEST_NAME} are the most"
         )
     if _FORBIDDEN.search(name) or name == HEAD or not _is_utf8(name):
         raise InvalidInput(
-            f"{name!r} is not a {what} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
+            f"{name!r} is not a {kind} name: as in git, no spaces, control characters, '~^:?*[\\', '..', "
             "'@{', no '/' or '.' at an end, no part that begins with '.' or ends in '.lock', not 'HEAD'"
         )
     return name
@@ -63,15 +72,15 @@ def _is_utf8(name: str) -> bool:
 
 
 def line_check(key: str, value: bytes) -> str:
-    """What the key of a reflog's line ends with: a checksum, since an id in it may well be of no commit any more.
+    """The checksum that ends the key of a reflog line: ids in a line may be of commits that are gone.
 
-    It also keeps two moves of one ref in the same nanosecond apart.
+    It also tells two moves of one ref in the same nanosecond apart.
     """
     return blake3(key.encode() + b"\0" + value).hexdigest(length=CHECK_DIGITS // 2)
 
 
 class Head(NamedTuple):
-    """Where HEAD is: on a branch (whose commit is None before the first), or detached at a commit."""
+    """The position of HEAD: on a branch, whose commit is None before the first, or detached at a commit."""
 
     branch: str | None
     commit: ObjectId | None
@@ -87,13 +96,117 @@ class ReflogEntry(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Which sweep of `gc` was the last one; `mark` is None before the first."""
+    """The last sweep of `gc`; `mark` is None before the first."""
 
     mark: bytes | None
 
 
+class Lifetime(NamedTuple):
+    """When a branch expires, None for never.
+
+    Reflog lines from before `since`, in microseconds since 1970-01-01 UTC, belong to an expired branch of
+    that name: they keep nothing alive.
+    """
+
+    expiry: Expiry | None
+    since: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the branch counts as absent by now."""
+        return self.expiry is not None and self.expiry.is_over
+
+    def encode(self) -> bytes | None:
+        """The row; None where none is needed."""
+        if self.expiry is None and not self.since:
+            return None
+        at, ttl = (None, 0) if self.expiry is None else self.expiry
+        return encode_checked([at, ttl, self.since])
+
+
+FOREVER = Lifetime(None)
+
+
+def parse_lifetime(row: bytes) -> Lifetime:
+    """The lifetime in a row; ValueError if the row is damaged."""
+    fields = decode_checked(row)
+    if not isinstance(fields, list) or [type(field) for field in fields[1:]] != [int, int]:
+        raise ValueError("it is no lifetime")
+    at, ttl, since = fields
+    if at is not None and type(at) is not int:
+        raise ValueError("it is no lifetime")
+    return Lifetime(None if at is None else Expiry(at, ttl), since)
+
+
+def read_lifetime(row: bytes | None) -> Lifetime:
+    """The lifetime in a row.
+
+    A branch whose row is damaged does not expire: `fsck` reports it, and nothing is lost.
+    """
+    try:
+        return FOREVER if row is None else parse_lifetime(row)
+    except ValueError:
+        return FOREVER
+
+
+class Lifetimes:
+    """The lifetimes of the branches of one store, by full name, `heads/<branch>`."""
+
+    def __init__(self, store: KVStore) -> None:
+        self._store = store
+        self._known: dict[str, tuple[bytes | None, bytes | None]] = {}
+        self._wanted: dict[str, tuple[int, bool]] = {}
+
+    def want(self, ref: str, ttl: int, *, sliding: bool) -> None:
+        """Let the branch live so many microseconds: from each move if `sliding`, else from its next move.
+
+        Without `sliding`, a branch that already has an end keeps it.
+        """
+        self._wanted[ref] = ttl, sliding
+
+    def is_wanted(self, ref: str) -> bool:
+        """Whether this program wants the branch to expire."""
+        return ref in self._wanted
+
+    def note(self, ref: str, value: bytes | None, row: bytes | None) -> None:
+        """Remember that the branch has this row while the ref has this value."""
+        if len(self._known) > _KNOWN:
+            self._known.clear()
+        self._known[ref] = value, row
+
+    def row(self, ref: str, value: bytes | None) -> bytes | None:
+        """The row of a branch whose ref has this value. If it has another, the result does not matter."""
+        known = self._known.get(ref)
+        if known is None or known[0] != value:
+            known = value, self._store.get(LIFETIME + ref)
+            self._known[ref] = known
+        return known[1]
+
+    def after_move(self, ref: str, before: Lifetime) -> Lifetime:
+        """The lifetime of a branch that moves now."""
+        ttl, sliding = self._wanted.get(ref, (0, False))
+        at = expiry.now()
+        if ttl and (sliding or before.expiry is None):
+            return before._replace(expiry=Expiry(at + ttl, ttl if sliding else 0))
+        return before if before.expiry is None else before._replace(expiry=before.expiry.begun_anew(at))
+
+    def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
+        """The row that gives a new branch the lifetime of the branch `like`, as if that moved now."""
+        life = self.after_move(like, read_lifetime(self._store.get(LIFETIME + like)))
+        return {} if life.expiry is None else {LIFETIME + new: life.encode()}
+
+    def all(self) -> dict[str, tuple[bytes, Lifetime]]:
+        """Each branch that has a row, expired or not, with the row and the lifetime in it."""
+        rows = self._store.items(LIFETIME)
+        return {key.removeprefix(LIFETIME): (row, read_lifetime(row)) for key, row in rows}
+
+    def expired(self) -> list[str]:
+        """The branches that have expired by now, though their rows are still there."""
+        return [ref for ref, (_, life) in self.all().items() if life.is_over]
+
+
 class Refs:
-    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`. Nothing is cached."""
+    """The refs of one store: `heads/<branch>`, `tags/<tag>`, `remotes/<remote>/<branch>`; never cached."""
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
@@ -102,37 +215,37 @@ class Refs:
 
     def read(self, ref: str) -> ObjectId | None:
         """The commit that the ref names, None if there is no such ref, or the branch has expired."""
-        return self._found(ref, self._values([ref]))
+        return self._commit_of(ref, self._rows([ref]))
 
     def read_many(self, refs: Sequence[str]) -> Sequence[ObjectId | None]:
-        """The commits that the refs name, None for each that is not there, read at once."""
-        values = self._values(refs)
-        return [self._found(ref, values) for ref in refs]
+        """The commits that the refs name, None for each absent ref, read at once."""
+        rows = self._rows(refs)
+        return [self._commit_of(ref, rows) for ref in refs]
 
-    def _values(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
-        """The rows of refs, with those that say when branches expire, and others, read at once."""
-        keys = [PREFIX + ref for ref in refs]
-        # Behind the refs: a store that reads one after the other has each row as it was then, or later.
-        keys += [lifetime_key(ref) for ref in refs if ref.startswith(HEADS)]
+    def _rows(self, refs: Sequence[str], *others: str) -> Mapping[str, bytes]:
+        """The rows of the refs, of their lifetimes, and others, read at once."""
+        keys = [REF + ref for ref in refs]
+        # After the refs: if the store reads one row after another, a lifetime is at least as new as its ref.
+        keys += [LIFETIME + ref for ref in refs if ref.startswith(HEADS)]
         return self._store.get_many([*others, *keys])
 
-    def _found(self, ref: str, values: Mapping[str, bytes]) -> ObjectId | None:
-        value = values.get(PREFIX + ref)
+    def _commit_of(self, ref: str, rows: Mapping[str, bytes]) -> ObjectId | None:
+        value = rows.get(REF + ref)
         if ref.startswith(HEADS):
-            row = values.get(lifetime_key(ref))
+            row = rows.get(LIFETIME + ref)
             self.lifetimes.note(ref, value, row)
             if row is not None and read_lifetime(row).is_over:
                 return None
         return self._parse(ref, value)
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
-        """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name behind that prefix."""
-        over = set(self.lifetimes.over()) if prefix == HEADS else ()
+        """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
+        expired = set(self.lifetimes.expired()) if prefix == HEADS else ()
         found = {}
-        for key, value in self._store.items(PREFIX + prefix):
+        for key, value in self._store.items(REF + prefix):
             oid = self._parse(key, value)
-            if oid is not None and key.removeprefix(PREFIX) not in over:
-                found[key.removeprefix(PREFIX + prefix)] = oid
+            if oid is not None and key.removeprefix(REF) not in expired:
+                found[key.removeprefix(REF + prefix)] = oid
         return dict(sorted(found.items()))
 
     def all(self) -> dict[str, ObjectId]:
@@ -154,7 +267,7 @@ class Refs:
         new: ObjectId | None,
         action: str,
     ) -> bool:
-        """Move the ref from `expected` to `new` (None: absent); False, and nothing, if it was elsewhere."""
+        """Move the ref from `expected` to `new` (None: absent); False, and no change, if it was elsewhere."""
         return self.publish(ref, {}, expected=expected, new=new, action=action)
 
     def publish(
@@ -169,100 +282,88 @@ class Refs:
         sweep: Sweep | None = None,
         expecting: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> bool:
-        """Write the rows and move the ref, in one `transact`; False, with the ref where it was, if it moved.
+        """Write the rows and move the ref, in one `transact`; False, with no move, if it was elsewhere.
 
-        False also if `sweep` is given and not the last one any more, or a row has not the value that
-        `expecting` says. What a branch that expired leaves counts as absent; a branch that slides begins its time anew.
-        The reflog's line is dated `not_before` that time, whatever the clock says; that of a deletion after all the
-        others, since `fsck` takes a ref for lost that the last line does not say to be deleted.
+        False also if `sweep` is given and another sweep came since, or a row differs from its value in
+        `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The reflog line is
+        dated `not_before` that time, whatever the clock says. The line of a deletion is dated after all
+        others of the ref: `fsck` takes an absent ref for lost unless its last line is a deletion.
         """
         earliest = 0 if not_before is None else microseconds(not_before) * 1000
         if new is None:
             earliest = max(earliest, self._last_move(ref) + 1)
         before, after = _value(expected), _value(new)
-        lines, lived = dict[str, bytes](), dict[str, bytes | None]()
+        lived = dict[str, bytes | None]()
         is_branch = ref.startswith(HEADS)
         row = self.lifetimes.row(ref, before) if is_branch else None
-        if row is not None or self.lifetimes.is_wanted(ref):  # mostly a branch never expires
+        if row is not None or self.lifetimes.is_wanted(ref):  # most branches never expire
             life = read_lifetime(row)
             if expected is None and row is not None:
-                before, lines, life = self._begun_anew(ref, row)
+                # The expired branch ends first, so that the new one does not inherit its reflog.
+                self.drop_expired(ref, {})
+                row = self._store.get(LIFETIME + ref) or row
+                # At least 1, so that the row is overwritten, not deleted: a store without transactions
+                # deletes after the swap, or not at all, and the new branch would expire at the old time.
+                life = Lifetime(None, max(read_lifetime(row).since, 1))
             elif life.is_over:
                 return False
             earliest = max(earliest, life.since * 1000)
-            now = None if new is None else self.lifetimes.moved(ref, life).encode()
+            now = None if new is None else self.lifetimes.after_move(ref, life).encode()
             if now != row:
-                lived[lifetime_key(ref)] = now
+                lived[LIFETIME + ref] = now
         line, text = self._reflog_line(ref, expected, new, action, earliest)
-        lines[line] = text
-        writes = {**lived, **rows, **lines, PREFIX + ref: after}
-        conditions = {PREFIX + ref: before, **expecting}
+        writes = {**lived, **rows, line: text, REF + ref: after}
+        conditions = {REF + ref: before, **expecting}
         if sweep is not None:
             conditions[SWEEP] = sweep.mark
         done = self._transact(writes, conditions)
         if done and is_branch:
-            self.lifetimes.note(ref, after, writes.get(lifetime_key(ref), row))  # `rows` may have one, too
+            # `rows` may hold a lifetime too: that of a renamed branch.
+            self.lifetimes.note(ref, after, writes.get(LIFETIME + ref, row))
         return done
 
     def _transact(self, writes: Mapping[str, bytes | None], conditions: Mapping[str, bytes | None]) -> bool:
-        """Carry out the writes of a move, its lines of reflogs among them; False, and no line, if the race is lost."""
+        """Carry out the writes of a move; False, leaving no line in the reflogs, if the race is lost."""
         done = self._store.transact(writes, conditions)
         if not done and not self._store.transactional:
-            # It may have written them, as it does objects, before the swap failed.
+            # Such a store may have written the lines, as it writes objects, before the swap failed.
             lines = self._store.present([key for key in writes if key.startswith(REFLOG)])
             self._store.delete_many(lines)
         return done
 
-    def _begun_anew(self, ref: str, row: bytes) -> tuple[bytes | None, dict[str, bytes], Lifetime]:
-        """What is left where a branch expired and a new one is to begin: its value, the line of its end, and the
-        lifetime that the new one has so far.
-        """
-        value = self._store.get(PREFIX + ref)
-        if value is not None and read_lifetime(row).is_over:
-            if self._store.transactional:
-                line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED)
-                return value, {line: text}, self._since_now()
-            self.drop_expired(ref, {})
-            row = self._store.get(lifetime_key(ref)) or row
-        # Not without a row: the one of the old branch would go after the new one is there, or not at all.
-        return None, {}, Lifetime(None, max(read_lifetime(row).since, 1))
-
-    def _since_now(self) -> Lifetime:
-        return Lifetime(None, self._latest // 1000 + 1)
-
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
-        """Delete a branch that has expired, and write the rows; False if it has moved meanwhile.
+        """Delete an expired branch, and write the rows; False if it has not expired, or has moved.
 
-        Its reflog counts as that of a branch that is gone for good, and so does a HEAD on it as one on a new branch.
+        From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
-        values = self._store.get_many([PREFIX + ref, lifetime_key(ref), PREFIX + HEAD])
-        value = values.get(PREFIX + ref)
-        if value is None or not read_lifetime(values.get(lifetime_key(ref))).is_over:
+        found = self._store.get_many([REF + ref, LIFETIME + ref, REF + HEAD])
+        value = found.get(REF + ref)
+        if value is None or not read_lifetime(found.get(LIFETIME + ref)).is_over:
             return False
         line, text = self._reflog_line(ref, self._parse(ref, value), None, EXPIRED, self._last_move(ref) + 1)
-        writes: dict[str, bytes | None] = {**rows, line: text, PREFIX + ref: None}
-        life = {lifetime_key(ref): self._since_now().encode()}
-        if values.get(PREFIX + HEAD) == (_SYMBOLIC + ref).encode():
+        writes: dict[str, bytes | None] = {**rows, line: text, REF + ref: None}
+        life = {LIFETIME + ref: Lifetime(None, self._latest // 1000 + 1).encode()}
+        if found.get(REF + HEAD) == (_SYMBOLIC + ref).encode():
             line, text = self._reflog_line(HEAD, None, None, EXPIRED)
             writes[line] = text
         if self._store.transactional:
-            return self._transact({**writes, **life}, {PREFIX + ref: value})
-        # Not before the branch is gone: interrupted, that would go on living.
-        return self._transact(writes, {PREFIX + ref: value}) and self._store.transact(life, {})
+            return self._transact({**writes, **life}, {REF + ref: value})
+        # The lifetime changes last: the other way round, an interruption would revive the branch.
+        return self._transact(writes, {REF + ref: value}) and self._store.transact(life, {})
 
     def _last_move(self, ref: str) -> int:
-        """When the ref was moved last by what is logged, in nanoseconds: perhaps by a clock that is ahead."""
+        """The time of the ref's last move by its reflog, in nanoseconds; perhaps by a clock that is ahead."""
         prefix = f"{REFLOG}{ref}:"
         times = [key.removeprefix(prefix)[:16] for key in self._store.keys(prefix)]
         return max((int(time, 16) for time in times if _TIME.fullmatch(time)), default=0)
 
     def head(self) -> Head:
-        """Where HEAD is; on the branch `main` in a new store."""
-        # Where HEAD is on the default branch, as it mostly is, one read does for both.
-        values = self._values([HEADS + DEFAULT_BRANCH], PREFIX + HEAD)
-        value = values.get(PREFIX + HEAD)
+        """The position of HEAD; on the branch `main` in a new store."""
+        # HEAD is mostly on the default branch: one round trip reads both.
+        rows = self._rows([HEADS + DEFAULT_BRANCH], REF + HEAD)
+        value = rows.get(REF + HEAD)
         if value is None:
-            return Head(DEFAULT_BRANCH, self._found(HEADS + DEFAULT_BRANCH, values))
+            return Head(DEFAULT_BRANCH, self._commit_of(HEADS + DEFAULT_BRANCH, rows))
         text = value.decode("utf-8", "replace")
         if text.startswith(_SYMBOLIC + HEADS):
             branch = text.removeprefix(_SYMBOLIC + HEADS)
@@ -281,20 +382,20 @@ class Refs:
         action: str,
         sweep: Sweep | None = None,
     ) -> bool:
-        """Put HEAD on a branch, or detach it at a commit; the last one to ask has it.
+        """Put HEAD on a branch, or detach it at a commit; the last caller wins.
 
-        False, and nothing, if `sweep` is given and not the last one any more.
+        False, changing nothing, if `sweep` is given and another sweep came since.
         """
         value = (_SYMBOLIC + HEADS + branch).encode() if branch is not None else _value(commit)
         while sweep is None or self.sweep() == sweep:
-            before = self._store.get(PREFIX + HEAD)
+            before = self._store.get(REF + HEAD)
             old = self.head().commit
             new = self.read(HEADS + branch) if branch is not None else commit
             line, text = self._reflog_line(HEAD, old, new, action)
-            conditions = {PREFIX + HEAD: before}
+            conditions = {REF + HEAD: before}
             if sweep is not None:
                 conditions[SWEEP] = sweep.mark
-            if self._transact({line: text, PREFIX + HEAD: value}, conditions):
+            if self._transact({line: text, REF + HEAD: value}, conditions):
                 return True
         return False
 
@@ -308,10 +409,10 @@ class Refs:
         aside: str | None = None,
         branch: str | None = None,
     ) -> bool:
-        """Put a ref, or HEAD, on a commit whatever its value `raw` means; False if it has another by now.
+        """Put a ref, or HEAD, on a commit, even if its value `raw` is malformed; False if the value changed.
 
-        `raw` is None where there is no row. `aside` is the key under which that value is kept; `branch` the
-        one that HEAD is to follow.
+        `raw` is None if there is no row. The old value is kept under the key `aside`. HEAD follows
+        `branch`.
         """
         try:
             old = self._parse(ref, raw)
@@ -320,25 +421,25 @@ class Refs:
         writes = self._replacing(ref, old, new, action, branch)
         if aside is not None and raw is not None:
             writes[aside] = raw
-        return self._transact(writes, {PREFIX + ref: raw})
+        return self._transact(writes, {REF + ref: raw})
 
     def replace_unreadable(
         self, ref: str, *, new: ObjectId, action: str, aside: str, branch: str | None = None
     ) -> bool:
-        """As `replace`, for a ref whose value the store cannot read; False if it can by now."""
+        """As `replace`, for a ref that the store cannot read; False if it can be read by now."""
         writes = {**self._replacing(ref, None, new, action, branch), aside: b""}
         done = False
 
         def plan() -> Mapping[str, bytes | None]:
             nonlocal done
             try:
-                self._store.get(PREFIX + ref)
+                self._store.get(REF + ref)
                 done = False
             except (CorruptObject, CorruptStore):
                 done = True
             return writes if done else {}
 
-        # A store that cannot keep others out: nobody swaps a row that cannot be read for another.
+        # Without exclusion, a plain write is safe: no other writer can swap a row that cannot be read.
         if not self._store.exclusively(plan) and plan():
             self._store.set_many(writes)
         return done
@@ -348,7 +449,7 @@ class Refs:
     ) -> dict[str, bytes]:
         value = new.hex().encode() if branch is None else (_SYMBOLIC + HEADS + branch).encode()
         line, text = self._reflog_line(ref, old, new, action)
-        return {line: text, PREFIX + ref: value}
+        return {line: text, REF + ref: value}
 
     def reflog(self, ref: str) -> Iterator[ReflogEntry]:
         """The moves of the ref, newest first."""
@@ -358,15 +459,15 @@ class Refs:
                 yield self.parse_line(key, value)
 
     def parse_line(self, key: str, value: bytes) -> ReflogEntry:
-        """What a line of a reflog says; CorruptStore if it makes no sense."""
+        """The move that a reflog line records; CorruptStore if the line cannot be parsed."""
         try:
             old, new, action = decode(value)
             if not isinstance(action, str):
                 raise ValueError("it says no action")
             at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
-            # vstate 0.1.0 wrote nothing behind the colon for a commit without a message.
-            unsaid = _UNSAID.fullmatch(action)
-            return ReflogEntry(_oid(old), _oid(new), at, unsaid[1] if unsaid else action)
+            # vstate 0.1.0 ended the action of a commit without a message with the colon.
+            bare = _NO_MESSAGE.fullmatch(action)
+            return ReflogEntry(_oid(old), _oid(new), at, bare[1] if bare else action)
         except (ValueError, TypeError) as error:
             raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 
@@ -378,8 +479,8 @@ class Refs:
         action: str,
         earliest: int = 0,
     ) -> tuple[str, bytes]:
-        """The key and the value of a line of now, or of `earliest` if that is later, in nanoseconds."""
-        # ":" is in no ref name, so the log of "a" holds no line of "a/b".
+        """The key and value of a new line, dated now, or `earliest` (nanoseconds) if that is later."""
+        # No ref name contains ":", so the log of "a" holds no line of "a/b".
         self._latest = max(time.time_ns(), self._latest + 1, earliest)
         key = f"{REFLOG}{ref}:{self._latest:016x}"
         value = encode([old, new, action])

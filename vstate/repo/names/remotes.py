@@ -1,4 +1,4 @@
-"""Remotes: the names of other stores, and what is known of their branches."""
+"""Remotes: names and URLs of other stores."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vstate.kv.url import is_connection_string
 from vstate.repo.names.refs import REMOTES, Refs, check_ref_name
 
 REMOTE = "remote/"
-"""The keys that begin so hold the URL of another store, by the name that it has here."""
+"""Keys with this prefix hold the URL of another store, by its name here."""
 
 ORIGIN = "origin"
-"""The name of the store that this one was cloned from."""
+"""The usual name of the store that this one was cloned from."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # one letter is a drive
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # a single letter is a drive
 _OVER_PATHS = ("disk", "cache", "encrypted", "prefixed", "readonly")
 _IN_FRONT = re.compile(f"(?:(?:{'|'.join(_OVER_PATHS)}):)*")
-_WITH_PATHS = ("key_file", "directory")  # the options that are paths
+_WITH_PATHS = ("key_file", "directory")  # options whose values are paths
 _PASSWORD = re.compile(r"://[^/:@?#]*:[^@]+@|://[^/?#]*:[^/?#@]+@")
 _SECRET = re.compile(
     "passw|secret|token|credential|(account|access|master|api|sas)_key(?!_id)|^sas$|^sig$", re.IGNORECASE
@@ -44,20 +44,20 @@ class Remotes:
         return dict(sorted(found.items()))
 
     def url(self, name: str) -> str | None:
-        """The URL of a remote, None if there is none of that name."""
+        """The URL of a remote, None if there is no such remote."""
         if not is_remote_name(name):
             return None
         value = self._store.get(REMOTE + name)
         return None if value is None else self._parse(REMOTE + name, value)
 
     def add(self, name: str, url: str) -> str:
-        """Give another store a name; the URL as it is kept. AlreadyExists if the name is taken.
+        """Give another store a name; its URL as stored. AlreadyExists if the name is taken.
 
-        `${NAME}` in the URL stands for what that variable of the environment says when the store is opened:
-        so no password has to be kept here, and InvalidInput refuses one. A path is kept as an absolute one.
+        `${NAME}` in the URL stands for the environment variable NAME at the time of opening. So no password
+        needs to be stored, and InvalidInput refuses one. A path is stored as an absolute path.
         """
         if not is_remote_name(name):
-            raise InvalidInput(f"{name!r} is no name for a remote: as a branch is named, without '/'")
+            raise InvalidInput(f"{name!r} is no name for a remote: use a branch name without '/'")
         url = absolute(check_url(url))
         if not self._store.compare_and_swap(REMOTE + name, None, url.encode()):
             raise AlreadyExists(
@@ -66,7 +66,7 @@ class Remotes:
         return url
 
     def remove(self, name: str) -> str:
-        """Forget a remote, and where its branches were; its URL."""
+        """Forget a remote and its tracking refs; its URL."""
         url = self.url(name)
         if url is None:
             raise self._no_remote(name)
@@ -77,14 +77,14 @@ class Remotes:
         return url
 
     def default(self) -> str:
-        """The remote that is meant when none is named: `origin`, else the only one; NotFound otherwise."""
+        """The default remote: `origin`, or else the only one; NotFound for none, InvalidInput for several."""
         names = list(self.list())
         if ORIGIN in names or len(names) == 1:
             return ORIGIN if ORIGIN in names else names[0]
         if names:
             raise InvalidInput("there are several remotes; name one", candidates=names)
         raise NotFound(
-            f"{self._store.location} has no remote; `vstate remote add origin URL` makes one", name=ORIGIN
+            f"{self._store.location} has no remote; add one with `vstate remote add origin URL`", name=ORIGIN
         )
 
     def _no_remote(self, name: str) -> NotFound:
@@ -92,13 +92,13 @@ class Remotes:
 
     def _parse(self, key: str, value: bytes) -> str:
         try:
-            return parse_row(value)
+            return parse_remote(value)
         except ValueError as error:
             raise CorruptStore(self._store.location, f"{key}: {error}") from error
 
 
-def parse_row(value: bytes) -> str:
-    """The URL that a row holds; ValueError if it makes no sense."""
+def parse_remote(value: bytes) -> str:
+    """The URL in a row; ValueError if the row holds none."""
     text = value.decode("utf-8")
     if not text or not text.isprintable():
         raise ValueError("it holds no URL")
@@ -106,44 +106,45 @@ def parse_row(value: bytes) -> str:
 
 
 def check_stays(place: str | PathLike[str]) -> None:
-    """InvalidInput for the URL of a store in memory: whoever gives a URL has no hold of what would be in it."""
+    """InvalidInput for the URL of a store in memory: nothing would outlive the call that opens it."""
     if re.match("([a-z]+:)*memory:", os.fspath(place)):
         raise InvalidInput("memory: is gone with the process that made it; name a store that stays")
 
 
 def check_url(url: str | PathLike[str]) -> str:
-    """The URL, if it may be kept; InvalidInput if it holds a password, or could, or names nothing that lasts.
+    """The URL, if it may be stored; InvalidInput if it may hold a password, or names a store in memory.
 
-    The message does not show it.
+    The message does not show the URL.
     """
     text = os.fspath(url)
     if not text or not text.isprintable():
-        raise InvalidInput("a remote is given as a path or a URL")
+        raise InvalidInput("name a remote as a path or a URL")
     check_stays(text)
     if is_connection_string(_IN_FRONT.sub("", text)):
         raise InvalidInput(
-            "a connection string of libpq is no URL, and may hold a password, which is not kept: write it as "
-            "'postgresql://USER:${PGPASSWORD}@HOST/DATABASE'; a path that looks like one is written with ./ before it"
+            "a libpq connection string is no URL, and may hold a password, which is not stored: "
+            "write it as a URL, 'postgresql://USER:${PGPASSWORD}@HOST/DATABASE'; "
+            "write ./ before a path that looks like one"
         )
     shown = _VARIABLE.sub("", text)
     _, _, query = shown.partition("?")
     options = [part.partition("=") for part in re.split("[&?]", query)]
     if _PASSWORD.search(shown) or any(value and _SECRET.search(unquote(name)) for name, _, value in options):
         raise InvalidInput(
-            "the URL holds a password, which is not kept: put that into a variable of the environment, and "
-            "${NAME} in its place, as in 'redis://:${REDIS_PASSWORD}@host'"
+            "the URL holds a password, which is not stored: put the password into an environment variable, "
+            "and ${NAME} in its place, as in 'redis://:${REDIS_PASSWORD}@host'"
         )
     return text
 
 
 def absolute(url: str) -> str:
-    """The URL with a path that does not depend on the current directory."""
+    """The URL with an absolute path in place of a relative one."""
     scheme, _, rest = url.partition(":")
     if scheme == "disk" and ":" in url:
         place, question, options = rest.partition("?")
         return f"disk:{_absolute_path(place.removeprefix('//'))}{question}{options}"
     if scheme in _OVER_PATHS and ":" in url:
-        # A path behind it may hold a "?", and a store its own options.
+        # The path may contain "?", and the inner store may have options of its own: only the last "?" counts.
         place, question, query = rest.rpartition("?") if "?" in rest else (rest, "", "")
         options = "&".join(_absolute_option(option) for option in query.split("&"))
         return f"{scheme}:{absolute(place)}{question}{options}"
@@ -162,15 +163,14 @@ def _absolute_path(path: str) -> str:
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is written as a URL, and not as a path."""
+    """Whether a place is written as a URL, not as a path."""
     return _SCHEME.match(place) is not None
 
 
 def expanded(url: str) -> str:
-    """The URL with what the environment says in place of each `${NAME}`; InvalidInput, naming it, if that is
-    not set.
+    """The URL with each `${NAME}` replaced from the environment; InvalidInput if a variable is not set.
 
-    In the part with the user and the password it is escaped as a URL wants it.
+    A value in the user and password part is percent-encoded.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -185,6 +185,7 @@ def expanded(url: str) -> str:
 
 
 def is_remote_name(name: str) -> bool:
+    """Whether a remote may have this name."""
     try:
         return "/" not in check_ref_name(name, "remote")
     except InvalidInput:

@@ -1,4 +1,4 @@
-"""Undo: which move of a branch is the last that is not undone."""
+"""Undo: find the last move of a branch that is not undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REDO = "redo: "
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """A move to be made: `branch` from the commit `old` to `new`, with this line in its reflog."""
+    """A move to make: `branch` from the commit `old` to `new`, with the action in its reflog."""
 
     branch: str
     old: Commit
@@ -29,10 +29,10 @@ class Undo:
 
 
 def find_undo(objects: Objects, refs: Refs, branch: str, old: Commit, steps: int) -> Undo:
-    """What takes back the last `steps` moves of the branch, which is at `old`; as `Repository.undo` promises.
+    """The move that reverses the last `steps` moves of the branch, which is at `old`.
 
-    A line `undo: …` marks the last move before it that is not marked yet as undone, so that undoing twice goes
-    two moves back. A line `redo: …` takes the marks of the last undo away, as if that had never been.
+    A reflog line `undo: …` marks the last unmarked move before it as undone, so undoing twice goes two
+    moves back. A line `redo: …` cancels the last undo.
     """
     if steps < 1:
         raise InvalidInput(f"steps is a number of moves from 1 on, not {steps}")
@@ -50,18 +50,18 @@ def find_undo(objects: Objects, refs: Refs, branch: str, old: Commit, steps: int
             moves.append(line)
             if line.old is None:
                 raise InvalidInput(
-                    f"branch {branch!r} began with {line.action!r}, and was nowhere before; to do without the "
-                    f"branch, switch to another and delete it: vstate branch -d {branch}"
+                    f"branch {branch!r} began with {line.action!r}, and did not exist before; to remove it, "
+                    f"switch to another branch and delete it: vstate branch -d {branch}"
                 )
             if len(moves) == steps:
                 how = "undo" if steps == 1 else f"undo {steps} moves"
                 return Undo(branch, old, _commit(objects, line.old), f"{how}: {moves[0].action}")
     count = f"only {len(moves)} of {steps} moves" if moves else "nothing"
-    raise InvalidInput(f"{count} to undo on branch {branch!r}: its reflog has no more that are not undone")
+    raise InvalidInput(f"{count} to undo on branch {branch!r}: all earlier moves in its reflog are undone")
 
 
 def find_redo(objects: Objects, refs: Refs, branch: str, old: Commit) -> Undo:
-    """What takes back the last undo of the branch, which is at `old`, if nothing else has moved it since."""
+    """The move that reverses the last undo of the branch, which is at `old`, unless it has moved since."""
     redone = 0
     for line in _moves(refs, branch, old.oid):
         if line.action.startswith(_REDO):
@@ -71,16 +71,16 @@ def find_redo(objects: Objects, refs: Refs, branch: str, old: Commit) -> Undo:
         elif redone:
             redone -= 1
         else:
-            what = _UNDO.sub("", line.action, count=1)
-            return Undo(branch, old, _commit(objects, line.old), f"{_REDO}{what}")
+            undone = _UNDO.sub("", line.action, count=1)
+            return Undo(branch, old, _commit(objects, line.old), f"{_REDO}{undone}")
     raise InvalidInput(f"nothing to redo on branch {branch!r}: the last move was no undo")
 
 
 def _moves(refs: Refs, branch: str, at: ObjectId) -> Iterator[ReflogEntry]:
-    """The lines of the reflog that led to where the branch is, newest first.
+    """The lines of the reflog that led to the branch's commit, newest first.
 
-    Left out are those that moved nothing, and those that do not join on: a process that died while it moved
-    the branch in a store without transactions, or one whose clock is behind, leaves such a line.
+    Lines that moved nothing are left out, and so are lines that do not connect: a process leaves such a
+    line if it died while it moved the branch in a store without transactions, or if its clock is behind.
     """
     now: ObjectId | None = at
     for line in refs.reflog(HEADS + branch):
@@ -93,5 +93,5 @@ def _moves(refs: Refs, branch: str, at: ObjectId) -> Iterator[ReflogEntry]:
 def _commit(objects: Objects, oid: ObjectId) -> Commit:
     commit = objects.find_commit(oid)
     if commit is None:
-        raise NotFound(f"the commit {oid.short} of before is gone: gc has removed it", name=str(oid))
+        raise NotFound(f"the earlier commit {oid.short} is gone: gc has removed it", name=str(oid))
     return commit

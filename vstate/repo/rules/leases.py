@@ -1,8 +1,9 @@
-"""Leases: rows that say who may do something now, and until when nobody else may.
+"""Leases: rows that give one holder at a time an exclusive right.
 
-A lease is a row of its own, changed by compare-and-swap only. It is never deleted: released, it keeps its number,
-so that the next holder gets a higher one. No clock of one machine is ever compared with that of another: whoever
-wants a lease watches the row, and takes it when it has not changed for as long as it says, by his own clock.
+A lease is a row of its own, changed only by compare-and-swap. A released row stays and keeps its fencing
+token, so the next holder gets a higher one. Clocks of two machines are never compared: a contender watches
+the row, and takes the lease once the row has not changed for the lease's `ttl` by the contender's own
+clock.
 """
 
 from __future__ import annotations
@@ -11,31 +12,27 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from blake3 import blake3
-
 from vstate.errors import CorruptStore, LeaseHeld
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.repo.checked_row import decode_checked, encode_checked
 from vstate.repo.names.refs import check_ref_name
 from vstate.repo.objects import DAMAGED
 
-PREFIX = "lease/"
+LEASE = "lease/"
 
 MARGIN = 0.1
-"""By which part of its time a lease is waited for longer than that: two clocks may run so differently."""
+"""The part of its `ttl` by which contenders wait longer, since two clocks may differ this much in speed."""
 
 SHORTEST_TTL = 0.1
-"""Seconds. A third of it has to do for a thread to wake up and for one swap in the store, an fsync or a round trip: tens of
-milliseconds on a machine that is busy. With less a lease is lost by whoever has it, again and again."""
+"""Seconds. A third of it must suffice to wake a thread and to make one swap in the store, an fsync or a
+round trip: tens of milliseconds on a busy machine. With less, holders lose their leases again and again."""
 
 LONGEST_WAIT = 1.0
-"""Seconds after which whoever waits for a lease looks at its row, and whether he still is to wait."""
-
-_CHECK_BYTES = 4
+"""Seconds between two looks of a waiting contender at the row and at `given_up`."""
 
 
 def clock() -> float:
-    """Seconds by a clock that nobody sets, and that goes on while the machine sleeps, if it has such a one."""
+    """Seconds by a clock that cannot be set and, if possible, runs while the machine sleeps."""
     return time.clock_gettime(_BOOT_CLOCK) if _BOOT_CLOCK is not None else time.monotonic()
 
 
@@ -43,8 +40,11 @@ _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class LeaseRow(NamedTuple):
-    """What a store holds for a lease. `owner` is a random token, empty when nobody has it; `holder` says who
-    that is, to people; `ttl` is in seconds; `fence` counts the holders, `renewals` what this one renewed.
+    """The row of a lease.
+
+    `owner` is a random token, empty when the lease is free; `holder` names the owner
+    to people; `ttl` is in seconds; `fence` is the fencing token; `renewals` counts the renewals of this
+    holder.
     """
 
     owner: str
@@ -54,33 +54,29 @@ class LeaseRow(NamedTuple):
     renewals: int = 0
 
     def encode(self) -> bytes:
-        """The row, with a checksum: nothing else would tell that a number is damaged."""
-        encoded = encode([self.owner, self.holder, self.ttl, self.fence, self.renewals])
-        return encoded + blake3(encoded).digest(length=_CHECK_BYTES)
+        """The row."""
+        return encode_checked([self.owner, self.holder, self.ttl, self.fence, self.renewals])
 
     def renewed(self) -> LeaseRow:
-        """The same lease, begun anew."""
+        """The row after one more renewal."""
         return self._replace(renewals=self.renewals + 1)
 
     def released(self) -> LeaseRow:
-        """The row of a lease that nobody has any more."""
+        """The row after its release."""
         return self._replace(owner="", holder="", renewals=0)
 
 
 def parse_lease(row: bytes) -> LeaseRow:
-    """What a row of a lease says; ValueError if it is damaged."""
-    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
-    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
-        raise ValueError("it is not what was written")
-    fields = decode(encoded)
+    """The lease in a row; ValueError if the row is damaged."""
+    fields = decode_checked(row)
     if not isinstance(fields, list) or [type(field) for field in fields] != [str, str, float, int, int]:
         raise ValueError("it is no lease")
     return LeaseRow(*fields)
 
 
 def lease_key(name: str) -> str:
-    """The key of a lease's row; InvalidInput unless the name is one that a branch could have."""
-    return PREFIX + check_ref_name(name, "lease")
+    """The key of a lease's row; InvalidInput unless a branch could have the name."""
+    return LEASE + check_ref_name(name, "lease")
 
 
 class Leases:
@@ -88,16 +84,17 @@ class Leases:
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
-        # Since when rows have been as they are. Kept, so that who asks now and then without waiting gets it too.
+        # Each row with the time of its first sight. Kept between calls, for contenders that poll without
+        # waiting.
         self._watched: dict[str, tuple[bytes, float]] = {}
 
     def read(self, name: str) -> LeaseRow | None:
-        """Who has the lease, or had it; None if nobody ever did."""
+        """The row of the lease, held or free; None if nobody ever had the lease."""
         raw = self._store.get(lease_key(name))
         return None if raw is None else self.parse(name, raw)
 
     def parse(self, name: str, raw: bytes) -> LeaseRow:
-        """What the row of this lease says; CorruptStore if it is damaged."""
+        """The lease in this row; CorruptStore if the row is damaged."""
         try:
             return parse_lease(raw)
         except ValueError as error:
@@ -114,10 +111,10 @@ class Leases:
         wait: float | None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> tuple[LeaseRow, float]:
-        """Become the holder; the new row, and a time by `clock` before it was there.
+        """Become the holder; the new row, and a time by `clock` before the row was written.
 
-        Waits so many seconds, None for ever, or until `given_up` says true, and raises LeaseHeld then. Whatever else it
-        raises, this owner may have the lease: `give_back` sees to that.
+        Waits `wait` seconds, for ever if None, or until `given_up` is true, and raises LeaseHeld then.
+        After any other exception this owner may have the lease: call `give_back`.
         """
         key = lease_key(name)
         limit = None if wait is None else clock() + wait
@@ -125,7 +122,7 @@ class Leases:
             while True:
                 raw = self._store.get(key)
                 before = None if raw is None else self.parse(name, raw)
-                now = clock()  # after the read: the row was there by now
+                now = clock()  # after the read, so the row is at least this old
                 free_at = self._free_at(name, raw, before, now)
                 if before is None or raw is None or now >= free_at:
                     fence = self._first_fence(key) if before is None else before.fence + 1
@@ -140,7 +137,7 @@ class Leases:
                     listen(min(until - now, LONGEST_WAIT))
 
     def give_back(self, name: str, owner: str) -> None:
-        """Let the next one have the lease, if it is this owner's."""
+        """Free the lease, if this owner has it."""
         key = lease_key(name)
         while (raw := self._store.get(key)) is not None:
             row = self.parse(name, raw)
@@ -148,7 +145,7 @@ class Leases:
                 return
 
     def _free_at(self, name: str, raw: bytes | None, row: LeaseRow | None, now: float) -> float:
-        """When the lease may be taken, if its row does not change before."""
+        """The time from which the lease may be taken, unless its row changes before."""
         if raw is None or row is None or not row.owner:
             return now
         seen, since = self._watched.get(name, (None, now))
@@ -158,5 +155,5 @@ class Leases:
         return since + row.ttl * (1 + MARGIN)
 
     def _first_fence(self, key: str) -> int:
-        """One; more than any number that was ever given, where the row was damaged and a repair moved it aside."""
+        """1, or more than any earlier token if the row was damaged and a repair moved it aside."""
         return 1 if DAMAGED + key not in self._store else time.time_ns() // 1000

@@ -1,20 +1,17 @@
-"""Policies: how a branch wants keys merged that both sides changed."""
+"""Policies: how a branch merges keys that both sides changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blake3 import blake3
-
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, CorruptStore, InvalidInput
 from vstate.kv.base import KVStore
-from vstate.objects.canonical import decode, encode
+from vstate.repo.checked_row import decode_checked, encode_checked
 from vstate.repo.names.refs import HEADS
 
-PREFIX = "policy/"
-_CHECK_BYTES = 4
+POLICY = "policy/"
 
 OURS, THEIRS, NEWEST, APPEND = "ours", "theirs", "newest", "append"
 NAMES = (OURS, THEIRS, NEWEST, APPEND, "counter", "union", "deep", "text")
@@ -23,13 +20,13 @@ Function = Callable[[Any, Any, Any], Any]
 Policy = str | Function
 """One of `NAMES`, or a function of (base, ours, theirs) that returns the merged value.
 
-A function gets ABSENT for a side that has no such key, and returns ABSENT to delete it; it raises to say
-that it cannot decide.
+A function gets ABSENT for a side without the key, and returns ABSENT to delete the key. It raises if it
+cannot decide.
 """
 
 
 def check_policy(policy: Policy) -> Policy:
-    """The policy, if it is one; TypeError, also for an async function, and InvalidInput for an unknown name."""
+    """The policy; InvalidInput for an unknown name, TypeError for anything else or an async function."""
     if not isinstance(policy, str) and not callable(policy):
         raise TypeError(f"a merge policy is a name or a function, not {type(policy).__name__}")
     if not isinstance(policy, str):
@@ -43,26 +40,26 @@ def check_policy(policy: Policy) -> Policy:
 
 
 def policy_name(policy: Policy) -> str:
-    """What is stored for a policy: its name, or `module:function`.
+    """The stored form of a policy: its name, or `module:function`.
 
-    Raises InvalidInput for an unknown name, and for a function that other programs could not import.
+    Raises InvalidInput for an unknown name, and for a function that other programs cannot import.
     """
     if isinstance(check_policy(policy), str):
         return str(policy)
     module, name = getattr(policy, "__module__", None), getattr(policy, "__qualname__", "")
     if not module or "<" in name or not name:
         raise InvalidInput(
-            f"{policy!r} cannot be a stored merge policy, since other processes could not import it: define "
+            f"{policy!r} cannot be a stored merge policy, since other processes cannot import it: define "
             "it with def at the top of a module"
         )
     return f"{module}:{name}"
 
 
 class Policies:
-    """The policies of the branches of one store, by key prefix: the longest that fits a key is its own.
+    """The policies of the branches of one store, by key prefix: the longest matching prefix decides.
 
-    A function is stored by name only. It is the one that this program has set, else what
-    `find(module, name)` imports.
+    A function is stored by name only. The name stands for the function that this program set, or else for
+    the one that `find(module, name)` imports.
     """
 
     def __init__(self, store: KVStore, find: Callable[[str, str], Any]) -> None:
@@ -72,54 +69,50 @@ class Policies:
 
     def read(self, branch: str) -> dict[str, str]:
         """The names of the branch's policies by prefix, sorted."""
-        return self._parse(branch, self._store.get(_row(branch)))
+        return self._parse(branch, self._store.get(_key(branch)))
 
     def set(self, branch: str, prefix: str, policy: Policy | None) -> None:
-        """Give the keys that begin with `prefix` a policy, or with None take it away."""
+        """Set the policy of the keys that begin with `prefix`; None removes it."""
         if not isinstance(prefix, str):
             raise TypeError(f"a prefix of keys is a str, not {type(prefix).__name__}")
         try:
             prefix.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"prefix {prefix!r} holds a lone surrogate, which no key does") from None
+            raise InvalidInput(
+                f"prefix {prefix!r} contains a lone surrogate, which no key can contain"
+            ) from None
         name = None if policy is None else policy_name(policy)
         if callable(policy) and name is not None:
             self._registered[name] = policy
         while True:
-            before = self._store.get(_row(branch))
+            before = self._store.get(_key(branch))
             policies = self._parse(branch, before)
             policies.pop(prefix, None)
             if name is not None:
                 policies[prefix] = name
-            if self._store.compare_and_swap(_row(branch), before, _as_row(policies)):
+            if self._store.compare_and_swap(_key(branch), before, encode_policies(policies)):
                 return
 
     def rows_for(self, new: str, like: str) -> dict[str, bytes | None]:
-        """What to write to give the branch `new` the policies of another, in place of its own."""
-        return {_row(new): self._store.get(_row(like))}
+        """The rows that give the branch `new` the policies of the branch `like`, in place of its own."""
+        return {_key(new): self._store.get(_key(like))}
 
     def rows_without(self, branch: str) -> dict[str, bytes | None]:
-        """What to write to forget the branch's policies."""
-        return {_row(branch): None}
+        """The rows that remove the branch's policies."""
+        return {_key(branch): None}
 
     def find(self, policies: Mapping[str, Policy], key: str) -> Policy | None:
-        """The policy of a key among those of a branch, with a function for the name of one.
+        """The policy of a key among those of a branch; a stored name of a function gives the function.
 
-        Raises CannotLoad if that function is not to be had here.
+        Raises CannotLoad if the function cannot be imported.
         """
-        for end in range(len(key), -1, -1):
-            policy = policies.get(key[:end])
-            if policy is not None:
-                return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
-        return None
+        policy = _longest_match(policies, key)
+        return self._function(policy) if isinstance(policy, str) and ":" in policy else policy
 
     def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
-        """Whether two equal changes of the key are two changes and not one: two steps of a counter are."""
-        for end in range(len(key), -1, -1):
-            if key[:end] in policies:
-                policy = policies[key[:end]]
-                return callable(policy) or ":" in policy or policy in ("counter", APPEND)
-        return False
+        """Whether two equal changes of the key count twice, as two steps of a counter do."""
+        policy = _longest_match(policies, key)
+        return policy is not None and (callable(policy) or ":" in policy or policy in ("counter", APPEND))
 
     def _function(self, name: str) -> Function:
         if name in self._registered:
@@ -135,28 +128,31 @@ class Policies:
         if row is None:
             return {}
         try:
-            return parse_row(row)
+            return parse_policies(row)
         except ValueError as error:
             reason = f"the policies of branch {branch!r}: {error}; `vstate fsck --repair` moves them aside"
             raise CorruptStore(self._store.location, reason) from error
 
 
-def parse_row(row: bytes) -> dict[str, str]:
-    """The policies that a row of a store holds, sorted; ValueError if it is damaged."""
-    encoded, check = row[:-_CHECK_BYTES], row[-_CHECK_BYTES:]
-    if blake3(encoded).digest(length=_CHECK_BYTES) != check:
-        raise ValueError("they are not what was written")
-    policies = decode(encoded)
+def _longest_match(policies: Mapping[str, Policy], key: str) -> Policy | None:
+    for end in range(len(key), -1, -1):
+        if key[:end] in policies:
+            return policies[key[:end]]
+    return None
+
+
+def parse_policies(row: bytes) -> dict[str, str]:
+    """The policies in a row, sorted; ValueError if the row is damaged."""
+    policies = decode_checked(row)
     if not isinstance(policies, dict) or not all(isinstance(name, str) for name in policies.values()):
-        raise ValueError("they are no names")
+        raise ValueError("it holds no policies")
     return dict(sorted(policies.items()))
 
 
-def _as_row(policies: Mapping[str, str]) -> bytes | None:
-    """With a checksum, since nothing else would tell that a prefix is damaged; None for no row at all."""
-    encoded = encode(dict(policies))
-    return encoded + blake3(encoded).digest(length=_CHECK_BYTES) if policies else None
+def encode_policies(policies: Mapping[str, str]) -> bytes | None:
+    """The row of these policies; None, no row, if there are none."""
+    return encode_checked(dict(policies)) if policies else None
 
 
-def _row(branch: str) -> str:
-    return PREFIX + HEADS + branch
+def _key(branch: str) -> str:
+    return POLICY + HEADS + branch

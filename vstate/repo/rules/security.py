@@ -1,29 +1,27 @@
-"""Security: in whose name a program commits, and whose commits it unpickles."""
+"""Security: the key that signs a program's commits, the keys it trusts, and the imports it allows."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vstate.errors import CannotLoad, ReadOnly
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.history import History
+from vstate.repo.names.refs import Refs
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust, Trust, as_signing_key
 from vstate.values.allow import Allow
-
-if TYPE_CHECKING:
-    from vstate.repo.history import History
-    from vstate.repo.names.refs import Refs
 
 _REMEMBERED = 65536
 
 
 class Security:
-    """What a program gave as `sign`, `trust` and `allow`; without any of them it may do everything.
+    """A program's `sign`, `trust` and `allow`; by default, no commit is signed, and nothing is restricted.
 
     - `sign`: the key that signs each commit made here, or the path of its file;
-    - `trust`: the public keys whose commits, and what those were made on, are unpickled and built upon;
+    - `trust`: the public keys whose commits, with all commits before them, may be unpickled and built upon;
     - `allow`: the names of the modules and classes that unpickling may import.
     """
 
@@ -39,13 +37,13 @@ class Security:
         self.trust: Trust | None = None
         if trust is not None:
             keys: list[KeyToTrust] = [*trust] if isinstance(trust, Iterable) else [trust]
-            if isinstance(trust, str | bytes):  # one key, though it could be iterated over
+            if isinstance(trust, str | bytes):  # one key, although it is iterable
                 keys = [trust]
             self.trust = Trust([*keys, self.key] if self.key is not None else keys)
         self._trusted: set[ObjectId] = set()
 
     def signed(self, commit: Commit) -> Commit:
-        """The commit as it is to be stored; ReadOnly if nobody here would trust it."""
+        """The commit, signed if there is a key; ReadOnly if this program would not trust it."""
         if self.key is not None:
             return self.key.sign(commit)
         if self.trust is not None:
@@ -56,16 +54,16 @@ class Security:
         return commit
 
     def require_trusted(self, commit: Commit, history: History, refs: Refs) -> None:
-        """Raise UntrustedCommit unless a trusted key signed the commit, or a ref's commit that it is behind."""
+        """Raise UntrustedCommit unless a trusted key signed the commit, or a ref's commit above it."""
         if self.trust is None or commit.oid in self._trusted:
             return
-        if not self.trust.signed(commit) and not self._is_behind_trusted(commit, history, refs):
+        if not self.trust.signed(commit) and not self._has_trusted_descendant(commit, history, refs):
             self.trust.require(commit)
         if len(self._trusted) >= _REMEMBERED:
             self._trusted.clear()
         self._trusted.add(commit.oid)
 
-    def _is_behind_trusted(self, commit: Commit, history: History, refs: Refs) -> bool:
+    def _has_trusted_descendant(self, commit: Commit, history: History, refs: Refs) -> bool:
         assert self.trust is not None
         heads = [
             oid
@@ -80,8 +78,8 @@ class Security:
         return False
 
     def find_policy(self, module: str, name: str) -> Any:
-        """The function that a stored merge policy names; CannotLoad if it may not be imported, or cannot."""
-        if self.trust is not None:  # who names it has signed nothing
+        """The function that a stored merge policy names; CannotLoad if its import is forbidden or fails."""
+        if self.trust is not None:  # no signature covers a stored policy
             reason = (
                 "a state with trust= imports no policy by itself: call set_policy with the function first"
             )

@@ -1,4 +1,4 @@
-"""Signing: who made a commit, by Ed25519 (RFC 8032). It needs the package cryptography."""
+"""Signing: Ed25519 signatures of commits (RFC 8032). Needs the package cryptography."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ KeyToTrust: TypeAlias = "PublicKey | SigningKey | str | bytes | ed25519.Ed25519P
 
 ALGORITHM = "ed25519"
 
-_REMEMBERED = 65536  # commits of a Trust, of some 150 bytes each
+_REMEMBERED = 65536  # commits of a Trust, some 150 bytes each
 
 
 class PublicKey(bytes):
-    """Who signed: the 32 bytes of an Ed25519 public key; `str()` is `ed25519:` and 64 hex digits."""
+    """A signer: the 32 bytes of an Ed25519 public key. `str()` is `ed25519:` and 64 hex digits."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class PublicKey(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key that `text` spells as `str()` does; InvalidInput if it does not."""
+        """The key that `text` spells, in the form of `str()`; InvalidInput if it spells none."""
         algorithm, _, digits = text.strip().partition(":")
         try:
             raw = bytes.fromhex(digits)
@@ -47,14 +47,14 @@ class PublicKey(bytes):
             raw = b""
         if algorithm != ALGORITHM or len(raw) != SIGNER_BYTES or len(digits) != 2 * SIGNER_BYTES:
             raise InvalidInput(
-                f"{text[:100]!r} is no public key: {ALGORITHM}: and 64 hex digits are needed, as "
+                f"{text[:100]!r} is no public key: give {ALGORITHM}: and 64 hex digits, as "
                 "`vstate key show FILE` prints them"
             )
         return cls(raw)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The key that a file holds as text; NotFound or InvalidInput if there is none."""
+        """The key in a text file; NotFound if there is no file, InvalidInput if it holds no public key."""
         name = os.fspath(path)
         try:
             with open(name, "rb") as file:
@@ -80,8 +80,9 @@ class PublicKey(bytes):
 
 
 class SigningKey:
-    """A secret key that signs commits. Whoever has it signs in its owner's name, so it is never shown or
-    pickled: `save` puts it into a file, and a program that needs it loads it from there.
+    """A secret key that signs commits. Any copy signs in its owner's name: it is never shown or pickled.
+
+    `save` writes it to a file, and programs load it from there.
     """
 
     def __init__(self, key: ed25519.Ed25519PrivateKey) -> None:
@@ -95,10 +96,10 @@ class SigningKey:
 
     @classmethod
     def load(cls, path: Path, *, password: bytes | str | None = None) -> Self:
-        """The key in a file, in PEM (PKCS 8), with the password that encrypts it.
+        """The key in a PEM file (PKCS 8), decrypted with the password if it has one.
 
-        NotFound if the file is not there; InvalidInput if it holds no such key, if the password is wrong, or
-        if others than its owner may read the file.
+        NotFound if there is no file; InvalidInput if it holds no such key, if the password is wrong, or if
+        other users may read the file.
         """
         kind = _ed25519().Ed25519PrivateKey
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -108,28 +109,28 @@ class SigningKey:
         name = os.fspath(path)
         try:
             key = load_pem_private_key(data, password.encode() if isinstance(password, str) else password)
-        except TypeError:  # a password is missing, or one too many
-            what = "is encrypted: give its password" if password is None else "has no password: give none"
-            raise InvalidInput(f"the key in {name} {what}") from None
+        except TypeError:  # a password is missing, or there is one too many
+            hint = "is encrypted: give its password" if password is None else "has no password: give none"
+            raise InvalidInput(f"the key in {name} {hint}") from None
         except (ValueError, UnsupportedAlgorithm) as error:
-            # Not the library's own words, which are about its parser.
-            maybe = "; or the password is wrong" if password is not None else ""
+            # The library's own message is about its parser.
+            maybe = ", or the password is wrong" if password is not None else ""
             raise InvalidInput(f"{name} holds no secret key in PEM (PKCS 8){maybe}") from error
         if not isinstance(key, kind):
-            raise InvalidInput(f"the key in {name} is none of {ALGORITHM}; make one with `vstate key new`")
+            raise InvalidInput(f"the key in {name} is no {ALGORITHM} key; make one with `vstate key new`")
         return cls(key)
 
     def save(self, path: Path, *, password: bytes | str | None = None) -> None:
-        """Put the key into a new file that only its owner may read, encrypted if a password is given.
+        """Write the key to a new file that only its owner may read, encrypted with any password.
 
-        AlreadyExists if the name is taken: a key is never overwritten.
+        AlreadyExists if the file exists: a key is never overwritten.
         """
         from cryptography.hazmat.primitives import serialization
 
         if isinstance(password, str):
             password = password.encode()
         if password is not None and not password:
-            raise InvalidInput("an empty password encrypts nothing; give none")
+            raise InvalidInput("an empty password protects nothing; give none, or a longer one")
         pem = self._key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -141,13 +142,16 @@ class SigningKey:
 
     @property
     def public(self) -> PublicKey:
-        """What others need to know that this key signed something."""
+        """The public key, with which others check the signatures of this key."""
         return self._public
 
     def sign(self, commit: Commit) -> Commit:
-        """The commit with a signature by this key, in place of any that it has: another commit, of another id."""
+        """The commit with a signature by this key in place of any other.
+
+        It is a new commit, with another id.
+        """
         events = commit.events
-        if any(event.commit for event in events):  # those of a stored commit, which this one is not
+        if any(event.commit for event in events):  # they name the stored commit, and this is a new one
             events = tuple(replace(event, commit=None) for event in events)
         unsigned = replace(commit, signature=None, events=events)
         value = self._key.sign(unsigned.signed_bytes)
@@ -164,20 +168,18 @@ class SigningKey:
 
 
 def as_signing_key(value: KeyToSign) -> SigningKey:
-    """The key that `value` is, or that is in the file of that name; InvalidInput for anything else."""
+    """The key itself, or the key in the file of that name; InvalidInput for anything else."""
     if isinstance(value, SigningKey):
         return value
     if isinstance(value, str | os.PathLike):
         return SigningKey.load(value)
     if isinstance(value, _ed25519().Ed25519PrivateKey):
         return SigningKey(value)
-    raise InvalidInput(
-        f"a key to sign with is a SigningKey or the path of its file, not {type(value).__name__}"
-    )
+    raise InvalidInput(f"a signing key is a SigningKey or the path of its file, not {type(value).__name__}")
 
 
 def as_public_key(value: KeyToTrust) -> PublicKey:
-    """The public key that `value` is, spells, or belongs to; InvalidInput for anything else."""
+    """The public key from any of its forms, or of a signing key; InvalidInput for anything else."""
     if isinstance(value, PublicKey):
         return value
     if isinstance(value, str):
@@ -189,20 +191,23 @@ def as_public_key(value: KeyToTrust) -> PublicKey:
     if isinstance(value, _ed25519().Ed25519PublicKey):
         return PublicKey(value.public_bytes_raw())
     raise InvalidInput(
-        f"a public key is a PublicKey, {ALGORITHM}: and 64 hex digits, or 32 bytes, not {type(value).__name__}"
+        f"a public key is a PublicKey, {ALGORITHM}: and 64 hex digits, or 32 bytes, "
+        f"not {type(value).__name__}"
     )
 
 
 def signer_of(commit: Commit) -> PublicKey | None:
-    """The key that signed the commit; None if none did, or if the signature is not valid."""
+    """The key that signed the commit; None if it has no valid signature."""
     if commit.signature is None or check(commit) != "good":
         return None
     return PublicKey(commit.signature.signer)
 
 
 def check(commit: Commit) -> Check:
-    """Whether the commit is unsigned, or what its signature is worth. By whom, and whether he is trusted, is
-    another question."""
+    """Whether the commit is unsigned, or has a bad or a good signature.
+
+    A good one need not be of a trusted key.
+    """
     if commit.signature is None:
         return "unsigned"
     kind = _ed25519().Ed25519PublicKey
@@ -210,13 +215,13 @@ def check(commit: Commit) -> Check:
 
     try:
         kind.from_public_bytes(commit.signature.signer).verify(commit.signature.value, commit.signed_bytes)
-    except (InvalidSignature, ValueError):  # ValueError: the signer is no key at all
+    except (InvalidSignature, ValueError):  # ValueError: the signer is no valid key
         return "bad"
     return "good"
 
 
 class Trust:
-    """The keys whose commits are read. Any number of threads may share one."""
+    """The trusted keys: only commits that they signed are read. Threads may share it."""
 
     def __init__(self, keys: Iterable[KeyToTrust] | PublicKey | str) -> None:
         if isinstance(keys, str | bytes):
@@ -224,7 +229,7 @@ class Trust:
         self.keys = frozenset(as_public_key(key) for key in keys)
         if not self.keys:
             raise InvalidInput(
-                "trust names no key, so nothing could be read; leave it out to trust everybody"
+                "trust names no key, so no commit could be read; leave it out to trust everybody"
             )
         self._known: dict[ObjectId, bool] = {}
 
@@ -236,7 +241,7 @@ class Trust:
         if known is None:
             known = check(commit) == "good"
             if len(self._known) >= _REMEMBERED:
-                # All at once: keeping an order costs each of the others, and one check takes 70 us.
+                # All at once: an order of use would slow down every call, and one check takes only 70 us.
                 self._known.clear()
             self._known[commit.oid] = known
         return known

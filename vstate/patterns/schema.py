@@ -1,4 +1,4 @@
-"""Form: how the records of one model are stored: as dicts of plain values, each with the version of its model."""
+"""Schema: how records of one model are stored: as dicts of plain values, with the version of the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ except ImportError as error:
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput, InvalidRecord, Unpicklable
-from vstate.patterns.copies import plainly
+from vstate.patterns.copies import plain_copy
 from vstate.values.pickling import culprit
 
 M = TypeVar("M")
@@ -24,13 +24,13 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _VERSION = "@version"
 _KNOWN_PROBLEMS = frozenset(get_args(ErrorType))
-_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(256)(
-    TypeAdapter
-)  # it takes longer than writing a record
+
+# Making an adapter takes longer than writing a record.
+_adapter: Callable[[Any], TypeAdapter[Any]] = lru_cache(256)(TypeAdapter)
 
 
-class Form(Generic[M]):
-    """What records of a model and its version are stored as, and what is read of that, and of older versions."""
+class Schema(Generic[M]):
+    """A model at one version. It encodes records as dicts, and decodes dicts of this and older versions."""
 
     def __init__(self, model: type[M], version: int, migrate: Mapping[int, Migration]) -> None:
         if version < 1:
@@ -42,35 +42,32 @@ class Form(Generic[M]):
         self._migrations = dict(migrate)
         if not migrate:
             return
-        missing = [
-            n for n in range(min(self._migrations, default=version), version) if n not in self._migrations
-        ]
-        if missing or any(n >= version for n in self._migrations):
+        if sorted(migrate) != list(range(min(migrate), version)):
             raise InvalidInput(
-                f"migrate has steps {sorted(self._migrations)} for version {version}: one for each version from the "
-                f"oldest to {version - 1}"
+                f"migrate has steps {sorted(migrate)} for version {version}: give one for each version from "
+                f"the oldest to {version - 1}"
             )
 
-    def taken(self, record: M, key_of: Callable[[M], str]) -> tuple[str, M, dict[str, Any]]:
-        """The key of a record, a copy of it that is valid, and what is to be stored; InvalidRecord, Unpicklable."""
-        data = self._dumped(record)
-        valid = self._validated(lambda: key_of(record), data)
+    def encode(self, record: M, key_of: Callable[[M], str]) -> tuple[str, M, dict[str, Any]]:
+        """The key of a record, a valid copy, and the dict to store. Raises InvalidRecord, Unpicklable."""
+        data = self._dump(record)
+        valid = self._validate(lambda: key_of(record), data)
         key = key_of(valid)
         if _VERSION in data:
-            raise InvalidRecord(key, f"the field {_VERSION!r} is not a record's own")
-        kept = self._dumped(valid)
-        if lost := data.keys() - kept.keys():
+            raise InvalidRecord(key, f"the field {_VERSION!r} is reserved")
+        stored = self._dump(valid)
+        if lost := data.keys() - stored.keys():
             raise InvalidRecord(
                 key, f"{self._name} has no field {', '.join(sorted(lost))}, and would lose it"
             )
         if self._version != 1:
-            kept[_VERSION] = self._version
-        return key, valid, kept
+            stored[_VERSION] = self._version
+        return key, valid, stored
 
     def with_fields(self, key: str, record: M, fields: Mapping[str, Any]) -> M:
-        """A copy of a record with other values of some fields, for frozen models too; `taken` validates them.
+        """Copy a record, frozen ones too, with other values of some fields; `encode` validates them.
 
-        InvalidInput for a field that the model has not.
+        Raises InvalidInput for a field that the model does not have.
         """
         kind: Any = type(record)
         known = getattr(kind, "model_fields", None) or getattr(kind, "__dataclass_fields__", {})
@@ -82,65 +79,70 @@ class Form(Generic[M]):
             return changed
         try:
             return cast(M, dataclasses.replace(cast(Any, record), **fields))
-        except ValidationError as error:  # of a dataclass of pydantic's
+        except ValidationError as error:  # pydantic's dataclasses validate themselves
             raise InvalidRecord(key, reasons(error)) from None
 
-    def read(self, key: str, stored: Any) -> M:
-        """The record that is stored under a key, a copy, migrated; InvalidRecord."""
-        at = self.require_known(key, stored)
-        data = plainly(stored)
+    def decode(self, key: str, stored: Any) -> M:
+        """The record that is stored under a key: a copy, migrated to this version. Raises InvalidRecord."""
+        stored_version = self.version_of(key, stored)
+        data = plain_copy(stored)
         data.pop(_VERSION, None)
-        for version in range(at, self._version):
+        for version in range(stored_version, self._version):
             migrate = self._migrations.get(version)
             if migrate is None:
                 raise InvalidRecord(
-                    key, f"it is of version {at}, and nothing migrates it from {version} to {version + 1}"
+                    key,
+                    f"it is of version {stored_version}, and nothing migrates it from {version} to "
+                    f"{version + 1}",
                 )
             try:
                 data = called("a migration", migrate, data)
-            except Exception as error:  # a KeyError of its own would look as if there were no such record
+            except Exception as error:  # a KeyError of its own would look like a missing record
                 raise InvalidRecord(
                     key, f"its migration from version {version} raised {type(error).__name__}"
                 ) from error
-        return self._validated(lambda: key, data)
+        return self._validate(lambda: key, data)
 
-    def require_known(self, key: str, stored: Any) -> int:
-        """The version of what is stored; InvalidRecord if it is of a newer one, or no record at all."""
+    def version_of(self, key: str, stored: Any) -> int:
+        """The version of a stored dict. Raises InvalidRecord if it is newer than this one, or no record."""
         if not isinstance(stored, dict):
             raise InvalidRecord(key, f"it is a {type(stored).__name__}, not a {self._name}")
-        at: Any = stored.get(_VERSION, 1)
-        if type(at) is not int or at < 1:
+        version: Any = stored.get(_VERSION, 1)
+        if type(version) is not int or version < 1:
             raise InvalidRecord(key, f"its {_VERSION!r} is no version")
-        if at > self._version:
+        if version > self._version:
             raise InvalidRecord(
                 key,
-                f"it is of version {at} of {self._name}, and this program knows {self._version}: update the program",
+                f"it is of version {version} of {self._name}, and this program knows {self._version}: "
+                "update the program",
             )
-        return at
+        return version
 
-    def _validated(self, key: Callable[[], str], data: Any) -> M:
+    def _validate(self, key: Callable[[], str], data: Any) -> M:
         try:
             return self._model.validate_python(data, by_alias=True, by_name=True)
         except ValidationError as error:
             raise InvalidRecord(key(), reasons(error)) from None
 
-    def _dumped(self, record: M) -> dict[str, Any]:
+    def _dump(self, record: M) -> dict[str, Any]:
         if not isinstance(record, self._kind):
             raise InvalidInput(f"these are records of {self._name}, not of {type(record).__name__}")
-        # A subclass by its own model: this one's would leave out what it has besides.
+        # A subclass is dumped by its own model: this one's would omit the fields of the subclass.
         model = self._model if type(record) is self._kind else _adapter(type(record))
-        # As it can be read again: without what is computed, by the names of the fields.
+        # Dump only data that can be read again: no computed fields, and the names of the fields, not aliases.
         data = model.dump_python(record, round_trip=True, by_alias=False, warnings=False)
         try:
-            plain: dict[str, Any] = plainly(data)
-        except Exception as error:  # what pydantic makes of a generator, say, is nothing that could be copied
-            given = {name: getattr(record, name, None) for name in data}
-            raise Unpicklable({self._name: culprit(given, self._name, error)}, staged=False) from error
+            plain: dict[str, Any] = plain_copy(data)
+        except (
+            Exception
+        ) as error:  # pydantic dumps a generator, for example, as an object that nothing copies
+            fields = {name: getattr(record, name, None) for name in data}
+            raise Unpicklable({self._name: culprit(fields, self._name, error)}, staged=False) from error
         return plain
 
 
 def reasons(error: ValidationError) -> str:
-    """What is wrong, field by field, without the values."""
+    """The problems, field by field. The values are left out, since they may be secrets."""
     problems = error.errors(include_url=False, include_context=True, include_input=False)
     return "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or 'it'}: {_reason(problem)}" for problem in problems
@@ -148,6 +150,6 @@ def reasons(error: ValidationError) -> str:
 
 
 def _reason(problem: Mapping[str, Any]) -> str:
-    # Without the values: they may be secrets. These messages hold some of them, or are a validator's own.
-    told = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
-    return str(problem["type"] if told else problem["msg"])
+    # Messages of the program's own validators, and some of pydantic's, contain values.
+    shows_values = problem.get("ctx", {}).keys() & {"error", "tag"} or problem["type"] not in _KNOWN_PROBLEMS
+    return str(problem["type"] if shows_values else problem["msg"])
