@@ -226,12 +226,13 @@ class Core:
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
-        time = datetime.now(UTC)
+        time, ids = datetime.now(UTC), []
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
+            ids.append(parent.oid)
         commit = Commit(
             tree=root,
-            parents=tuple(parent.oid for parent in parents),
+            parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -259,7 +260,7 @@ class Core:
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             needed = EXPIRY_FORMAT
         for _, node in nodes:
             if node.expiries is not None:
@@ -344,7 +345,7 @@ class Core:
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
