@@ -210,7 +210,7 @@ class StateService:
         return await self._read(read)
 
     async def diff_rounds(self, user_id: str, a: int, b: int, session_id: str | None = None) -> list[Detail]:
-        """The changes from round `a` to `b`, by path; `print(*them, sep="\\n")` shows them. Raises NotFound."""
+        """The changes from round `a` to `b`; `print(*changes, sep="\\n")` shows them. Raises NotFound."""
         path, numbers = path_of(user_id, session_id), (check_number(a), check_number(b))
 
         def read(mapping: ReadableState) -> list[Detail]:
@@ -244,8 +244,8 @@ class StateService:
     ) -> int:
         """Delete a round, and return the number of deleted rounds.
 
-        Without `round_id` it deletes a session; without both ids, all sessions of the user. History keeps them.
-        The next save follows the rounds that are left. A session without rounds is gone.
+        Without `round_id` it deletes a session; without both ids, all sessions of the user.
+        History keeps them. The next save follows the rounds that are left. A session without rounds is gone.
         """
         asked = check_round(round_id)
         path = path_of(user_id, session_id)
