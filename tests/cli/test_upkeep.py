@@ -185,7 +185,7 @@ def test_fsck_repairs(damaged, store):
     assert "now all is well" in text
     assert resolve(store, "main") == was
     again = damaged("fsck")
-    assert "all of which an earlier repair has seen to" in again
+    assert "all known from an earlier repair" in again
     assert "(handled by an earlier repair)" in again
     assert damaged("log", "-n", "1").splitlines()[0].endswith("tidy up")
     assert "fsck: repaired" in damaged("reflog")
@@ -220,7 +220,9 @@ def test_what_cannot_be_repaired_says_what_to_do(store, tmp_path):
     change(tmp_path / "s", blob, None)
     result = runner.invoke(cli, ["-s", str(tmp_path / "s"), "fsck", "--repair"])
     assert result.exit_code == 1
-    assert "not repaired:\n  branch main: nothing that it was ever at can be read whole" in result.stdout
+    assert (
+        "not repaired:\n  branch main: none of the states that it was at can be read whole" in result.stdout
+    )
     assert "the repair could not restore heads/main" in result.stderr
     assert "vstate import" in result.stderr
     assert result.stdout.count("the value of 'always\\x1b[31m'") == 2
@@ -326,10 +328,10 @@ def test_through_a_pipe(vstate, store, tmp_path, environment):
         text=True,
     )
     exporting.stdout.close()
-    told = exporting.stderr.read().decode()
+    remark = exporting.stderr.read().decode()
     exporting.stderr.close()
     assert exporting.wait() == 0
-    assert told.startswith("vstate: exported heads/main: ")
+    assert remark.startswith("vstate: exported heads/main: ")
     assert (importing.returncode, importing.stderr) == (0, "")
     assert importing.stdout.startswith("imported ")
     assert resolve(tmp_path / "other", "main") == resolve(store, "main")
@@ -369,7 +371,7 @@ def _on_a_terminal(out):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no bundle of vstate; `vstate export` makes one"),
+        (b"", "is no bundle of vstate; make one with `vstate export`"),
         (b"vstate bundle\n\0\1" + bytes(100), "is not a whole bundle: it is damaged or cut short; copy it"),
         (None, "no file "),
     ],

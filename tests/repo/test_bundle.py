@@ -329,7 +329,7 @@ def test_what_may_be_exported() -> None:
             names(rev)
     with pytest.raises(NotFound, match="no revision 'nowhere'"):
         names("nowhere")
-    with pytest.raises(InvalidInput, match="name what to export"):
+    with pytest.raises(InvalidInput, match="name a branch or a tag to export"):
         names()
     with pytest.raises(InvalidInput, match="names one revision"):
         names("main", "v1", as_branch="x")

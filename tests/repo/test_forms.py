@@ -429,7 +429,7 @@ def test_a_parent_that_is_a_blob() -> None:
     report = Repository(store).fsck()
     assert "is no commit but a blob" in report.damage[0].reason
     assert report.broken == ()
-    assert [item.what for item in report.lost] == ["the commit itself, and what only it leads to"]
+    assert [item.what for item in report.lost] == ["the commit itself, and all that only it leads to"]
     assert f"o/{blob}" in store
     Repository(store).fsck(repair=True)
     assert [commit.message for commit in Versioned(store).log()] == ["m"]

@@ -24,11 +24,11 @@ from vstate.errors import (
 )
 from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
 from vstate.objects.stream import is_single, read_index
-from vstate.repo import Repository
+from vstate.repo import Repository, idset
+from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import line_check
 from vstate.repo.objects import TRASH, Objects
-from vstate.repo.upkeep import gc, reach
-from vstate.repo.upkeep.reach import IdSet
+from vstate.repo.upkeep import gc
 from vstate.testing import Faulty
 from vstate.values.entry import Entry
 
@@ -572,7 +572,7 @@ def test_what_is_needed_again_comes_back() -> None:
 # Beside writers
 
 
-def hooked(stage: str, action: Callable[[], None]) -> gc.Progress:
+def hooked(stage: str, action: Callable[[], None]) -> gc.UpkeepProgress:
     """A progress callback that acts once, when gc gets to a stage."""
     done: list[str] = []
 
@@ -828,10 +828,10 @@ def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: i
     start = at % max(1, len(rows)) * 14 + shift
     between = bucket[start : start + 14]
     if len(between) == 14:
-        assert reach._stands_in(bucket, between) is (between in rows)
+        assert idset._holds(bucket, between) is (between in rows)
     for row in rows:
-        assert reach._stands_in(bucket, row)
-    assert not reach._stands_in(b"", bytes(14))
+        assert idset._holds(bucket, row)
+    assert not idset._holds(b"", bytes(14))
 
 
 @pytest.mark.slow

@@ -195,11 +195,11 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
         ),
         "a cut of what it does not hold": (
             with_header(needed, refs, known, [[bytes(32), []]], counts, size),
-            "where its history ends",
+            "it ends a history",
         ),
         "a cut with other parents": (
             with_header(needed, refs, known, [[refs[0][1], [bytes(32)]]], counts, size),
-            "where its history ends",
+            "it ends a history",
         ),
         "format 0": (with_header(0, refs, known, shallow, counts, size), "not a whole bundle"),
         "no header": (sealed(b"vstate bundle\n\0\1" + bytes(3)), "cut short|not a whole bundle"),

@@ -255,6 +255,61 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
     assert at > 5
 
 
+def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
+    """A history that ends in the bundle ends here too, if the store has only a remnant of the rest."""
+    store = Memory()
+    chain(store, 5)
+    before_the_cut = Repository(store).resolve("main~2").id
+    remnant = {f"o/{before_the_cut}": store.get(f"o/{before_the_cut}") or b""}
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    data = exported(store)
+    for target in (store, Memory()):
+        target.set_many(remnant)
+        assert outcomes(imported(target, data, prefix="x/")) == {"heads/x/main": "created"}
+        assert [commit.message for commit in Repository(target).log("x/main")] == ["c4", "c3"]
+        Repository(target).gc(keep_reflog="0")
+        assert not set(remnant) & set(target.keys())
+        whole(target)
+
+
+def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another import leaves garbage behind that the gc has looked for already, and takes away piece by piece."""
+    from vstate.repo.upkeep import gc
+
+    monkeypatch.setattr(gc, "_DELETE", 1)
+    store, elsewhere = Memory(), Memory()
+    chain(store, 5)
+    repo = Repository(store)
+    repo.create_branch("old", "main~2")
+    older = exported(store, "old")
+    repo.delete_branch("old")
+    chain(elsewhere, 1, "old", start=50)
+    imported(store, exported(elsewhere, "old"))
+    commits = {f"o/{commit.id}" for commit in repo.log("main~2")}
+    moments = 0
+
+    def collect(stage: str, count: int) -> None:
+        nonlocal moments, data
+        if stage != "removing":
+            return
+        if not moments and not commits & set(store.keys()):
+            data = exported(store)
+            assert outcomes(imported(store, older)) == {"heads/old": "diverged"}
+            assert commits <= set(store.keys())
+            moments = 1
+        elif moments:
+            report = imported(store, data, prefix=f"{moments}/")
+            assert set(outcomes(report).values()) == {"created"}
+            Repository(store).delete_branch(f"{moments}/main")
+            moments += 1
+
+    data = b""
+    repo.gc(branch="main", keep_last=2, keep_reflog="0", progress=collect)
+    assert moments > 3
+    repo.gc(keep_reflog="0")
+    whole(store)
+
+
 def test_a_writer_moves_the_branch_meanwhile(many_frames: tuple[Memory, bytes]) -> None:
     """The ref is looked at again: what was to be created has then diverged."""
     _, data = many_frames

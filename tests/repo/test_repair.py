@@ -167,7 +167,7 @@ def test_nothing_whole_is_left_alone() -> None:
     assert report.broken == ("heads/main", "tags/v1")
     assert store.get("r/heads/main") == ref
     assert any(
-        line.startswith("branch main: nothing that it was ever at can be read") for line in report.left
+        line.startswith("branch main: none of the states that it was at can be read") for line in report.left
     )
     assert any(line.startswith("tag v1: ") for line in report.left)
     fresh = Versioned(store)
@@ -212,7 +212,7 @@ def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     done: list[bool] = []
     report = Repository(Overtaken(memory)).fsck(repair=True)
     assert done
-    assert any("it was moved meanwhile" in line for line in report.left)
+    assert any("somebody has moved it meanwhile" in line for line in report.left)
     assert messages(memory) == ["first"]
     assert Repository(memory).fsck(repair=True).ok
 
@@ -767,7 +767,7 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
     report = Repository(Failing(memory)).fsck(repair=True)
     assert not report.ok
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
-    assert any("it cannot be checked again" in line and "made to fail" in line for line in report.left)
+    assert any("the store cannot be checked again" in line and "made to fail" in line for line in report.left)
 
 
 @pytest.mark.parametrize("how", ["undo", "reset"])

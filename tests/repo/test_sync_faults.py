@@ -80,7 +80,7 @@ def test_a_link_that_says_the_wrong_length_is_refused() -> None:
     store.set_many(Repository(store).objects.stored({blob: Object(BLOB, value)}))
     with_tree(store, [0, ["a"], [encode([2, [blob, 201], 201, "bytes"])], []])
     target = Memory()
-    with pytest.raises(CorruptObject, match="a blob of 200 bytes, which is said to have 201"):
+    with pytest.raises(CorruptObject, match="a blob of 200 bytes; the link to it says 201"):
         push(store, target, "bad")
     assert refs_of(target) == {}
 

@@ -26,7 +26,7 @@ from vstate.repo.names.remotes import ORIGIN, absolute, check_stays, check_url, 
 from vstate.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
 
 
 ACTION = "clone"
@@ -37,7 +37,7 @@ def clone(
     target: KVStore | str | PathLike[str],
     *,
     remote: str = ORIGIN,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
 ) -> SyncReport:
     """Copy a store: all branches with their merge policies, all tags, and HEAD, with their history.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -12,6 +11,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.objects import Objects
+from vstate.repo.walk import NewestFirst
 
 SHALLOW = "shallow/"
 """Keys with this prefix name commits whose parents were cut off; a value lists the parents left."""
@@ -33,10 +33,13 @@ class History:
         self._objects = objects
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] | None = None
 
+    def shallow(self) -> Mapping[ObjectId, tuple[ObjectId, ...]]:
+        """The commits whose parents were cut off, each with the parents that are left."""
+        return self._load_shallow() if self._shallow is None else self._shallow
+
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The ids of the parents that were not cut off."""
-        shallow = self._load_shallow() if self._shallow is None else self._shallow
-        left = shallow.get(commit.oid)
+        left = self.shallow().get(commit.oid)
         # A row is not signed, so it can only remove parents, never add any.
         return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
 
@@ -62,7 +65,7 @@ class History:
 
     def cut_off(self, shallow: Mapping[ObjectId, tuple[ObjectId, ...]]) -> None:
         """Cut off, in this object only, all parents of these commits but the given ones."""
-        self._shallow = {**(self._load_shallow() if self._shallow is None else self._shallow), **shallow}
+        self._shallow = {**self.shallow(), **shallow}
 
     def _load_shallow(self) -> dict[ObjectId, tuple[ObjectId, ...]]:
         store = self._objects.store
@@ -83,22 +86,18 @@ class History:
 
         The walk stops at the commits `without`: they, and commits reached only through them, are left out.
         """
-        queue: list[tuple[float, int, Commit]] = []
+        queue = NewestFirst()
         seen = set(without)
         for start in starts:
             if start not in seen:
                 seen.add(start)
-                self._push(queue, len(seen), self._objects.commit(start))
-        while queue:
-            commit = heapq.heappop(queue)[2]
+                queue.push(self._objects.commit(start))
+        for commit in queue:
             yield commit
             for parent in self.before(commit):
                 if parent.oid not in seen:
                     seen.add(parent.oid)
-                    self._push(queue, len(seen), parent)
-
-    def _push(self, queue: list[tuple[float, int, Commit]], number: int, commit: Commit) -> None:
-        heapq.heappush(queue, (-commit.time.timestamp(), number, commit))
+                    queue.push(parent)
 
     def first_parents(self, start: ObjectId) -> Iterator[Commit]:
         """The commit, its first parent, that commit's first parent, and so on."""
@@ -136,14 +135,13 @@ class History:
         if one == other:
             return [one]
         sides = {one: _ONE, other: _OTHER}
-        queue: list[tuple[float, int, Commit]] = []
+        queue = NewestFirst()
         for oid in sides:
-            self._push(queue, len(queue), self._objects.commit(oid))
-        number, found = len(queue), []
-        # Every commit comes after all its children, so its marks are complete by then.
-        open_sides = 2  # commits in the queue that are not known to be below a common ancestor
-        while queue and open_sides:
-            commit = heapq.heappop(queue)[2]
+            queue.push(self._objects.commit(oid))
+        found = []
+        # The walk meets a commit after all its children, so the commit's marks are complete then.
+        open_sides = 2  # how many in the queue are not known to be below a common ancestor
+        for commit in queue:
             marks = sides[commit.oid]
             open_sides -= not marks & _BELOW
             if marks == _ONE | _OTHER:
@@ -153,11 +151,12 @@ class History:
                 before = sides.get(parent.oid)
                 sides[parent.oid] = (before or 0) | marks
                 if before is None:
-                    number += 1
-                    self._push(queue, number, parent)
+                    queue.push(parent)
                     open_sides += not marks & _BELOW
                 elif not before & _BELOW and marks & _BELOW:
                     open_sides -= 1
+            if not open_sides:
+                break
         return found
 
 

@@ -14,17 +14,20 @@ from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
-from vstate.objects.stream import INDEX_LIMIT
+from vstate.objects.stream import INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
 
+IndexItems = Sequence[tuple[ObjectId, int]]
+"""The items of an index node: ids, and the lengths in bytes of the streams below."""
+
 DAMAGED = "damaged/"
 """`fsck` moves the stored form of damaged objects here, and puts an empty row for missing ones. An absent
 object with such a row is known to be lost."""
 
-MISLEADING = DAMAGED + OBJECT_PREFIX
+INCONSISTENT = DAMAGED + OBJECT_PREFIX
 """`fsck` notes here, by id, objects that it leaves in place although a part of them cannot be true."""
 
 TRASH = "trash/"
@@ -112,11 +115,24 @@ class Objects:
             bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
-    def read_each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
-        """Objects of one kind, read in one batch and decompressed one at a time; CorruptObject as for `read`.
+    def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
+        """Tree nodes with their bodies, read in one batch; CorruptObject as for `read`. Keeps none in memory."""
+        for oid, body in self._each(TREE, ids):
+            try:
+                yield oid, Node.decode(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
 
-        One at a time, since a few forged bytes may decompress to many.
-        """
+    def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
+        """Index nodes with their heights, items and bodies, read in one batch; CorruptObject as for `read`."""
+        for oid, body in self._each(INDEX, ids):
+            try:
+                yield oid, *read_index(body), body
+            except ValueError as error:
+                raise CorruptObject(str(oid), str(error)) from error
+
+    def _each(self, kind: Kind, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, bytes]]:
+        # One at a time: a made-up store may compress many bytes into few.
         found = self.store.get_many([OBJECT_PREFIX + oid.hex() for oid in ids])
         for oid in ids:
             yield oid, self._checked(kind, oid, found.pop(OBJECT_PREFIX + oid.hex(), None))

@@ -15,7 +15,7 @@ from vstate.repo.names.refs import Head
 if TYPE_CHECKING:
     from vstate.kv.base import KVStore
     from vstate.repo.exchange.bundle import BundleReport, File
-    from vstate.repo.exchange.bundle import Progress as BundleProgress
+    from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
     from vstate.repo.merge.apply import Given, Landing
     from vstate.repo.merge.three_way import MergeResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
     from vstate.repo.upkeep.fsck import FsckReport
-    from vstate.repo.upkeep.gc import GcReport, Progress
+    from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
 
 class Repository(Core):
@@ -209,7 +209,7 @@ class Repository(Core):
         keep_since: str | timedelta | None = None,
         grace: str | timedelta = "1h",
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: UpkeepProgress | None = None,
     ) -> GcReport:
         """Remove every object that no branch, tag, HEAD or reflog line of the last `keep_reflog` reaches.
 
@@ -229,7 +229,7 @@ class Repository(Core):
         )
 
     def fsck(
-        self, *, full: bool = True, repair: bool = False, progress: Progress | None = None
+        self, *, full: bool = True, repair: bool = False, progress: UpkeepProgress | None = None
     ) -> FsckReport:
         """Check everything in the store, each object once: its content, its form and its links.
 
@@ -257,7 +257,7 @@ class Repository(Core):
         *,
         since: Sequence[Revision] = (),
         as_branch: str | None = None,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> BundleReport:
         """Write branches and tags, with their history and all objects they need, to a bundle: one file.
 
@@ -271,7 +271,7 @@ class Repository(Core):
         return bundle_export.export(self, file, revs, since=since, as_branch=as_branch, progress=progress)
 
     def import_bundle(
-        self, file: File, *, prefix: str = "", progress: BundleProgress | None = None
+        self, file: File, *, prefix: str = "", progress: TransferProgress | None = None
     ) -> BundleReport:
         """Put the contents of a bundle into the store. Objects are checked, nothing is unpickled.
 
@@ -296,7 +296,7 @@ class Repository(Core):
         delete: str | Iterable[str] = (),
         remote: str | None = None,
         create: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Send branches, by default HEAD's, to another store: first objects, then each branch.
 
@@ -332,7 +332,7 @@ class Repository(Core):
         *,
         remote: str | None = None,
         tags: bool = False,
-        progress: BundleProgress | None = None,
+        progress: TransferProgress | None = None,
     ) -> SyncReport:
         """Copy branches, by default all, from another store, given as for `push`; no branch here moves.
 

@@ -259,7 +259,7 @@ class StateService:
                 deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
-                    if not mapping.count_keys(round_prefix(path)):
+                    if not mapping.keys(round_prefix(path)):
                         del mapping[session_key(path)]
                 return
             within = join_path(user_id) if everything else path

@@ -1,13 +1,13 @@
-"""Bundle: commits, and all that they need, in one file. Its bytes are specified in docs/format.md.
+"""Bundle: commits and all their objects in one file. docs/format.md specifies the bytes.
 
-Nothing in a bundle is believed: lengths are checked before anything is allocated for them, the end of the
-file says what all before it hashes to, and every object is hashed again when it is taken out.
+The reader trusts nothing in the file. It checks lengths before it allocates memory, the hash at the end
+before it reads anything else, and each object against its id.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn
 
@@ -17,6 +17,7 @@ from blake3 import blake3
 from vstate.errors import InvalidInput
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.objects import longest
 
 MAGIC = b"vstate bundle\n"
@@ -25,7 +26,7 @@ END = bytes(4)
 TRAILER_BYTES = 32
 
 FRAME_BYTES = 4 * 1024 * 1024
-"""The bodies in a frame are no longer than this in all, unless there is one only."""
+"""The most bytes of bodies in a frame; a frame with one object may hold more."""
 FRAME_OBJECTS = 4096
 HEADER_BYTES = 64 * 1024 * 1024
 
@@ -40,15 +41,14 @@ Outcome = Literal["exported", "created", "moved", "unchanged", "ahead", "diverge
 Path = str | os.PathLike[str]
 File = Path | BinaryIO
 
-Progress = Callable[[str, int, int | None], None]
-"""Called now and then with what is going on, how far it is, and how far it goes if that is known."""
-
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a bundle holds. `format` is the one that a store needs for it; `refs` are named in full, as in
-    `heads/main`; `prerequisites` are commits that the reader has to have; `shallow` are commits whose
-    history ends there, with the parents that they have left; `size` is the bytes of all bodies.
+    """The contents of a bundle.
+
+    `format` is the format that a store with these commits needs. `refs` have full names, such as
+    `heads/main`. `prerequisites` are commits that the reader must have. `shallow` are commits whose history
+    was cut off, with the parents that are left. `size` is the number of bytes of all bodies.
     """
 
     format: int
@@ -60,11 +60,11 @@ class Header:
 
     @property
     def objects(self) -> int:
-        """How many objects there are."""
+        """The number of objects."""
         return sum(self.counts.values())
 
     def encode(self) -> bytes:
-        """As it stands in the file."""
+        """The header's bytes in the file."""
         shallow = sorted((bytes(oid), [bytes(p) for p in left]) for oid, left in self.shallow.items())
         return encode(
             [
@@ -79,12 +79,12 @@ class Header:
 
     @classmethod
     def decode(cls, data: bytes) -> Header:
-        """What `encode` encoded; ValueError if it is nothing of the kind."""
+        """The header that these bytes encode; ValueError if they encode none."""
         try:
             needed, refs, prerequisites, shallow, counts, size = decode(data)
             header = cls(
                 format=needed,
-                refs={_text(name): _id(oid) for name, oid in refs},
+                refs={_name(name): _id(oid) for name, oid in refs},
                 prerequisites=[_id(oid) for oid in prerequisites],
                 shallow={_id(oid): [_id(parent) for parent in left] for oid, left in shallow},
                 counts=dict(zip(_COUNTED, counts, strict=True)),
@@ -92,7 +92,7 @@ class Header:
             )
             numbers = (needed, size, *counts)
             if any(type(number) is not int or number < 0 for number in numbers) or needed < 1:
-                raise ValueError("a header whose numbers are none")
+                raise ValueError("a header with bad numbers")
             if header.encode() != data:
                 raise ValueError("a header that is not canonical")
         except (TypeError, OverflowError) as error:
@@ -102,10 +102,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class BundleRef:
-    """A branch (`heads/…`) or tag (`tags/…`) of a bundle, its commit, and what became of it.
+    """A branch (`heads/…`) or tag (`tags/…`) of a bundle, its commit, and the outcome.
 
-    Export: `exported`. Import: it was `created`; it was `moved` ahead from `old`; it was there already,
-    `unchanged`; ours was `ahead` of it; or the two have `diverged`, and ours was left.
+    An export: `exported`. An import: the ref was `created`; it `moved` ahead from `old`; it was at this
+    commit already, `unchanged`; ours was `ahead`; or the two have `diverged`, and ours stays.
     """
 
     name: str
@@ -116,11 +116,11 @@ class BundleRef:
 
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """What was exported or imported.
+    """The results of an export or an import.
 
-    `objects` and `bytes` are those of the bundle, bytes of bodies; `written` how many of the objects were
-    new to the store; `file_bytes` is the size of the bundle itself. `prerequisites` are commits that a
-    reader has to have.
+    `objects` and `bytes` are totals of the bundle, in bytes of bodies. `written` counts the objects that were
+    new to the store. `file_bytes` is the size of the file. `prerequisites` are commits that a reader must
+    have.
     """
 
     refs: Sequence[BundleRef]
@@ -133,7 +133,7 @@ class BundleReport:
 
     @property
     def diverged(self) -> Sequence[BundleRef]:
-        """The refs that were left, because ours have commits or are tags that the bundle's do not follow."""
+        """The refs that stay because the bundle's commit does not follow ours, or because they are tags."""
         return [ref for ref in self.refs if ref.outcome == "diverged"]
 
     def __str__(self) -> str:
@@ -147,7 +147,7 @@ class BundleReport:
 
 
 class Item(NamedTuple):
-    """One object in a bundle: what it is, and the length of its body in bytes."""
+    """One object in a bundle, and the length of its body in bytes."""
 
     kind: Kind
     oid: ObjectId
@@ -155,7 +155,7 @@ class Item(NamedTuple):
 
 
 class Writer:
-    """Writes a bundle: the header, then frames, then `finish`."""
+    """Writes a bundle: first the header, then frames, then the end by `finish`."""
 
     def __init__(self, file: BinaryIO, header: Header) -> None:
         self._file = file
@@ -166,7 +166,7 @@ class Writer:
         self._write(MAGIC + NUMBER.to_bytes(2, "big") + len(data).to_bytes(4, "big") + data)
 
     def frame(self, items: Sequence[Item], bodies: Iterable[bytes]) -> None:
-        """Write some objects; all that they refer to, and that is in the bundle, has been written before."""
+        """Write some objects, after those of the bundle that they refer to."""
         payload = self._zstd.compress(b"".join(bodies))
         kinds = b"".join(item.kind.code.encode() for item in items)
         ids = b"".join(item.oid for item in items)
@@ -187,7 +187,7 @@ class Writer:
 
 
 class Frame:
-    """Some objects of a bundle. Which they are is known at once; the bodies are read when asked for."""
+    """Some objects of a bundle. `items` names them; `objects` reads their bodies."""
 
     def __init__(self, bundle: Bundle, items: Sequence[Item], begin: int, size: int) -> None:
         self._bundle = bundle
@@ -197,7 +197,7 @@ class Frame:
         self.end = begin + size
 
     def objects(self) -> NewObjects:
-        """The objects, each checked against its id; InvalidInput if one is not what it is said to be."""
+        """The objects, each checked against its id; InvalidInput if one differs."""
         payload = self._bundle.read_at(self._begin, self._size)
         total = sum(item.length for item in self.items)
         try:
@@ -220,12 +220,12 @@ class Frame:
 
 
 class Bundle:
-    """A bundle to be read, in a file that can be read anywhere. `name` is what messages call it.
+    """A bundle in a seekable file; `name` is its name in messages.
 
-    Opening it reads it to its end: InvalidInput if it is damaged or cut short, or no bundle at all.
+    Opening reads the whole file: InvalidInput if it is damaged or cut short, or no bundle at all.
     """
 
-    def __init__(self, file: BinaryIO, name: str, progress: Progress) -> None:
+    def __init__(self, file: BinaryIO, name: str, progress: TransferProgress) -> None:
         self._file = file
         self._name = name
         self.bytes = file.seek(0, os.SEEK_END)
@@ -255,10 +255,10 @@ class Bundle:
             at = frame.end
             yield frame
         if at + len(END) + TRAILER_BYTES != self.bytes or any(left.values()) or size_left:
-            self.refuse("it does not hold what its header says")
+            self.refuse("its objects are not those that its header says")
 
     def read_at(self, begin: int, size: int) -> bytes:
-        """So many bytes from there; InvalidInput if there are fewer."""
+        """`size` bytes from `begin` on; InvalidInput if there are fewer."""
         if begin + size > self.bytes:
             self.refuse("it is cut short")
         self._file.seek(begin)
@@ -296,11 +296,11 @@ class Bundle:
             self.refuse("a frame makes no sense")
         return Frame(self, items, begin, size)
 
-    def _check_whole(self, progress: Progress) -> None:
+    def _check_whole(self, progress: TransferProgress) -> None:
         self._file.seek(0)
         begin = self._file.read(len(MAGIC) + 2)
         if not begin.startswith(MAGIC):
-            raise InvalidInput(f"{self._name} is no bundle of vstate; `vstate export` makes one")
+            raise InvalidInput(f"{self._name} is no bundle of vstate; make one with `vstate export`")
         number = int.from_bytes(begin[len(MAGIC) :], "big")
         if number != NUMBER or len(begin) < len(MAGIC) + 2:
             raise InvalidInput(
@@ -326,7 +326,7 @@ def _id(raw: Any) -> ObjectId:
     return ObjectId(raw)
 
 
-def _text(raw: Any) -> str:
+def _name(raw: Any) -> str:
     if not isinstance(raw, str):
         raise ValueError("a name is missing")
     return raw

@@ -1,4 +1,4 @@
-"""Packing: what some commits need, written to a bundle."""
+"""Export: writes commits and all their objects to a bundle."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from vstate.repo.exchange.bundle import (
     File,
     Header,
     Item,
-    Progress,
     Writer,
 )
-from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
+from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
+from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
@@ -43,11 +43,11 @@ def export(
     *,
     since: Sequence[Revision] = (),
     as_branch: str | None = None,
-    progress: Progress | None = None,
+    progress: TransferProgress | None = None,
 ) -> BundleReport:
     """As `Repository.export` promises."""
     began = time.monotonic()
-    progress = progress or (lambda what, count, total: None)
+    progress = progress or (lambda step, count, total: None)
     for _ in range(_ATTEMPTS):
         sweep = repo.refs.sweep()
         repo.history.reload()  # another process may have cut histories off
@@ -68,14 +68,14 @@ def export(
                 writer = Writer(output, header)
                 done = 0
                 for items in plan.frames():
-                    writer.frame(items, read_bodies(repo.objects, [Found(*item) for item in items]))
+                    writer.frame(items, read_bodies(repo.objects, [Needed(*item) for item in items]))
                     done += len(items)
                     progress("writing", done, header.objects)
                 writer.finish()
         except CorruptObject:
             if repo.refs.sweep() == sweep:
                 raise
-            continue  # gc has taken away what it was about to export: what there is now, then
+            continue  # gc has removed some of the objects: export those that refs lead to now
         return BundleReport(
             refs=[BundleRef(name, str(oid), "exported") for name, oid in sorted(refs.items())],
             objects=header.objects,
@@ -86,7 +86,7 @@ def export(
             seconds=time.monotonic() - began,
         )
     raise NotFound(
-        "gc keeps removing some of what is to be exported: export again when it has ended", name=""
+        "gc keeps removing objects while they are exported; export again when gc has ended", name=""
     )
 
 
@@ -94,7 +94,7 @@ def _refs_to_export(repo: Core, revs: Sequence[Revision], as_branch: str | None)
     if isinstance(revs, str | Commit | ObjectId):
         revs = [revs]
     if not revs:
-        raise InvalidInput("name what to export: a branch, a tag, or any revision together with as_branch")
+        raise InvalidInput("name a branch or a tag to export, or any revision together with as_branch")
     if as_branch is not None:
         if len(revs) > 1:
             raise InvalidInput("as_branch names one revision; export several by their own names")
@@ -116,15 +116,18 @@ def _ref_of(repo: Core, rev: Revision) -> str:
                 return ref
     shown = rev if isinstance(rev, str) else str(rev.oid if isinstance(rev, Commit) else rev)
     raise InvalidInput(
-        f"{shown!r} is no branch and no tag, so nothing would lead to it where the bundle is imported: give "
-        "it a name there with as_branch (vstate export --as NAME), or make a branch or a tag"
+        f"{shown!r} is no branch and no tag, so no ref would lead to it after an import; name its "
+        "branch there with as_branch (vstate export --as NAME), or make a branch or a tag here"
     )
 
 
 class _Plan:
-    """What goes into a bundle, in the order in which it is written: 37 bytes an object."""
+    """The objects of a bundle in the order of writing. A plan takes 37 bytes an object.
 
-    def __init__(self, repo: Core, progress: Progress) -> None:
+    The header needs the totals, and it comes first: so the objects are found before the first one is written.
+    """
+
+    def __init__(self, repo: Core, progress: TransferProgress) -> None:
         self._repo = repo
         self._progress = progress
         self._records = bytearray()
@@ -134,8 +137,9 @@ class _Plan:
         self.shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def collect(self, tips: Iterable[ObjectId], known: Sequence[ObjectId]) -> None:
-        """Find what these commits need and those that are known do not: what each holds that no earlier one
-        does, from the oldest to the newest.
+        """Find the objects that these commits need and known commits do not hold.
+
+        Commits come from the oldest to the newest, each after the objects that no earlier one holds.
         """
         objects, history = self._repo.objects, self._repo.history
         difference = Difference(objects)
@@ -153,7 +157,7 @@ class _Plan:
                 self.format = max(self.format, EXPIRY_FORMAT)
             self._progress("collecting", sum(self.counts.values()), None)
 
-    def _add(self, found: Found) -> None:
+    def _add(self, found: Needed) -> None:
         if found.length > longest(found.kind):
             raise CorruptObject(
                 str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
@@ -163,7 +167,7 @@ class _Plan:
         self.bytes += found.length
 
     def frames(self) -> Iterator[list[Item]]:
-        """The objects in order, as many at a time as go into a frame."""
+        """The objects in order, divided into frames."""
         items: list[Item] = []
         size = 0
         for begin in range(0, len(self._records), _RECORD):
@@ -180,8 +184,9 @@ class _Plan:
 
 @contextmanager
 def _output(file: File) -> Iterator[BinaryIO]:
-    """A file to write to. A path gets its contents all at once, and durably, or keeps what it has; a stream, a pipe
-    or a device gets all of it at the end.
+    """A file to write to. A path gets its new contents at once, durably, or keeps the old ones.
+
+    A stream, a pipe or a device gets all bytes at the end.
     """
     mode = stat.S_IFREG | (0o666 & ~_umask())
     if isinstance(file, str | os.PathLike):
@@ -218,7 +223,7 @@ def _output(file: File) -> Iterator[BinaryIO]:
 
 
 def _umask() -> int:
-    # There is no other way to ask; another thread that makes a file in between makes it private.
+    # Python has no way to read it only. A file that another thread makes in between is private.
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Unpacking: the commits of a bundle, and all that they need, put into a store."""
+"""Import of a bundle: its commits, and the objects that they need, go into a store."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.ids import BLOB, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, ObjectId
 from vstate.repo.core import FORMAT, Core
-from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome, Progress
-from vstate.repo.history import SHALLOW, History, shallow_row
+from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
+from vstate.repo.exchange.progress import TransferProgress
+from vstate.repo.history import History, shallow_row
+from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
 from vstate.repo.objects import Objects
-from vstate.repo.upkeep.damage import Damage, link_key
-from vstate.repo.upkeep.reach import IdSet
+from vstate.repo.upkeep.damage import Damage, Loss, link_key
+from vstate.repo.upkeep.metadata import Rows
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
 
-def load(repo: Core, file: File, *, prefix: str = "", progress: Progress | None = None) -> BundleReport:
+def load(
+    repo: Core, file: File, *, prefix: str = "", progress: TransferProgress | None = None
+) -> BundleReport:
     """As `Repository.import_bundle` promises."""
     began = time.monotonic()
-    progress = progress or (lambda what, count, total: None)
+    progress = progress or (lambda step, count, total: None)
     with _input(file) as (source, name):
         bundle = Bundle(source, name, progress)
         work = _Import(repo, bundle, name, prefix, progress)
@@ -46,7 +51,7 @@ def load(repo: Core, file: File, *, prefix: str = "", progress: Progress | None 
 
 @contextmanager
 def _input(file: File) -> Iterator[tuple[BinaryIO, str]]:
-    """A file that can be read anywhere, and what to call it."""
+    """A file that can be read at any place, and its name for messages."""
     if isinstance(file, str | os.PathLike):
         name = os.fspath(file)
         if not os.path.exists(name):
@@ -60,7 +65,7 @@ def _input(file: File) -> Iterator[tuple[BinaryIO, str]]:
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file itself, or a copy of a pipe, which may have a name, too: a shell's `<(command)`."""
+    """The file itself, or a copy of a pipe. A pipe may have a name: a shell's `<(command)`."""
     if file.seekable():
         yield file
     else:
@@ -70,9 +75,17 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 class _Import:
-    """One import. Objects first, then, once all is there and whole, the refs."""
+    """One import: first the objects, then the refs, once all objects are there and whole.
 
-    def __init__(self, repo: Core, bundle: Bundle, name: str, prefix: str, progress: Progress) -> None:
+    If a try fails and gc has swept meanwhile, the import tries again. Otherwise the next try relies on less
+    of the store. The first try relies on every object that is present. The second reads each of them. The
+    third continues no history with commits that no ref and no reflog leads to: gc may have removed some of
+    their objects.
+    """
+
+    def __init__(
+        self, repo: Core, bundle: Bundle, name: str, prefix: str, progress: TransferProgress
+    ) -> None:
         self._repo = repo
         self._bundle = bundle
         self._header = bundle.header
@@ -80,11 +93,11 @@ class _Import:
         self._prefix = prefix
         self._progress = progress
         self._action = f"import: {os.path.basename(name)}"
-        self._ends = {key.removeprefix(SHALLOW) for key in repo.store.keys(SHALLOW)}
-        self._brought: set[ObjectId] = set()  # commits of the bundle where a history of ours ends
+        self._bundled = IdSet()  # the commits of the bundle
         self._salvage = Salvage(repo.store)
-        self._written = IdSet()  # links to the blobs that need not be read again
-        self._wary = False  # whether what is there already is read before it is relied on
+        self._written = IdSet()  # links to the blobs of this import, which need no second reading
+        self._reads_present = self._distrusts_garbage = False
+        self._kept: IdSet | None = None  # the commits that refs and reflogs lead to, once that counts
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
 
@@ -95,11 +108,11 @@ class _Import:
         wanted = {self._renamed(name): oid for name, oid in self._header.refs.items()}
         self._check_prerequisites()
         while not self._try(wanted, self._repo.refs.sweep()):
-            pass  # gc has taken away some of what no ref led to yet, or some of what was there is damaged
+            pass
         self._repo.history.reload()
 
     def _try(self, wanted: Mapping[str, ObjectId], sweep: Sweep) -> bool:
-        """Write what is missing and move the refs; False if that has to be done once more."""
+        """Write the missing objects and move the refs; False if the import has to try again."""
         if not self._write_objects(sweep):
             return False
         # Not the repository's own, which remember commits that gc may just have removed.
@@ -109,12 +122,11 @@ class _Import:
             ends = self._ends_of_histories(objects, history)
             self._check_connected(history, wanted, ends)
         except (InvalidInput, CorruptObject):
-            if self._repo.refs.sweep() != sweep:
-                return False
-            if not self._wary:
-                self._wary = True
-                return False
-            raise
+            if self._repo.refs.sweep() == sweep:
+                if self._distrusts_garbage:
+                    raise
+                self._reads_present, self._distrusts_garbage = True, self._reads_present
+            return False
         rows: dict[str, bytes | None] = {}
         for oid, left in ends.items():
             key, row = shallow_row(oid, left)
@@ -130,8 +142,8 @@ class _Import:
         kind, slash, rest = name.partition("/")
         if kind + slash not in (HEADS, TAGS):
             self._bundle.refuse(f"{name!r} is no name of a branch or a tag")
-        what = "branch" if kind + slash == HEADS else "tag"
-        return kind + slash + check_ref_name(self._prefix + rest, what)
+        noun = "branch" if kind + slash == HEADS else "tag"
+        return kind + slash + check_ref_name(self._prefix + rest, noun)
 
     def _check_prerequisites(self) -> None:
         objects = Objects(self._repo.store.uncached())
@@ -141,21 +153,22 @@ class _Import:
             if len(missing) > 5:
                 names += f" and {len(missing) - 5} more"
             raise NotFound(
-                f"{self._name} continues from commit {names}, which is not here: import the bundle that holds "
-                "it first, or export again with --since a commit that is here, or without --since",
+                f"{self._name} continues from commit {names}, which is not here; import the bundle that "
+                "holds it first, or export again with --since a commit that is here, or without --since",
                 name=str(missing[0]),
             )
 
     def _write_objects(self, sweep: Sweep) -> bool:
-        """Write what is missing; False if gc has swept since.
+        """Write the missing objects; False, with no further frame written, if gc has swept since.
 
-        Not a frame more is written then: others take a commit that is there for a sign that all it holds is.
+        Others take a commit that is there for a sign that all its objects are there.
         """
         for frame in self._bundle.frames():
             keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
-            if self._ends:
-                self._brought.update(oid for oid in keys.values() if str(oid) in self._ends)
-            there = self._whole(keys) if self._wary else self._repo.store.present(keys)
+            for item in frame.items:
+                if item.kind is COMMIT:
+                    self._bundled.add(item.oid)
+            there = self._whole(keys) if self._reads_present else self._repo.store.present(keys)
             missing = {oid for key, oid in keys.items() if key not in there}
             if missing:
                 objects = {oid: new for oid, new in frame.objects().items() if oid in missing}
@@ -174,28 +187,45 @@ class _Import:
             key for key, oid in keys.items() if self._salvage.kind_of_whole(oid, rows.get(key)) is not None
         }
 
+    # Ends of histories
+
     def _ends_of_histories(self, objects: Objects, history: History) -> dict[ObjectId, tuple[ObjectId, ...]]:
-        """The commits whose parents change in this store, with those that they have then.
+        """The commits whose parents change in this store, each with its parents from now on.
 
         Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the
-        bundle brings the rest, it goes on.
+        bundle brings the rest, ours goes on.
         """
+        self._kept = self._find_kept(history) if self._distrusts_garbage else None
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid)
             if commit is None or not set(left) <= set(commit.parents):
-                self._bundle.refuse("it says of a commit that it does not hold where its history ends")
+                self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
             if not self._are_here(history.parents(commit)):
                 ends[oid] = tuple(left)
-        for oid in self._brought:
-            commit = objects.commit(oid)
-            if oid not in ends and history.is_shallow(commit) and self._are_here(commit.parents):
-                ends[oid] = commit.parents
+        for oid in history.shallow():
+            if oid in self._bundled and oid not in ends:
+                commit = objects.commit(oid)
+                if history.is_shallow(commit) and self._are_here(commit.parents):
+                    ends[oid] = commit.parents
         return ends
 
     def _are_here(self, ids: Sequence[ObjectId]) -> bool:
         keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
+        if self._kept is not None and not all(oid in self._kept or oid in self._bundled for oid in ids):
+            return False
         return len(self._repo.store.present(keys)) == len(set(keys))
+
+    def _find_kept(self, history: History) -> IdSet:
+        """The commits that refs and reflogs lead to; all others are garbage."""
+        logged = chain.from_iterable(ids for _, ids in Rows(self._salvage, lambda damage: None).lines())
+        kept = IdSet()
+        loss = Loss(self._salvage.store, history.parents, IdSet(), IdSet())
+        for _ in loss.ancestors(*self._repo.refs.all().values(), *logged, seen=kept):
+            pass
+        return kept
+
+    # Checking
 
     def _check_connected(
         self,
@@ -203,8 +233,8 @@ class _Import:
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
-        """Make sure that all is here, and is what it should be, that the refs, and histories that go on, are
-        going to lead to.
+        """Check that every object that the refs, and the histories that go on, will reach is present and
+        intact.
         """
         with ThreadPoolExecutor(READERS) as readers:
             verifier = self._trusting_ours(history, readers)
@@ -213,7 +243,7 @@ class _Import:
             verifier.extend([*((REF + name, oid) for name, oid in wanted.items()), *continued])
 
     def _trusting_ours(self, history: History, readers: Executor) -> Verifier:
-        """A verifier that goes no further than to what our refs lead to."""
+        """A verifier that goes no further than to the commits of our refs."""
         ours = {oid: REF + name for name, oid in self._repo.refs.all().items()}
 
         def trusting(*commits: ObjectId) -> Verifier:
@@ -231,17 +261,16 @@ class _Import:
         try:
             return trusting(*ours)
         except InvalidInput:
-            # Some of what is here is damaged. Only what is not is relied on.
-            return trusting(*filter(is_whole, ours))
+            return trusting(*filter(is_whole, ours))  # some of our refs lead to damage
 
     def _verifier(self, history: History, readers: Executor) -> Verifier:
-        """One that raises InvalidInput for the first thing that keeps values from being read."""
+        """A verifier that raises InvalidInput for the first damage that keeps values from being read."""
 
         def found(damage: Damage) -> None:
             if not damage.readable:
                 raise InvalidInput(
-                    f"{self._name} is not imported: its commits need what neither it nor the store holds whole: "
-                    f"{damage}; export it again without --since, or see `vstate fsck`"
+                    f"{self._name} is not imported: its commits need an object that is whole neither there "
+                    f"nor in the store: {damage}; export it again without --since, or see `vstate fsck`"
                 )
 
         return Verifier(
@@ -254,10 +283,14 @@ class _Import:
             known=self._written,
         )
 
+    # Refs
+
     def _move(
         self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
     ) -> bool:
-        """Put a ref where the bundle has it, if that loses nothing; False if gc has swept meanwhile."""
+        """Move a ref to the bundle's commit, if no commit of ours is lost by that; False if gc has swept
+        meanwhile.
+        """
         refs = self._repo.refs
         while True:
             old = refs.read(name)
@@ -269,7 +302,7 @@ class _Import:
                 if refs.sweep() != sweep:
                     return False
                 continue
-            if outcome != "unchanged" or name not in self.refs:  # it may have been moved at the last try
+            if outcome != "unchanged" or name not in self.refs:  # an earlier try may have moved the ref
                 self.refs[name] = BundleRef(name, str(oid), outcome, None if old is None else str(old))
             return True
 
@@ -284,5 +317,5 @@ class _Import:
             if history.is_ancestor(old, new):
                 return "moved"
             return "ahead" if history.is_ancestor(new, old) else "diverged"
-        except CorruptObject:  # of what we have
+        except CorruptObject:  # in the history of our ref
             return "diverged"

@@ -24,9 +24,9 @@ def connected(
 ) -> Iterator[tuple[Core, str | None]]:
     """The core of another store, and the name of its remote if it has one here.
 
-    `place` is that core, its store, the name of a remote, a path or URL, or None for the default remote. A store
-    that is opened here is closed again. `create` allows a new store; NotFound otherwise, with a hint if the caller
-    has the choice, that is unless `create` is None.
+    `place` is that core, its store, the name of a remote, a path or URL, or None for the default remote. A
+    store that is opened here is closed again. `create` allows a new store; NotFound otherwise, with a hint if
+    the caller has the choice, that is unless `create` is None.
     """
     if isinstance(place, Core):
         yield place, None

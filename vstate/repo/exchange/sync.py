@@ -1,4 +1,4 @@
-"""Sync: commits, branches and tags that go from one store to another."""
+"""Sync: moves commits, branches and tags from one store to another."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from vstate.repo.names.refs import HEADS, REMOTES, SWEEP, TAGS, check_ref_name
 from vstate.repo.names.remotes import ORIGIN
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
 
 Status = Literal["created", "moved", "forced", "unchanged", "deleted", "left", "fetched"]
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRef:
-    """A ref and what became of it: it is at `new` now, and was at `old`, None where it was not there.
+    """A ref that is at `new` now and was at `old` before; None where there was no ref.
 
-    It was `created`; it `moved` ahead, or was `forced` to a commit that does not follow `old`; it was there
-    already, `unchanged`; it was `deleted`; a tag that is elsewhere was `left`; or, without a remote whose
-    refs keep it, `new` was only `fetched`. `objects` and `bytes`, of their stored form, are what was written
-    for it.
+    `status`: the ref was `created`; it `moved` ahead; it was `forced` to a commit that does not follow `old`;
+    it was at `new` already, `unchanged`; it was `deleted`; a tag at another commit was `left`; or `new` was
+    only `fetched`, because the fetch named no remote. `objects` and `bytes`, of the stored form, were written
+    for the ref.
     """
 
     name: str
@@ -58,9 +58,9 @@ class SyncRef:
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a push, fetch or clone did: each ref, and what was written in all, bytes of the stored form.
+    """The results of a push, fetch or clone: the refs, and the totals written, in bytes of the stored form.
 
-    `not_noted` is empty, or why it could not be noted here where a push has put the refs there, as `origin/main`.
+    `not_noted` is empty, or the reason why a push could not update tracking refs such as `origin/main`.
     """
 
     refs: Sequence[SyncRef]
@@ -77,11 +77,11 @@ class SyncReport:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A ref of the store that is written to, and the commit where it is to be.
+    """A ref of the target, and its new commit.
 
-    `unless_there`: one that is elsewhere is left; `force`: it may go to a commit that does not follow;
-    otherwise that is Diverged. `moves` is False if the commit is all that is wanted. `rows` are written if
-    the ref is new. `branch` is the ref of the other store that leads to the commit, where that is known.
+    `unless_there`: a ref at another commit stays there. `force`: the ref may go to a commit that does not
+    follow; otherwise that is Diverged. `moves` is False if the commit alone is wanted. `rows` are written
+    with a new ref. `branch` is a ref of the source that leads to the commit, if there is one.
     """
 
     ref: str
@@ -103,7 +103,7 @@ def push(
     delete: str | Iterable[str],
     remote: str | None,
     create: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> SyncReport:
     """As `Repository.push` promises."""
     began, not_noted = time.monotonic(), ""
@@ -128,7 +128,7 @@ def push(
 
         first = wanted()
         _check_deletable(other, gone)
-        # Before anything is sent; each is looked at again when it is moved.
+        # Before anything is sent. Each ref is checked again when it moves.
         for item, old in zip(first, other.refs.read_many([item.ref for item in first]), strict=True):
             work.status(item, old)
         try:
@@ -136,7 +136,7 @@ def push(
             for name in gone:
                 work.done[HEADS + name] = SyncRef(HEADS + name, "deleted", other.delete_branch(name).id, None)
         finally:
-            # Also if it ended early: of several branches some may have moved.
+            # Also after an error: some of the branches may have moved.
             if remote is not None:
                 not_noted = _note(repo, remote, work.done.values())
     return replace(work.report(began), not_noted=not_noted)
@@ -149,7 +149,7 @@ def fetch(
     *,
     remote: str | None,
     tags: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> SyncReport:
     """As `Repository.fetch` promises."""
     began = time.monotonic()
@@ -163,7 +163,7 @@ def _fetched(
     branches: str | Iterable[str] | None,
     remote: str | None,
     tags: bool,
-    progress: Progress | None,
+    progress: TransferProgress | None,
     began: float,
 ) -> SyncReport:
     names = None if branches is None else _names(branches)
@@ -194,12 +194,12 @@ def pull(
     merge: Callable[[ObjectId, str], MergeResult],
     *,
     remote: str | None,
-    progress: Progress | None,
+    progress: TransferProgress | None,
 ) -> tuple[SyncReport, MergeResult]:
-    """Fetch a branch, and merge it into the one of the same name, by `merge(commit, name)`; make that if
-    there is none.
+    """Fetch a branch, and merge it into the branch of that name by `merge(commit, name)`; create that if it
+    is new.
 
-    What was fetched, and what became of the branch. Raises what `fetch` and `merge` do, and UntrustedCommit.
+    The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, and UntrustedCommit.
     """
     began = time.monotonic()
     with connected(repo, place) as (other, name):
@@ -220,7 +220,7 @@ def pull(
 
 
 class Sync:
-    """One push, fetch or clone. Refs one after the other, each when all that it leads to is there."""
+    """One push, fetch or clone. Refs move one after the other, each once all its objects are there."""
 
     def __init__(
         self,
@@ -229,29 +229,29 @@ class Sync:
         *,
         near: Core,
         action: str,
-        progress: Progress | None,
+        progress: TransferProgress | None,
     ) -> None:
         self._source = source
         self._target = target
         self._near = near
         self._action = action
-        self._progress = progress or (lambda what, count, total: None)
+        self._progress = progress or (lambda step, count, total: None)
         self._written: dict[str, tuple[int, int]] = {}
         self.done: dict[str, SyncRef] = {}
-        # A handle that has been open for long does not know where another process has cut histories off.
+        # Another process may have cut histories off since they were read.
         source.history.reload()
 
     def run(self, wanted: Callable[[], Sequence[Wanted]], first: Sequence[Wanted] | None = None) -> None:
-        """Do what is wanted, which is asked for again when that turns out to have changed meanwhile.
+        """Move the wanted refs. If gc sweeps meanwhile, call `wanted` again and repeat the rest.
 
-        `first` is what it has just said.
+        `first` is the result of a call of `wanted` that was made just before.
         """
         while True:
             before = self._source.refs.sweep()
             transfer = Transfer(self._source, self._target, self._near, self._progress)
             try:
                 if all(self._land(item, transfer) for item in (wanted() if first is None else first)):
-                    return  # otherwise gc has swept the target, and perhaps what was on its way
+                    return  # otherwise gc has swept the target, and perhaps new objects there
             except CorruptObject:
                 if self._source.refs.sweep() == before and self._target.refs.sweep() == transfer.sweep:
                     raise
@@ -261,13 +261,13 @@ class Sync:
             first = None
 
     def report(self, began: float) -> SyncReport:
-        """What was done, to be said to the caller."""
+        """The report for the caller."""
         refs = list(self.done.values())
         objects, size = sum(ref.objects for ref in refs), sum(ref.bytes for ref in refs)
         return SyncReport(refs, objects, size, time.monotonic() - began)
 
     def status(self, wanted: Wanted, old: ObjectId | None) -> Status:
-        """What becomes of a ref that is at `old`; Diverged if it must not go where it is wanted."""
+        """The new status of a ref that is at `old`; Diverged if it may not move."""
         if not wanted.moves:
             return "fetched"
         if old is None:
@@ -287,15 +287,15 @@ class Sync:
             return self._near.objects.find_commit(old) is not None and self._near.history.is_ancestor(
                 old, new
             )
-        except CorruptObject:  # so nobody can say
+        except CorruptObject:  # nobody knows
             return False
 
     def _land(self, wanted: Wanted, transfer: Transfer) -> bool:
-        """Bring what a ref needs, and move it; False if gc has swept meanwhile."""
+        """Copy the objects that a ref needs, and move it; False if gc has swept meanwhile."""
         if wanted.ref in self.done:
             return True
         refs = self._target.refs
-        # A tag that stays where it is needs nothing.
+        # A tag that stays needs no objects.
         left = wanted.unless_there and refs.read(wanted.ref) is not None
         copied = Copied() if left else transfer.copy(wanted.oid, wanted.branch)
         objects, size = self._written.get(wanted.ref, (0, 0))
@@ -307,12 +307,12 @@ class Sync:
                 new = old if status == "left" else wanted.oid
                 self.done[wanted.ref] = SyncRef(wanted.ref, status, _text(old), _text(new), objects, size)
                 return True
-            # If neither has moved, a commit has come at which the history was about to be cut off.
+            # If neither has moved, a commit has arrived where a row was about to cut the history off.
             if refs.sweep() != transfer.sweep or not wanted.moves or refs.read(wanted.ref) == old:
                 return False
 
     def _publish(self, wanted: Wanted, old: ObjectId | None, copied: Copied, transfer: Transfer) -> bool:
-        """Move the ref; False if it, or gc, moved meanwhile, or a commit came that was to be cut off."""
+        """Move the ref; False if it has moved, gc has swept, or a commit that was absent is there now."""
         target = self._target
         absent = {OBJECT_PREFIX + oid.hex(): None for oid in copied.absent}
         if copied.objects or wanted.moves:
@@ -337,9 +337,9 @@ class Sync:
 
 
 def _note(repo: Core, remote: str, refs: Iterable[SyncRef]) -> str:
-    """Note where the branches of a remote are after a push; why that cannot be done, if it cannot.
+    """Update the tracking refs of a remote after a push; "" or the reason why that failed.
 
-    No error of this store: the refs there have moved, and whoever pushes is to know that, or why others have not.
+    Raises no error of this store: the refs of the remote have moved, and the caller has to learn that.
     """
     try:
         for ref in refs:
@@ -351,31 +351,31 @@ def _note(repo: Core, remote: str, refs: Iterable[SyncRef]) -> str:
 
 
 def _track(repo: Core, remote: str, branch: str, oid: ObjectId | None, action: str) -> None:
-    """Note where a branch of a remote is, which is a commit of one's own."""
+    """Move a tracking ref to a commit of this store."""
     ref = tracking_ref(remote, branch)
     while (old := repo.refs.read(ref)) != oid:
         sweep = repo.refs.sweep()
         if oid is not None and not repo.objects.is_stored(oid):
-            return  # the branch has moved on here, and gc has removed what it was at
+            return  # the branch has moved on here, and gc has removed the commit
         if repo.refs.publish(ref, {}, expected=old, new=oid, action=f"{action}: to {remote}", sweep=sweep):
             return
 
 
 def tracking_ref(remote: str, branch: str) -> str:
-    """The ref that says where a branch of a remote was when it was last seen; InvalidInput for a bad name."""
+    """The ref that notes the last known commit of a branch of a remote; InvalidInput for a bad name."""
     return f"{REMOTES}{check_remote_name(remote)}/{branch}"
 
 
 def check_remote_name(name: str) -> str:
-    """The name, if a remote may have it; InvalidInput."""
+    """The name, if a remote may have it; InvalidInput otherwise."""
     if "/" in check_ref_name(name, "remote"):
-        raise InvalidInput(f"{name!r} is no name for a remote: as a branch is named, without '/'")
+        raise InvalidInput(f"{name!r} is no name for a remote: use a branch name without '/'")
     return name
 
 
 def policy_rows(repo: Core, branch: str) -> Mapping[str, bytes | None]:
     """The rows that give a new branch the merge policies of this one."""
-    repo.policies.read(branch)  # what is damaged goes nowhere
+    repo.policies.read(branch)  # raises for damaged rows, which are not copied
     return {key: row for key, row in repo.policies.rows_for(branch, branch).items() if row is not None}
 
 
@@ -390,14 +390,16 @@ def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:
 
 
 def checked_refs(repo: Core, prefix: str) -> dict[str, ObjectId]:
-    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may have."""
+    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may
+    have.
+    """
     found = repo.refs.list(prefix)
     for name in found:
         if not is_ref_name(name):
             raise CorruptStore(
                 repo.store.location,
-                f"{prefix}{name!r} is no name of a ref: `vstate fsck --repair` there moves it aside, and branches "
-                "that are named can be fetched as they are",
+                f"{prefix}{name!r} is no name of a ref; run `vstate fsck --repair` there, which "
+                "moves it aside, or name the branches to fetch",
             )
     return found
 
@@ -416,12 +418,13 @@ def _names(names: str | Iterable[str]) -> list[str]:
 
 
 def _check_deletable(repo: Core, names: Sequence[str]) -> None:
-    """NotFound, or InvalidInput, that says in which store a branch is not there, or is HEAD's."""
+    """NotFound if the store lacks a branch to delete, InvalidInput if HEAD is on it."""
     _heads(repo, names)
     head = repo.refs.head().branch
     if head in names:
         raise InvalidInput(
-            f"HEAD of {repo.store.location} is on branch {head!r}; switch to another branch there before deleting it"
+            f"HEAD of {repo.store.location} is on branch {head!r}; switch to another branch there "
+            "before deleting it"
         )
 
 

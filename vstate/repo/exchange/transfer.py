@@ -1,4 +1,4 @@
-"""Transfer: what commits need, copied from one store to another as far as that lacks it."""
+"""Transfer: copies the objects that commits need from one store to another that lacks them."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
 from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core
-from vstate.repo.exchange.difference import Difference, Found, new_commits, read_bodies
+from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import Objects
 
 if TYPE_CHECKING:
-    from vstate.repo.exchange.bundle import Progress
+    from vstate.repo.exchange.progress import TransferProgress
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_OBJECTS = 1000
-"""At most so much is asked for, read and written at once; an object that is larger has a batch to itself."""
+"""The largest batch that is looked for, read and written at once; a larger object is a batch of its own."""
 
 GROUP = 256
-"""So many commits are looked into side by side: each level of their trees is one read of the other store."""
+"""How many commits are compared at once: each level of their trees takes one read of the other store."""
 
 FEW = 256
-"""With so few new commits nobody asks what the refs lead to whose commits are not at hand."""
-
+"""With so few new commits, refs of the target whose commits are not at hand are not looked at."""
 
 AHEAD_AFTER = 32
-"""After so many commits that were read one by one from far away, more are read before it is known that they
-are needed, so many at a time:"""
+"""After so many commits that were read one by one from the other store, further ones are read ahead."""
+
 AHEAD = 256
+"""How many commits are read ahead at once."""
 
 
 @dataclass(slots=True)
 class Copied:
-    """What was copied: how many objects, and bytes of their stored form; the rows that say where histories
-    end, to be written with the ref if the commits that they cut off are `absent` still; and the format that a
-    store needs for all of it.
+    """The result of copying: numbers of objects, and of bytes of their stored form, and the format that they
+    need.
+
+    `rows` are the ends of histories. They are written with the ref, if the commits that they cut off are
+    still `absent`.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)
@@ -52,23 +54,24 @@ class Copied:
 
 
 class Transfer:
-    """Copies to `target` what commits of `source` need.
+    """Copies the objects that commits of `source` need to `target`.
 
-    What a ref of the target leads to is whole there, and neither looked at nor sent; anything else may be
-    what an interrupted transfer left, or about to be removed by gc, so each object is asked for by itself.
-    All that was found holds as long as `sweep` is the last one there: whoever moves a ref makes that a
-    condition.
+    Objects that a ref of the target leads to are whole there; they are neither looked at nor sent. Other
+    objects may be remnants of an interrupted transfer, or about to be removed by gc, so the transfer looks
+    for each of them. Its findings hold as long as `sweep` is the last sweep of the target: moving the ref has
+    that as a condition.
 
-    Objects come before those that refer to them, commits last and oldest first: what an interruption leaves
-    there of a commit is nothing, or all of it. `near` is the one of the two whose store is at hand.
+    An object goes before those that refer to it, and commits go last, the oldest first. So after an
+    interruption a commit is there with all its objects, or not at all. `near` is the one of the two stores
+    that is at hand.
     """
 
-    def __init__(self, source: Core, target: Core, near: Core, progress: Progress) -> None:
+    def __init__(self, source: Core, target: Core, near: Core, progress: TransferProgress) -> None:
         self._source = source
         self._target = target
         self._progress = progress
         self.sweep = target.refs.sweep()
-        # Not the repository's own, which remember what gc may just have removed.
+        # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
         self._near_is_source = near is source
@@ -80,10 +83,9 @@ class Transfer:
         self._ahead: _Ahead | None = None
 
     def copy(self, tip: ObjectId, branch: str | None = None) -> Copied:
-        """Copy all that the commit needs. CorruptObject if something of it is damaged or missing in the
-        source.
+        """Copy all objects that the commit needs; CorruptObject if the source lacks one, or has it damaged.
 
-        `branch` is the ref in the source that leads to it, if there is one.
+        `branch` is a ref in the source that leads to the commit, if there is one.
         """
         copied = Copied()
         self._ahead = None if branch is None or self._near_is_source else _Ahead(self._source, branch)
@@ -97,21 +99,19 @@ class Transfer:
                 noted = False
                 for found in self._difference.needs(commits, self._beside(commits)):
                     if found.kind is COMMIT and not noted:
-                        # All that the commits hold has been seen, and none of them is there yet.
+                        # The trees of the commits have been walked, and no commit has been sent yet.
                         self._note(commits, copied)
                         noted = True
                     sender.add(found)
                     self._seen += 1
                     self._progress("copying", self._seen, None)
-                # What comes next may have to be compared with what is on its way.
+                # The next group may be compared with the objects of this one.
                 sender.finish()
         self._known.append(tip)
         return copied
 
     def _note(self, commits: Sequence[Commit], copied: Copied) -> None:
-        """See to it that these commits' histories end in the target as they do in the source, or go on, and that
-        older programs refuse the target if they would misread the commits.
-        """
+        """Note where the histories of these commits end, and the format that older programs have to know."""
         for commit in commits:
             self._note_end(commit, copied)
             if commit.signature is not None:
@@ -123,7 +123,7 @@ class Transfer:
     def _note_end(self, commit: Commit, copied: Copied) -> None:
         left = self._source.history.parents(commit)
         cut = [oid for oid in commit.parents if oid not in left]
-        # The target may have more of the history, to which nothing but a reflog leads: that is not to be cut off.
+        # The target may have older commits that only a reflog leads to: they stay part of the history.
         there = _present(self._target.store, cut)
         key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in there])
         if len(there) < len(cut):
@@ -139,8 +139,8 @@ class Transfer:
         """The commits that the target's refs do not lead to, oldest first."""
         known = self._known
         if self._near_is_source:
-            # The target may have many branches that nobody here has seen. Mostly they have nothing to do with
-            # it, and their commits would have to be read one after the other.
+            # The target may have many branches that are unknown here. Mostly they are unrelated to the tip,
+            # and their commits would have to be read one by one.
             at_hand = _present(self._source.store, known)
             if len(at_hand) < len(known):
                 found = self._beyond(tip, at_hand, limit=FEW)
@@ -156,7 +156,7 @@ class Transfer:
         )
 
     def _read(self, ids: Sequence[ObjectId]) -> list[Commit | None]:
-        """Commits, from the store at hand if it has them; None for those that neither has whole."""
+        """The commits, from the store at hand if it has them; None for one that neither store has whole."""
         self._looked_at += len(ids)
         self._progress("finding commits", self._looked_at, None)
         found: dict[ObjectId, Commit] = {}
@@ -170,8 +170,9 @@ class Transfer:
         return [found.get(oid) for oid in ids]
 
     def _beside(self, commits: Sequence[Commit]) -> list[ObjectId]:
-        """The trees of the commits before these. CorruptObject if a commit is not dated after one before it: it
-        would not have been met, and would not be written, in its order.
+        """The trees of the commits before these.
+
+        CorruptObject if a commit is not dated after its parents, on which the order of the walk relies.
         """
         parents = {commit.oid: self._source.history.parents(commit) for commit in commits}
         others = dict.fromkeys(oid for ids in parents.values() for oid in ids if oid not in parents)
@@ -185,11 +186,10 @@ class Transfer:
 
 
 class _Ahead:
-    """Reads commits of a branch before they are asked for, as its reflog names them, into the memory of
-    `Objects`.
+    """Reads commits of a branch ahead, into the memory of `Objects`, by the names in its reflog.
 
-    Only a commit names the one before it: a long history would be read one commit after the other. The reflog
-    need not know them all, and is not relied on.
+    Only a commit names its parents, so a long history would be read one commit at a time. The reflog may lack
+    some commits: they are then read one by one.
     """
 
     def __init__(self, repo: Core, ref: str) -> None:
@@ -200,7 +200,7 @@ class _Ahead:
         self._in_vain = 0
 
     def expect(self, oid: ObjectId) -> None:
-        """This commit is about to be read, unless it is in memory."""
+        """Prepare for the reading of this commit."""
         if self._repo.objects.is_in_memory(oid):
             return
         self._asked += 1
@@ -227,7 +227,7 @@ class _Ahead:
 
 
 class _Sender:
-    """Writes objects to a store, a batch at a time, of which one is on its way while the next is read."""
+    """Writes objects to a store in batches; reads the next batch while the last is being written."""
 
     def __init__(
         self,
@@ -242,22 +242,23 @@ class _Sender:
         self._pack = pack
         self._threads = threads
         self._copied = copied
-        self._batch: list[Found] = []
+        self._batch: list[Needed] = []
         self._size = 0
         self._writing: Future[None] | None = None
 
-    def add(self, found: Found) -> None:
-        """Send an object; what it refers to has been given before."""
+    def add(self, found: Needed) -> None:
+        """Send an object, after the objects that it refers to."""
         batch = self._batch
         full = self._size + found.length > BATCH_BYTES or len(batch) == BATCH_OBJECTS
-        # A batch may be written in part only: no commit without what it holds.
+        # An interruption may write only a part of a batch, so commits are not in one batch with their
+        # objects.
         if batch and (full or (found.kind is COMMIT) != (batch[-1].kind is COMMIT)):
             self._flush()
         self._batch.append(found)
         self._size += found.length
 
     def finish(self) -> None:
-        """Send what is left; all of it is there then."""
+        """Send the rest, and wait until all objects are written."""
         self._flush()
         self._wait()
 
@@ -276,7 +277,7 @@ class _Sender:
         self._writing = self._threads.submit(self._write, rows, missing[0].kind)
 
     def _write(self, rows: Mapping[str, bytes], kind: Kind) -> None:
-        # Of a set_many that is interrupted any part may be there, a commit without the one before it too.
+        # An interrupted set_many may have written any part, for example a commit without its parent.
         if kind is not COMMIT:
             self._target.set_many(rows)
         elif self._target.transactional:

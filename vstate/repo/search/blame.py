@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import io
 import pickletools
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -27,6 +26,7 @@ from vstate.repo.compare.paths import (
     sequence_of,
 )
 from vstate.repo.core import Core
+from vstate.repo.walk import NewestFirst
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
@@ -90,13 +90,14 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | Non
     found: dict[int, Commit] = {}
     # What is still to be blamed on each commit or on one before it: by its number in the value there, the
     # numbers in the first value. A commit comes out of the queue after all its children.
-    pending: dict[ObjectId, _Open] = {start.oid: {number: [number] for number in range(len(elements))}}
-    queue = [(-start.time.timestamp(), 0, start, walk.data)]
-    entered = 1
-    while queue:
+    pending: dict[ObjectId, tuple[bytes, _Open]] = {
+        start.oid: (walk.data, {number: [number] for number in range(len(elements))})
+    }
+    queue = NewestFirst()
+    queue.push(start)
+    for commit in queue:
         walk.count()
-        _, _, commit, data = heapq.heappop(queue)
-        left = pending.pop(commit.oid)
+        data, left = pending.pop(commit.oid)
         parents = [(parent, walk.entry(parent)) for parent in repo.history.before(commit)]
         # Where the key is the same, nothing has to be read.
         for parent, before in sorted(parents, key=lambda pair: pair[1] != data):
@@ -109,10 +110,9 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | Non
             if not passed:
                 continue
             if parent.oid not in pending:
-                pending[parent.oid] = {}
-                heapq.heappush(queue, (-parent.time.timestamp(), entered, parent, before))
-                entered += 1
-            waiting = pending[parent.oid]
+                pending[parent.oid] = before, {}
+                queue.push(parent)
+            _, waiting = pending[parent.oid]
             for number, originals in passed.items():
                 waiting.setdefault(number, []).extend(originals)
         for originals in left.values():

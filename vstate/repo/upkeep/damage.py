@@ -1,8 +1,7 @@
-"""Damage: what is wrong with a store, and which keys of which commits that takes."""
+"""Damage: the faults of a store, and the keys of commits that are lost by them."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,8 +13,9 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import INDEX, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node
+from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects
-from vstate.repo.upkeep.reach import IdSet
+from vstate.repo.walk import NewestFirst
 from vstate.values.entry import Entry
 
 _REMEMBERED = 100_000  # entries, and nodes with damage below them
@@ -23,12 +23,12 @@ _REMEMBERED = 100_000  # entries, and nodes with damage below them
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it should be, and why.
+    """A damaged object, row or file, and the reason.
 
-    `kind` is `blob`, `index`, `tree` or `commit`, `id` the object's id in hex, that of the object which says
-    something wrong about another if it is that; or `kind` is `ref`, `reflog`, `shallow`, `policy`, `remote`,
-    `format`, `row` or `file` and `id` the key of the row, empty for the store's own file. `readable`: values
-    can be read all the same. `known`: an earlier repair has seen to it.
+    For an object, `kind` is `blob`, `index`, `tree` or `commit`, and `id` the object's id in hex; for a bad
+    link it is the id of the object with the link. For a row, `kind` is `ref`, `reflog`, `shallow`, `policy`,
+    `remote`, `format` or `row`, and `id` its key. For the store's own file, `kind` is `file` and `id` is
+    empty. `readable`: values can be read all the same. `known`: an earlier repair has dealt with it.
     """
 
     id: str
@@ -43,9 +43,9 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What cannot be read any more: the value of `key` at `commit`, which `ref` leads to.
+    """The lost value of `key` at `commit`, which `ref` leads to.
 
-    `key` is None where the names of the keys are lost too, and `what` says how much that is.
+    If the names of keys are lost too, `key` is None, and `what` describes the loss.
     """
 
     ref: str
@@ -58,17 +58,17 @@ class Lost:
 
 
 def link_key(oid: bytes, length: int, height: int | None = None) -> bytes:
-    """A link to a blob or a stream as an IdSet takes it: the id, the length, and the height if it says that."""
+    """A link to a blob or a stream, for an IdSet: the id, the length, and the height if it is known."""
     return oid + length.to_bytes(8, "big") + (b"" if height is None else bytes([height]))
 
 
 def node_link_key(oid: bytes, height: int, first: str, count: int) -> bytes:
-    """A link to a tree node as an IdSet takes it: the id, and what the node above says of the node."""
+    """A link to a tree node, for an IdSet: the id, and the fields that the node above gives."""
     return oid + encode([height, first, count])
 
 
 class _Range(NamedTuple):
-    """Keys whose names cannot be read: so many, from the first on, before another (None: to the end)."""
+    """`size` keys whose names cannot be read, from `first` on, to before `before` (None: to the end)."""
 
     first: str
     before: str | None
@@ -79,22 +79,23 @@ class _Range(NamedTuple):
         return f"{keys} from {self.first!r}" + (f" to before {self.before!r}" if self.before else " on")
 
 
-class _Hurt(NamedTuple):
-    """A tree node with damage below it: what is lost, one by one, and how many that are."""
+class _LossBelow(NamedTuple):
+    """The losses below a tree node: their number, and where they are."""
 
     total: int
-    parts: Sequence[str | _Range | bytes]  # a key, keys without names, or a child node of this kind
+    places: Sequence[str | _Range | bytes]
+    """Keys, ranges of keys without names, and the ids of child nodes with losses below them."""
 
 
-_GONE = _Hurt(1, ())
+_GONE = _LossBelow(1, ())
 """A tree node that cannot be read itself."""
 
 
 class Loss:
-    """Tells what of a commit's state cannot be read, when it is known which objects are `bad`.
+    """Tells which keys of commits are lost, given the objects and the links that are bad.
 
-    Each tree node and index is looked at once, however many commits share it. Nothing here raises
-    CorruptObject: what cannot be read is lost.
+    Visits each tree node and each index once, however many commits share it. Never raises CorruptObject: an
+    object that cannot be read is lost.
     """
 
     def __init__(
@@ -109,26 +110,26 @@ class Loss:
         self.bad = bad
         self._bad_links = bad_links
         self._whole = IdSet()  # tree nodes and indexes with no damage below them
-        self._hurt: dict[bytes, _Hurt] = {}
-        self._hurt_indexes: set[bytes] = set()
+        self._losses: dict[bytes, _LossBelow] = {}
+        self._lost_indexes: set[bytes] = set()
         self._whole_entries: set[bytes] = set()
 
-    # States
+    # Commits
 
     def commit(self, oid: ObjectId) -> Commit | None:
-        """The commit, if it can be read; nothing is said about its state."""
+        """The commit; None if the commit itself cannot be read."""
         try:
             return None if oid in self.bad else self._objects.commit(oid)
         except (CorruptObject, CorruptStore):
             return None
 
     def is_whole(self, oid: ObjectId) -> bool:
-        """Whether the commit and all that its own state needs can be read, whatever is behind it."""
+        """Whether the commit and its own state can be read. The commits before it do not count."""
         commit = self.commit(oid)
-        return commit is not None and (commit.tree is None or self._look(commit.tree) is None)
+        return commit is not None and (commit.tree is None or self._below_node(commit.tree) is None)
 
     def first_parents(self, start: ObjectId, *, seen: IdSet) -> Iterator[Commit]:
-        """The commit, its first parent, and so on, up to one that was seen or cannot be read."""
+        """The commit, its first parent, and so on, up to a commit that is in `seen` or cannot be read."""
         oid: ObjectId | None = start
         while oid is not None and seen.add(oid) and (commit := self.commit(oid)) is not None:
             yield commit
@@ -137,9 +138,9 @@ class Loss:
     def ancestors(
         self, *starts: ObjectId, seen: IdSet | None = None
     ) -> Iterator[tuple[ObjectId, Commit | None]]:
-        """The commits and all before them, as far as they can be read, newest first; None for the others."""
+        """The commits and all before them, newest first; None in place of a commit that cannot be read."""
         seen = IdSet() if seen is None else seen
-        queue: list[tuple[float, int, Commit]] = []
+        queue = NewestFirst()
 
         def push(oid: ObjectId) -> Iterator[tuple[ObjectId, None]]:
             if seen.add(oid):
@@ -147,20 +148,19 @@ class Loss:
                 if commit is None:
                     yield oid, None
                 else:
-                    heapq.heappush(queue, (-commit.time.timestamp(), len(seen), commit))
+                    queue.push(commit)
 
         for start in starts:
             yield from push(start)
-        while queue:
-            commit = heapq.heappop(queue)[2]
+        for commit in queue:
             yield commit.oid, commit
             for parent in self._parents(commit):
                 yield from push(parent)
 
     def below(self, refs: Iterable[tuple[str, ObjectId]], limit: int) -> tuple[list[Lost], int]:
-        """What is lost of the commits that these refs lead to, each under the first of them, newest first.
+        """The losses of the commits that these refs lead to, newest commit first, and their total number.
 
-        The first `limit` of that, and how many there are in all.
+        Lists the first `limit` losses. A commit that several refs lead to counts for the first of them.
         """
         lost: list[Lost] = []
         total = 0
@@ -168,49 +168,49 @@ class Loss:
         for ref, start in refs:
             for oid, commit in self.ancestors(start, seen=seen):
                 if commit is None:
-                    hurt, all_of_it = _GONE, "the commit itself, and what only it leads to"
-                elif commit.tree is None or (found := self._look(commit.tree)) is None:
+                    losses, all_of_it = _GONE, "the commit itself, and all that only it leads to"
+                elif commit.tree is None or (found := self._below_node(commit.tree)) is None:
                     continue
                 else:
-                    hurt, all_of_it = found, "all keys"
-                total += hurt.total
+                    losses, all_of_it = found, "all keys"
+                total += losses.total
                 if len(lost) < limit:
-                    for key, what in self._listed(hurt, all_of_it):
+                    for key, what in self._listed(losses, all_of_it):
                         lost.append(Lost(ref, str(oid), key, what))
                         if len(lost) == limit:
                             break
         return lost, total
 
-    def _listed(self, hurt: _Hurt, what: str) -> Iterator[tuple[str | None, str]]:
-        if hurt is _GONE:
+    def _listed(self, losses: _LossBelow, what: str) -> Iterator[tuple[str | None, str]]:
+        if losses is _GONE:
             yield None, what
-        for part in hurt.parts:
-            if isinstance(part, str):
-                yield part, ""
-            elif isinstance(part, _Range):
-                yield None, str(part)
+        for place in losses.places:
+            if isinstance(place, str):
+                yield place, ""
+            elif isinstance(place, _Range):
+                yield None, str(place)
             else:
-                yield from self._listed(self._look(part) or _GONE, what)
+                yield from self._listed(self._below_node(place) or _GONE, what)
 
     # Trees
 
-    def _look(self, oid: bytes) -> _Hurt | None:
-        """What is lost below a tree node; None if nothing is."""
+    def _below_node(self, oid: bytes) -> _LossBelow | None:
+        """The losses below a tree node; None if there are none."""
         if oid in self._whole:
             return None
-        hurt = self._hurt.get(oid)
-        if hurt is None:
+        losses = self._losses.get(oid)
+        if losses is None:
             node = self._node(oid)
             if node is None:
                 return _GONE
-            hurt = self._look_below(node) if node.height else self._look_inside(node)
-            if not hurt.total:
+            losses = self._below_inner_node(node) if node.height else self._inside_leaf(node)
+            if not losses.total:
                 self._whole.add(oid)
                 return None
-            if len(self._hurt) > _REMEMBERED:
-                self._hurt.clear()
-            self._hurt[oid] = hurt
-        return hurt
+            if len(self._losses) > _REMEMBERED:
+                self._losses.clear()
+            self._losses[oid] = losses
+        return losses
 
     def _node(self, oid: bytes) -> Node | None:
         try:
@@ -218,21 +218,21 @@ class Loss:
         except (CorruptObject, CorruptStore):
             return None
 
-    def _look_below(self, node: Node) -> _Hurt:
-        parts: list[str | _Range | bytes] = []
+    def _below_inner_node(self, node: Node) -> _LossBelow:
+        places: list[str | _Range | bytes] = []
         total = 0
         ends = [*node.keys[1:], None]
         for child, first, before, count in zip(node.children(), node.keys, ends, node.counts, strict=True):
             is_wrong = node_link_key(child, node.height - 1, first, count) in self._bad_links
-            hurt = _GONE if is_wrong else self._look(child)
-            if hurt is _GONE:
-                parts.append(_Range(first, before, count))
-            elif hurt is not None:
-                parts.append(bytes(child))
-            total += hurt.total if hurt is not None else 0
-        return _Hurt(total, parts)
+            losses = _GONE if is_wrong else self._below_node(child)
+            if losses is _GONE:
+                places.append(_Range(first, before, count))
+            elif losses is not None:
+                places.append(bytes(child))
+            total += losses.total if losses is not None else 0
+        return _LossBelow(total, places)
 
-    def _look_inside(self, leaf: Node) -> _Hurt:
+    def _inside_leaf(self, leaf: Node) -> _LossBelow:
         keys: list[str | _Range | bytes] = []
         if len(self._whole_entries) > _REMEMBERED:
             self._whole_entries.clear()
@@ -243,7 +243,7 @@ class Loss:
                     keys.append(key)
                 else:
                     self._whole_entries.add(item)
-        return _Hurt(len(keys), keys)
+        return _LossBelow(len(keys), keys)
 
     # Values
 
@@ -266,14 +266,14 @@ class Loss:
     def _is_index_lost(self, oid: ObjectId) -> bool:
         if oid in self._whole:
             return False
-        if oid in self._hurt_indexes:
+        if oid in self._lost_indexes:
             return True
         try:
             height, items = read_index(self._objects.read(INDEX, oid))
         except (ValueError, CorruptObject, CorruptStore):
             return True
         if any(self._is_link_lost(child, length, height=height - 1) for child, length in items):
-            self._hurt_indexes.add(oid)
+            self._lost_indexes.add(oid)
             return True
         self._whole.add(oid)
         return False

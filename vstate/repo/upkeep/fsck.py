@@ -1,4 +1,4 @@
-"""fsck: checking all that a store holds, saying what is lost, and repairing what can be repaired."""
+"""fsck: checks a whole store, reports damage and losses, and repairs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 
 from vstate.errors import CorruptStore, VStateError
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.ids import COMMIT, ID_BYTES, KINDS, ObjectId
+from vstate.objects.ids import COMMIT, KINDS, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.names.refs import REF, REFLOG, Sweep
 from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
-from vstate.repo.upkeep.gc import Progress
+from vstate.repo.upkeep.gc import UpkeepProgress
 from vstate.repo.upkeep.metadata import Rows, is_foreign, object_id
 from vstate.repo.upkeep.repair import Repair
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
 LISTED = 1000
-"""How many damages, and how many losses, a report lists; it counts the others."""
+"""How many damages, and how many losses, a report lists. It counts the others."""
 
 _ATTEMPTS = 3
 _ORPHANS_READ = 16
@@ -30,13 +30,13 @@ _REFLOG_READ = 256
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What `fsck` found and did.
+    """The findings of `fsck`, and its repairs.
 
-    `ok`: nothing is damaged, or all that was is repaired, or was so by an earlier repair; what that could not
-    save is still in `lost`. `objects` are counted by kind, `bytes` are those of their bodies; `orphans` are
-    objects that nothing leads to, `foreign` rows that are not vstate's. `damage` and `lost` list the first
-    thousand of `damaged` and `lost_in_all`. `broken` are the refs that lead to a state that cannot be read
-    whole. `repaired` and `left` say what repair did and could not do.
+    `ok`: nothing is damaged, or this or an earlier repair has dealt with all damage; values that a repair
+    could not save are still in `lost`. `objects` are numbers by kind, `bytes` the bytes of their bodies.
+    `orphans` are objects that nothing leads to, `foreign` rows that vstate did not write. `damage` and `lost`
+    list the first thousand of `damaged` and `lost_in_all`. `broken` are the refs that lead to a state that
+    cannot be read whole. `repaired` lists the repairs that were made, `left` those that could not be made.
     """
 
     ok: bool
@@ -70,7 +70,7 @@ class FsckReport:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """In one line: what was checked, and whether it is whole."""
+        """In one line: the extent of the check, and its result."""
         kinds = ", ".join(_counted(count, name) for name, count in self.objects.items())
         looked = f"{kinds}, {self.bytes:,} bytes" + ("" if self.full else " (blobs not read)")
         others = f"{_counted(self.refs, 'ref')}, {_counted(self.reflog_lines, 'reflog line')}"
@@ -80,9 +80,9 @@ class FsckReport:
             others += f", {_counted(self.foreign, 'foreign row')}"
         state = "nothing is damaged" if not self.damaged else f"{self.damaged:,} damaged"
         if self.repaired:
-            state += " before the repair, and now " + ("all is well" if self.ok else "some still are")
+            state += " before the repair; " + ("all is well now" if self.ok else "some still are")
         elif self.damaged and self.ok:
-            state += ", all of which an earlier repair has seen to"
+            state += ", all known from an earlier repair"
         return f"{looked}; {others}: {state} ({self.seconds:.2f} s)"
 
 
@@ -91,7 +91,7 @@ def check(
     *,
     full: bool = True,
     repair: bool = False,
-    progress: Progress | None = None,
+    progress: UpkeepProgress | None = None,
 ) -> FsckReport:
     """As `Repository.fsck` promises."""
     began = time.monotonic()
@@ -127,9 +127,9 @@ def check(
 
 
 def _repaired(
-    repo: Core, found: Inspection, full: bool, progress: Progress | None
+    repo: Core, found: Inspection, full: bool, progress: UpkeepProgress | None
 ) -> tuple[bool, list[str], list[str], list[str]]:
-    """Repair what was found: whether all is well now, the refs that are broken still, and what repair says."""
+    """Repair; whether all is well now, the refs still broken, the repairs made, and those not made."""
     done: list[str] = []
     for _ in range(_ATTEMPTS):
         work = Repair(repo, found)
@@ -137,20 +137,20 @@ def _repaired(
         done += work.done
         try:
             found = _inspected(repo, full, progress)
-        except VStateError as error:  # what was done is not to be lost with it
-            return False, found.broken, done, [*work.left, f"it cannot be checked again: {error}"]
+        except VStateError as error:  # the report still has to list the repairs
+            return False, found.broken, done, [*work.left, f"the store cannot be checked again: {error}"]
         if not (found.verifier.cut and work.done):
-            break  # otherwise history that is there again has ends of its own
+            break  # otherwise the repair has brought back history, which has lost parents of its own
     return found.ok, found.broken, done, work.left + work.still_broken(found)
 
 
-def _inspected(repo: Core, full: bool, progress: Progress | None) -> Inspection:
+def _inspected(repo: Core, full: bool, progress: UpkeepProgress | None) -> Inspection:
     for _ in range(_ATTEMPTS):
         sweep = _sweep(repo)
-        inspection = Inspection(repo, full, progress or (lambda what, count: None))
+        inspection = Inspection(repo, full, progress or (lambda step, count: None))
         inspection.run()
         if inspection.ok or _sweep(repo) == sweep:
-            break  # otherwise gc removed something meanwhile, perhaps what is said to be missing
+            break  # otherwise gc may have removed the missing objects meanwhile
     return inspection
 
 
@@ -158,13 +158,13 @@ def _sweep(repo: Core) -> Sweep | None:
     try:
         return repo.refs.sweep()
     except CorruptStore:
-        return None  # which the inspection finds, too
+        return None  # the inspection reports it
 
 
 class Inspection:
-    """One look at a whole store."""
+    """One check of a whole store."""
 
-    def __init__(self, repo: Core, full: bool, progress: Progress) -> None:
+    def __init__(self, repo: Core, full: bool, progress: UpkeepProgress) -> None:
         self.full = full
         self._progress = progress
         self.salvage = Salvage(repo.store)
@@ -172,7 +172,7 @@ class Inspection:
         self.rows = Rows(self.salvage, self._found)
         self.damage: list[Damage] = []
         self.damaged = 0
-        self._unknown = 0  # damage that no earlier repair has seen to
+        self._unknown = 0  # damage that no earlier repair has dealt with
         self.orphaned_commits: list[ObjectId] = []
         self.orphans = self.foreign = 0
         self.lost: list[Lost] = []
@@ -181,15 +181,13 @@ class Inspection:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged but what is known to be lost, every ref leads to a whole state, and
-        every history can be walked.
-        """
+        """Whether all damage is known from an earlier repair, and all refs and histories are whole."""
         return not (self._unknown or self.broken or self.verifier.cut)
 
     def run(self) -> None:
-        """Look at everything, once."""
+        """Check everything once."""
         with ThreadPoolExecutor(1 + READERS) as threads:
-            # SQLite and BLAKE3 leave the interpreter alone while they work, so these do run side by side.
+            # SQLite and BLAKE3 release the interpreter lock, so these run side by side.
             files = threads.submit(lambda: list(self._store.check())) if self.full else None
             self.verifier = Verifier(
                 self.salvage,
@@ -220,10 +218,8 @@ class Inspection:
 
     def is_outdated(self) -> bool:
         """Whether an object that was missing or damaged is whole by now."""
-        ids = self.verifier.bad_ids
-        for start in range(0, len(ids), ID_BYTES):
-            oid = ObjectId(ids[start : start + ID_BYTES])
-            if oid in self.verifier.nonsense or oid in self.verifier.misleading:
+        for oid in self.verifier.bad:
+            if oid in self.verifier.malformed or oid in self.verifier.inconsistent:
                 continue
             if self.salvage.kind_of_whole(oid, self.salvage.stored(oid)) is not None:
                 return True
@@ -239,7 +235,7 @@ class Inspection:
             self.damage.append(damage)
 
     def _check_reflog(self) -> None:
-        """Check the commits that the reflog names; those that gc has removed are none that are missing."""
+        """Check the commits that the reflog names, except those that gc has removed."""
         batch: dict[ObjectId, str] = {}
         for ref, ids in self.rows.check_lines():
             batch.update({oid: REFLOG + ref for oid in ids if oid not in self.verifier.reached})
@@ -249,7 +245,7 @@ class Inspection:
         self._extend(self._present_commits(batch))
 
     def _extend(self, roots: Sequence[tuple[str, ObjectId]]) -> None:
-        """Check also what these commits need, which were found after histories were looked at."""
+        """Check the objects that these commits need. Their histories may have new ends."""
         if roots:
             self.rows.read_ends()
             self.verifier.extend(roots)
@@ -260,7 +256,7 @@ class Inspection:
         for oid, ref in ids.items():
             row = rows.get(OBJECT_PREFIX + oid.hex())
             other = isinstance(row, bytes) and kind_of(row) not in (COMMIT, None)
-            # What is in its place, and not what its id says, is a commit that was overwritten.
+            # A damaged object of another kind has overwritten the commit.
             if row is not None and not (other and self.salvage.kind_of_whole(oid, row) is not None):
                 found.append((ref, oid))
         return found
@@ -272,14 +268,14 @@ class Inspection:
                     yield REFLOG + ref, oid
 
     def _catch_up(self) -> None:
-        """Check what was committed meanwhile too, so that it is not taken for orphans."""
+        """Check the commits that were made meanwhile, so that their objects do not count as orphans."""
         now = Rows(self.salvage, lambda damage: None)
         now.read()
         new = [(REF + name, oid) for name, oid in now.refs.items() if oid not in self.verifier.reached]
         self._extend(new)
 
     def _look_at_all_keys(self) -> None:
-        """Check the objects that nothing leads to, and count the rows that are not vstate's."""
+        """Check the objects that nothing leads to, and count the rows that vstate did not write."""
         orphans: list[ObjectId] = []
         for key in self.salvage.keys(""):
             oid = object_id(key)
@@ -305,11 +301,11 @@ class Inspection:
             if whole is None:
                 kind = kind_of(row) if isinstance(row, bytes) else None
                 reason = row.reason if not isinstance(row, bytes) else "its content does not match its id"
-                self.verifier.lose(
+                self.verifier.mark_bad(
                     "object" if kind is None else kind.name, oid, f"{reason}; nothing leads to it"
                 )
         self._progress("checking", len(self.verifier.reached) + self.orphans)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith('x') else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('x') else 's'}"

@@ -1,4 +1,4 @@
-"""gc: removing what no ref and no reflog leads to, and cutting histories short."""
+"""gc: removes the objects that no ref and no reflog leads to, and cuts histories short."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import TypeVar
 
 from blake3 import blake3
@@ -18,6 +18,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.idset import IdSet
 from vstate.repo.names.dates import parse_age
 from vstate.repo.names.refs import (
     FOREVER,
@@ -33,7 +34,7 @@ from vstate.repo.names.refs import (
     ReflogEntry,
 )
 from vstate.repo.objects import DAMAGED, TRASH, in_trash, kind_of
-from vstate.repo.upkeep.reach import IdSet, Reach
+from vstate.repo.upkeep.reach import Reach
 
 _T = TypeVar("_T")
 
@@ -41,20 +42,21 @@ KEEP_REFLOG = "30d"
 GRACE = "1h"
 
 _READ = 256
-_DELETE = 1000  # objects in a transaction: others wait some 10 ms for it
+_DELETE = 1000  # objects in a transaction, for which others wait some 10 ms
 
-Progress = Callable[[str, int], None]
-"""Called now and then during long work, with what is going on and how many objects were seen to."""
+UpkeepProgress = Callable[[str, int], None]
+"""Called now and then with the name of the step, and the number of objects so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What `gc` did or, with `dry_run`, would do. Bytes are those of the stored, compressed form.
+    """The results of `gc`; with `dry_run`, its results if it ran. Bytes are those of the stored, compressed
+    form.
 
-    `live` and `removed` count objects. `waiting` are those that nothing leads to but that a store without
-    transactions keeps for the grace period. `shallow` are the commits whose parents were cut off; `kept_by`
-    the branches that share commits with those to be cut, and so kept history from being cut off. `expired` are
-    the branches that had expired and are gone now.
+    `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
+    transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
+    `kept_by` are the branches that share commits with a branch to cut: these commits keep their history.
+    `expired` are the branches that had expired, and that `gc` has deleted.
     """
 
     live: int
@@ -86,7 +88,7 @@ class GcReport:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the history of branches is to end: after `keep_last` commits, or `keep_since` so long ago."""
+    """The new end of the history of branches: after `keep_last` commits, or at the age `keep_since`."""
 
     branches: tuple[str, ...]
     keep_last: int | None = None
@@ -100,12 +102,12 @@ def collect(
     cut: Cut | None = None,
     grace: str | timedelta = GRACE,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: UpkeepProgress | None = None,
 ) -> GcReport:
     """As `Repository.gc` promises."""
     began = time.monotonic()
     now = datetime.now(UTC)
-    collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda what, count: None))
+    collector = _Collector(repo, now - parse_age(keep_reflog), progress or (lambda step, count: None))
     collector.end_branches(dry_run=dry_run)
     shallow = {} if cut is None else collector.cut(cut, now)
     collector.mark()
@@ -131,9 +133,9 @@ def collect(
 
 
 class _Collector:
-    """One run of gc: first `mark`, then `sweep` what was not reached."""
+    """One run of gc: `mark` walks from all that stays, `sweep` removes the rest."""
 
-    def __init__(self, repo: Core, oldest: datetime, progress: Progress) -> None:
+    def __init__(self, repo: Core, oldest: datetime, progress: UpkeepProgress) -> None:
         self._repo = repo
         self._store = repo.store
         self._oldest = oldest
@@ -141,9 +143,9 @@ class _Collector:
         self._history = History(repo.objects)
         self.reach = Reach(repo.objects, self._history, _known_to_be_lost(repo.store))
         self._refs: dict[str, ObjectId] = {}
-        self._lines = IdSet()  # the reflog lines that were read
-        self._ends: dict[str, bytes] = {}  # the rows that say where histories end
-        self._begin: dict[str, datetime] = {}  # by cut branch: lines that lead further back go
+        self._lines = IdSet()  # the reflog lines that this run has read
+        self._ends: dict[str, bytes] = {}  # the rows with the ends of histories
+        self._begin: dict[str, datetime] = {}  # by branch, the time of the oldest commit that a cut leaves
         self._cut_off = IdSet()
         self._lifetimes: dict[str, tuple[bytes, Lifetime]] = {}
         self.over: list[str] = []  # the branches that have expired
@@ -154,9 +156,9 @@ class _Collector:
     # Branches that expired
 
     def end_branches(self, *, dry_run: bool) -> None:
-        """Delete the branches that have expired: what only their reflogs lead to goes with them."""
+        """Delete the branches that have expired. Their reflogs keep no objects."""
         refs = self._repo.refs
-        self.over = sorted(ref for ref in refs.lifetimes.over() if REF + ref in self._store)
+        self.over = sorted(ref for ref in refs.lifetimes.expired() if REF + ref in self._store)
         if not dry_run:
             policies = self._repo.policies
             rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
@@ -164,12 +166,12 @@ class _Collector:
         self._lifetimes = refs.lifetimes.all()
 
     def _is_of_expired(self, ref: str, line: ReflogEntry) -> bool:
-        """Whether a line of the reflog is of a branch that has expired, though there may be one of that name."""
+        """Whether a line belongs to an expired branch; a new branch may have the name by now."""
         _, life = self._lifetimes.get(ref, (b"", FOREVER))
         return life.is_over or microseconds(line.time) < life.since
 
     def _forget_lifetimes(self) -> None:
-        """Drop the notes on reflogs of branches that had expired, now that those are gone."""
+        """Drop the lifetimes of branches that had expired, whose reflogs are gone now."""
         for ref, (row, life) in self._lifetimes.items():
             if life.expiry is None:
                 self._store.compare_and_swap(LIFETIME + ref, row, None)
@@ -177,9 +179,10 @@ class _Collector:
     # Cutting
 
     def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
-        """Make the branches' histories end where `cut` says; the rows that make it so for others.
+        """Cut the histories of branches, for this run; the rows that cut them for everybody.
 
-        A commit that another branch, or a detached HEAD, leads to keeps all its parents: `kept_by` names it.
+        A commit that another branch, or a detached HEAD, leads to keeps its parents; `kept_by` names that
+        branch.
         """
         heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
         kept: dict[ObjectId, Commit] = {}
@@ -209,14 +212,17 @@ class _Collector:
         return dict(shallow_row(oid, left) for oid, left in shallow.items())
 
     def shorten(self, shallow: Mapping[str, bytes]) -> None:
-        """Make the histories end there for others too; an import may make them go on right away."""
+        """Cut the histories for everybody. An import may bring the rest back at any time."""
         self._store.set_many(shallow)
         self._repo.history.reload()
         self._ends |= shallow
 
     def _shared(self, kept: Mapping[ObjectId, Commit], heads: Collection[str]) -> set[ObjectId]:
-        """Which of the commits others lead to. A tag does not count: it promises its commit, and no history; nor
-        does a tracking ref, which only says where another store was."""
+        """Those of the commits that other branches lead to.
+
+        A tag does not count: it promises a commit and no history. Nor does a tracking ref: it only notes
+        where a branch of another store was.
+        """
         shared: set[ObjectId] = set()
         begin = min(commit.time for commit in kept.values())
         for ref, oid in self._repo.refs.all().items():
@@ -231,7 +237,7 @@ class _Collector:
     # Marking
 
     def mark(self) -> None:
-        """Walk from everything that is to stay."""
+        """Walk from every ref, and from every line of the reflog that stays."""
         self._ends = dict(self._store.items(SHALLOW))
         logged: list[ObjectId] = []
         deletions: list[str] = []
@@ -245,14 +251,14 @@ class _Collector:
                 self.expired.append(key)
             else:
                 deletions.append(key)
-        # The lines that say of a ref that it was deleted go last: without them, it would seem to have been lost.
+        # Lines of deletions go last: fsck takes a deleted ref without such a line for a lost one.
         self.expired += deletions
         self._refs = self._repo.refs.all()
         self._extend(self._refs.values())
         self._extend_where_present(logged)
 
     def _kept(self, ref: str, line: ReflogEntry) -> list[ObjectId] | None:
-        """The commits that a line of the reflog keeps; None if the line is to go."""
+        """The commits that a line of the reflog keeps; None if the line goes."""
         if line.time < self._oldest or self._is_of_expired(ref, line):
             return None
         ids = [oid for oid in (line.old, line.new) if oid is not None]
@@ -267,7 +273,7 @@ class _Collector:
         return late if line.new is None or line.new in late else None
 
     def _extend_where_present(self, commits: Iterable[ObjectId]) -> None:
-        """Walk from what the reflog names, some of which may have been removed long ago."""
+        """Walk from those of the commits that are still there: a gc may have removed the others long ago."""
         unknown = [oid for oid in commits if oid not in self.reach]
         self._extend(
             oid for oid in unknown if self._repo.objects.is_stored(oid) or TRASH + oid.hex() in self._store
@@ -278,9 +284,10 @@ class _Collector:
             self._progress("marking", len(self.reach))
 
     def _catch_up(self) -> None:
-        """Walk from what was committed, and from what refs left behind, since the last look.
+        """Walk from all commits that refs have been at since the last look.
 
-        All new lines are read, also of refs that are where they were: one may have gone and come back.
+        Reads all new lines, also those of refs that seem not to have moved: a ref may have gone and come
+        back.
         """
         refs = self._repo.refs.all()
         logged: list[ObjectId] = []
@@ -289,14 +296,14 @@ class _Collector:
             if value is not None:
                 line = self._repo.refs.parse_line(key, value)
                 logged += [oid for oid in (line.old, line.new) if oid is not None]
-        # After the refs, with which an import brings the ends of their histories.
+        # After the refs: an import writes the ends of histories in the transaction that moves the ref.
         self._follow_histories()
         self._extend(oid for ref, oid in refs.items() if self._refs.get(ref) != oid)
         self._refs = refs
         self._extend_where_present(logged)
 
     def _follow_histories(self) -> None:
-        """Look where histories end now; walk on where one did so at the last look, and an import brought the rest."""
+        """Read the ends of histories again, and walk on where an import has continued a history."""
         ends = dict(self._store.items(SHALLOW))
         before, self._ends = self._ends, ends
         if ends != before:
@@ -309,19 +316,19 @@ class _Collector:
     # Sweeping
 
     def sweep(self, grace: timedelta) -> None:
-        """Remove what was not reached: commits first, the newest of them first, then what they held."""
+        """Remove the unreachable objects: commits first, from the newest on, then their objects.
+
+        So a commit that is there has all its objects.
+        """
         for lines in _batches(self.expired, _DELETE):
             self._store.delete_many(lines)
         commits = self.find_garbage()
         self.removed = self.removed_bytes = 0
-        alone = True
-        for ids in _batches((oid for _, oid in sorted(commits, reverse=True)), _DELETE):
-            alone = alone and self._remove(ids)
-            if not alone:
-                self._set_aside(ids)
-        for ids in _batches(self._garbage(), _DELETE):
-            alone = alone and self._remove(ids)
-            if not alone:
+        exclusive = True
+        newest_first = (oid for _, oid in sorted(commits, reverse=True))
+        for ids in chain(_batches(newest_first, _DELETE), _batches(self._garbage(), _DELETE)):
+            exclusive = exclusive and self._remove(ids)
+            if not exclusive:
                 self._set_aside(ids)
         self._see_to_trash(grace)
         self._forget_rows()
@@ -332,12 +339,12 @@ class _Collector:
             try:
                 oid = ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
             except InvalidInput:
-                continue  # not a row of vstate's
+                continue  # vstate did not write this row
             if oid not in self.reach and str(oid) == key.removeprefix(OBJECT_PREFIX):
                 yield oid
 
     def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
-        """Count what was not reached; the commits among it, with their times."""
+        """Count the unreachable objects; the commits among them, with their times."""
         commits = []
         for ids in _batches(self._garbage(), _READ):
             self._progress("finding garbage", self.removed)
@@ -355,7 +362,7 @@ class _Collector:
             return datetime.min.replace(tzinfo=UTC), oid
 
     def _remove(self, ids: tuple[ObjectId, ...]) -> bool:
-        """Delete those that are still garbage, with nobody else writing; False if the store cannot do that."""
+        """Delete those that are still unreachable, while nobody else writes; False if the store cannot."""
         sizes: dict[str, int] = {}
 
         def plan() -> Mapping[str, bytes | None]:
@@ -372,7 +379,7 @@ class _Collector:
         return True
 
     def _set_aside(self, ids: tuple[ObjectId, ...]) -> None:
-        """Move garbage to where reading still finds it, in a store that others may be writing to."""
+        """Move garbage to the trash, where readers still find it, in a store with other writers."""
         self._catch_up()
         self._mark_sweep()
         wanted = [OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self.reach]
@@ -381,7 +388,7 @@ class _Collector:
             {TRASH + key.removeprefix(OBJECT_PREFIX): in_trash(value) for key, value in found.items()}
         )
         self._store.delete_many(list(found))
-        # Who had written one of them before the look, and moved a ref to it after, is to find it where it was.
+        # A writer may have found one of them before the look, and moved a ref to it afterwards.
         self._catch_up()
         back = {key: value for key, value in found.items() if _object_id(key) in self.reach}
         self._store.set_many(back)
@@ -391,11 +398,11 @@ class _Collector:
         self._store.set(SWEEP, _new_mark())
 
     def _see_to_trash(self, grace: timedelta) -> None:
-        """Put back what is needed after all, and delete what has waited for the grace period."""
+        """Put back the objects that a ref leads to again, and delete those whose grace period is over."""
         limit = time.time() - grace.total_seconds()
         for batch in _batches(self._store.items(TRASH), _READ):
             if any(_waits_since(value) <= limit for _, value in batch):
-                # Before the look: who moves a ref after it, to what is found in the trash, has to see the mark.
+                # Before the look: a writer that then moves a ref to an object in the trash sees the mark.
                 self._mark_sweep()
             self._catch_up()
             back, gone = {}, []
@@ -414,8 +421,11 @@ class _Collector:
             self._store.delete_many(gone)
 
     def _forget_rows(self) -> None:
-        """Drop the notes on commits that are gone, and on lost objects that nothing leads to any more or
-        that were written again; those that others make meanwhile stay."""
+        """Drop the ends of histories at commits that are gone, and the notes on lost objects that nothing
+        leads to.
+
+        Notes that others make meanwhile stay.
+        """
 
         def plan() -> Mapping[str, bytes | None]:
             cut = [
@@ -431,7 +441,7 @@ class _Collector:
 
 
 def _known_to_be_lost(store: KVStore) -> IdSet:
-    """The objects that `fsck` has noted as lost: whatever a writer brings back counts as any other."""
+    """The objects that `fsck` has noted as lost. A writer may have brought some back."""
     lost = IdSet()
     for _, oid in _moved_aside(store):
         lost.add(oid)
@@ -474,7 +484,7 @@ def _line_id(key: str) -> bytes:
 def check_cut(
     branch: str | Sequence[str] | None, keep_last: int | None, keep_since: str | timedelta | None
 ) -> Cut | None:
-    """The Cut that these options of `gc` mean; InvalidInput if they do not go together."""
+    """The cut that these options of `gc` ask for; InvalidInput if they contradict each other."""
     if keep_last is None and keep_since is None:
         if branch is not None:
             raise InvalidInput("to cut a branch's history off, give keep_last or keep_since too")

@@ -1,4 +1,6 @@
-"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, leases, the format."""
+"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, leases, the
+format.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from vstate.repo.names.refs import (
     parse_lifetime,
 )
 from vstate.repo.names.remotes import REMOTE, parse_remote
-from vstate.repo.objects import DAMAGED, MISLEADING, TRASH
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.rules.leases import LEASE, parse_lease
 from vstate.repo.rules.policies import POLICY, parse_policies
 from vstate.repo.upkeep.damage import Damage
@@ -138,8 +140,8 @@ class Rows:
                 self._refuse(key, "policy", f"{key}: {error}")
 
     def read_ends(self) -> None:
-        """Read and check where histories end: again for what refs and lines lead to that came since, perhaps with
-        ends of its own.
+        """Read and check where histories end: again for what refs and lines lead to that came since, perhaps
+        with ends of its own.
         """
         for key, row in self._salvage.items(SHALLOW):
             try:
@@ -175,7 +177,7 @@ class Rows:
             notes = {key: digits for key in batch if (digits := noted(key)) is not None}
             there = self._salvage.present(OBJECT_PREFIX + digits for digits in notes.values())
             for note, digits in notes.items():
-                if (OBJECT_PREFIX + digits in there) is note.startswith(MISLEADING):
+                if (OBJECT_PREFIX + digits in there) is note.startswith(INCONSISTENT):
                     self.lost.add(digits)
                 else:
                     self.healed.append(note)
@@ -214,8 +216,8 @@ class Rows:
     def find_lost_refs(self) -> None:
         """Find the refs that are not there though, by the lines that were read, nobody has deleted them.
 
-        Not in a store without transactions: there the line of a branch that was to be made may be all that is left
-        of it, and that of one that was deleted may have been removed, by a process that died.
+        Not in a store without transactions: there the line of a branch that was to be made may be all that is
+        left of it, and that of one that was deleted may have been removed, by a process that died.
         """
         if self._store.transactional and not any(key.startswith(REFLOG) for key in self._salvage.unlisted):
             for name, (key, new) in sorted(self._newest.items()):
@@ -223,7 +225,8 @@ class Rows:
                     continue
                 if not name.startswith((HEADS, TAGS)) or self._salvage.row(REF + name) is not None:
                     continue
-                # No other line has come since that one was read: while the row was looked for, nobody moved the ref.
+                # No other line has come since that one was read: while the row was looked for, nobody moved
+                # the ref.
                 if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
                     self.gone[name] = new
                     self._break(name, f"it is not there; by its reflog it was at {new}")
@@ -234,8 +237,8 @@ class Rows:
     # The reflog
 
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The lines that make sense, of all refs or of one, and then the oldest first: the ref, and the commits
-        named, the new one first.
+        """The lines that make sense, of all refs or of one, and then the oldest first: the ref, and the
+        commits named, the new one first.
         """
         prefix = f"{REFLOG}{ref}:" if ref else REFLOG
         for key, row in self._salvage.items(prefix, in_order=bool(ref)):
@@ -305,7 +308,7 @@ class Rows:
 
 def noted(key: str) -> str | None:
     """The id, in hex, of the object that a row under `damaged/` is a note on; None if it is on none."""
-    digits = key.removeprefix(MISLEADING) if key.startswith(MISLEADING) else key.removeprefix(DAMAGED)
+    digits = key.removeprefix(INCONSISTENT) if key.startswith(INCONSISTENT) else key.removeprefix(DAMAGED)
     return digits if _ID.fullmatch(digits) else None
 
 

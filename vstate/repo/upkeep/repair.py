@@ -1,4 +1,4 @@
-"""Repair: making a damaged store usable again, without throwing away what it still holds."""
+"""Repair: makes a damaged store usable again, and throws nothing away."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects.commit import one_line
-from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.objects.ids import ObjectId
 from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
+from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
-from vstate.repo.objects import DAMAGED, MISLEADING, TRASH
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.damage import Loss
-from vstate.repo.upkeep.reach import IdSet
 from vstate.repo.upkeep.salvage import Row
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ ACTION = "fsck: repaired"
 
 
 class Repair:
-    """One repair, of what an inspection found. `done` and `left` say in words what it did and could not do.
+    """One repair of the damage that an inspection found. `done` and `left` list, in words, its successes and
+    failures.
 
-    Every write expects the row to be as it was found, so whoever writes meanwhile wins. Whenever it is
-    interrupted, the store is no worse, and the next repair goes on.
+    A write takes place only if the row is as the inspection found it, so other writers win. An interruption
+    leaves the store no worse, and the next repair goes on.
     """
 
     def __init__(self, repo: Core, found: Inspection) -> None:
@@ -46,31 +47,31 @@ class Repair:
         self.left: list[str] = []
 
     def run(self) -> None:
-        """Repair what can be repaired."""
+        """Repair as much as possible."""
         for step in (
             self._set_bad_rows_aside,
             self._mend_refs,
             self._write_stamp,
             self._set_objects_aside,
-            self._note_misleading,
+            self._note_inconsistent,
             self._cut_histories,
             self._forget_healed,
         ):
             try:
                 step()
-            except (CorruptObject, CorruptStore) as error:  # met on the way, or where it was to be written
+            except (CorruptObject, CorruptStore) as error:  # from a damaged row that the step reads or writes
                 self.left.append(error.reason)
         for reason in dict.fromkeys(self._found.salvage.unlisted.values()):
             self.left.append(f"not all rows can be listed: {reason}")
         self._repo.history.reload()
 
     def still_broken(self, after: Inspection) -> list[str]:
-        """What to say of the refs that are broken all the same."""
-        told = {line.split(":")[0] for line in self.left}
+        """Lines for `left` on the refs that are still broken, and that it does not list yet."""
+        listed = {line.split(":")[0] for line in self.left}
         return [
-            f"{_named(name)}: what it leads to cannot be read whole"
+            f"{_named(name)}: the state that it leads to cannot be read whole"
             for name in after.broken
-            if _named(name) not in told
+            if _named(name) not in listed
         ]
 
     # Rows
@@ -79,10 +80,10 @@ class Repair:
         for key in self._rows.bad:
             row = self._found.salvage.row(key)
             if row is not None and self._set_aside(key, DAMAGED + key, row):
-                self.done.append(f"moved {key} aside, which made no sense, to {DAMAGED}{key}")
+                self.done.append(f"moved {key} aside, which cannot be decoded, to {DAMAGED}{key}")
 
     def _set_aside(self, key: str, aside: str, row: Row) -> bool:
-        """Move a row, if it is still as it was found."""
+        """Move a row, if it is still as the inspection found it."""
         try:
             if isinstance(row, bytes):
                 return self._store.transact({aside: row, key: None}, {key: row})
@@ -92,7 +93,7 @@ class Repair:
             return False
 
     def _delete_unreadable(self, key: str, aside: str) -> bool:
-        """Delete a row that cannot be read, and so not be kept either, unless somebody has written it anew."""
+        """Delete a row that cannot be read, and so cannot be kept, unless it has been written again."""
         done = False
 
         def plan() -> Mapping[str, bytes | None]:
@@ -102,7 +103,7 @@ class Repair:
 
         if not self._store.exclusively(plan):
             self._store.compare_and_swap(aside, None, b"")
-            if plan():  # as late as can be, in a store that cannot keep others out
+            if plan():  # as late as possible, since this store cannot keep others out
                 self._store.delete(key)
             else:
                 self._store.compare_and_swap(aside, b"", None)
@@ -116,8 +117,8 @@ class Repair:
     def _forget_healed(self) -> None:
         healed = []
         for key in self._rows.healed:
-            if key.startswith(MISLEADING):
-                self._store.delete(key)  # what it is about has gone
+            if key.startswith(INCONSISTENT):
+                self._store.delete(key)  # the object that it names is gone
                 continue
             oid = ObjectId.parse(key.removeprefix(DAMAGED))
             row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
@@ -125,7 +126,7 @@ class Repair:
                 healed.append(key)
         self._store.delete_many(healed)
         if healed:
-            self.done.append(f"{_objects(len(healed))} that had been lost are there again")
+            self.done.append(f"found {_objects(len(healed), 'lost ')} again")
 
     # Refs
 
@@ -144,11 +145,12 @@ class Repair:
         else:
             target = self._newest_whole(name, oid)
         if target is None:
-            what = "it names a state that cannot" if is_tag else "nothing that it was ever at can"
-            self.left.append(f"{_named(name)}: {what} be read whole; it is left as it is")
+            states = "its state" if is_tag else "none of the states that it was at"
+            can = "cannot" if is_tag else "can"
+            self.left.append(f"{_named(name)}: {states} {can} be read whole; it stays as it is")
         else:
             text = one_line(target.message)[:60]
-            self._put(name, target.oid, f"at {target.short} now, {text!r}; its reflog has where it was")
+            self._put(name, target.oid, f"at {target.short} now, {text!r}; its reflog tells where it was")
 
     def _mend_head(self) -> None:
         oid = self._rows.refs.get(HEAD)
@@ -156,18 +158,20 @@ class Repair:
         if target is not None:
             self._put(HEAD, target.oid, f"at {target.short} now")
             return
-        # It was on a branch, as good as always; on which one cannot be told.
+        # HEAD was most likely on a branch; nobody knows on which one.
         known = {**self._rows.refs, **self._refs}
         branches = sorted(name.removeprefix(HEADS) for name in known if name.startswith(HEADS))
         branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches else next(iter(branches), None)
         at = None if branch is None else self._repo.refs.read(HEADS + branch)
         if at is None:
-            self.left.append("HEAD: there is no branch to put it on; it is left as it is")
+            self.left.append("HEAD: there is no branch to put it on; it stays as it is")
         else:
             self._put(HEAD, at, f"on branch {branch} now", branch=branch)
 
-    def _put(self, name: str, oid: ObjectId, what: str, *, branch: str | None = None) -> None:
-        """Put a ref elsewhere, if it is still as it was found; what made no sense in its place is kept."""
+    def _put(self, name: str, oid: ObjectId, place: str, *, branch: str | None = None) -> None:
+        """Move a ref, if it is still as the inspection found it. A value that cannot be decoded is moved
+        aside.
+        """
         refs, raw, aside = self._repo.refs, self._rows.raw_refs.get(name), DAMAGED + REF + name
         if raw is None and name not in self._rows.gone:
             done = refs.replace_unreadable(name, new=oid, action=ACTION, aside=aside, branch=branch)
@@ -176,19 +180,20 @@ class Repair:
             done = refs.replace(name, raw=raw, new=oid, action=ACTION, aside=kept, branch=branch)
         if done:
             self._refs[name] = oid
-            self.done.append(f"{_named(name)}: it is {what}")
+            self.done.append(f"{_named(name)}: it is {place}")
         else:
-            self.left.append(f"{_named(name)}: it was moved meanwhile; run fsck again")
+            self.left.append(f"{_named(name)}: somebody has moved it meanwhile; run fsck again")
 
     def _newest_whole(self, name: str, oid: ObjectId | None) -> Commit | None:
-        """The newest commit that the ref was at, or could be taken for, and whose state is whole.
+        """The newest commit with a whole state that the ref was at, by its history or by its reflog.
 
-        By its first parents from `oid` on, or where these are lost from where the ref was before it came there first;
-        else from wherever its reflog says that it was; else by any parents: those behind a merge were never the
-        ref's own.
+        First the first parents from `oid` on; where they are lost, those of the commit that the ref was at
+        before it first came there. Then the first parents of every commit in its reflog. At last all parents:
+        the commits behind a merge were never the ref's own.
         """
         lines = [ids for _, ids in self._rows.lines(name)]
-        # Not where it was before its last move: that may be what an undo or a reset left behind.
+        # The oldest move to each commit: a later move may come from a commit that an undo or a reset left
+        # behind.
         came_from = {ids[0]: ids[1] for ids in reversed(lines) if len(ids) == 2}
         starts: list[ObjectId] = []
         while oid is not None and oid not in starts:
@@ -208,7 +213,7 @@ class Repair:
         return None
 
     def _tagged(self, name: str) -> Commit | None:
-        """The commit that a tag was put on last, by its reflog, if it is whole; a tag does not go elsewhere."""
+        """The last commit of a tag, by its reflog, if that is whole. A tag never moves to another commit."""
         for _, ids in reversed(list(self._rows.lines(name))):
             return self._loss.commit(ids[0]) if ids and self._loss.is_whole(ids[0]) else None
         return None
@@ -216,7 +221,7 @@ class Repair:
     # Objects
 
     def _cut_histories(self) -> None:
-        """Where a parent is lost, let the history end: so it can be walked, and says so."""
+        """End the history at each commit with a lost parent, so that walks know."""
         if self._found.verifier.cut:
             self._repo.require_format(SHALLOW_FORMAT)
         for oid, lost in self._found.verifier.cut.items():
@@ -227,8 +232,8 @@ class Repair:
             key, value = shallow_row(oid, kept)
             before = self._store.get(key)
             if before is not None and not self._rows.is_shallow(oid):
-                continue  # another process has just cut it
-            older = self._keep_older(commit, lost)  # first, since a cut is not looked at again
+                continue  # another process has just ended it
+            older = self._keep_older(commit, lost)  # first: the next repair skips a history that has ended
             if self._store.compare_and_swap(key, before, value):
                 names = ", ".join(parent.short for parent in lost)
                 self.done.append(
@@ -236,8 +241,10 @@ class Repair:
                 )
 
     def _keep_older(self, commit: Commit, lost: Sequence[ObjectId]) -> str:
-        """Put a tag on the newest whole commit that was before the lost ones, unless a ref leads to it anyway:
-        the next `gc` would take it, and all before it. What to say of that.
+        """Put a tag on the newest whole commit before the lost ones, unless a ref leads to it; a remark on
+        that.
+
+        Without the tag the next `gc` would remove that commit and its history.
         """
         logged = list(self._newest_before(commit, self._logged_before(lost)))
         for older in logged or self._newest_before(commit, self._unnamed):
@@ -247,12 +254,12 @@ class Repair:
                     self._repo.create_tag(name, older)
                 for _ in self._loss.ancestors(older.oid, seen=self._kept):
                     pass
-                return f"; the tag {name} keeps what was before that"
-        return "" if logged or self._found.full else "; fsck without --quick looks for what was before that"
+                return f"; the tag {name} keeps the older commits"
+        return "" if logged or self._found.full else "; fsck without --quick looks for older commits"
 
     @cached_property
     def _kept(self) -> IdSet:
-        """The commits that a ref leads to, and those that repair has put a tag on, with all before them."""
+        """The commits that refs lead to, those with a tag of this repair among them."""
         kept = IdSet()
         for _ in self._loss.ancestors(*self._refs.values(), seen=kept):
             pass
@@ -260,7 +267,7 @@ class Repair:
 
     @cached_property
     def _moves(self) -> Mapping[ObjectId, Sequence[ObjectId]]:
-        """By commit, where refs came to it from."""
+        """By commit, the commits from which refs moved to it."""
         moves: dict[ObjectId, list[ObjectId]] = {}
         for old, new in self._rows.moves():
             if old is not None and new is not None:
@@ -269,7 +276,7 @@ class Repair:
 
     @cached_property
     def _unnamed(self) -> Sequence[ObjectId]:
-        """The commits that no ref leads to, as far as they are known, newest first."""
+        """The known commits that no ref names, newest first."""
         ids = {*self._found.orphaned_commits, *self._moves, *chain.from_iterable(self._moves.values())}
         times = {
             oid: commit.time for oid in ids - set(self._refs.values()) if (commit := self._loss.commit(oid))
@@ -277,7 +284,7 @@ class Repair:
         return sorted(times, key=lambda oid: times[oid], reverse=True)
 
     def _logged_before(self, lost: Sequence[ObjectId]) -> Iterator[ObjectId]:
-        """Where refs were before they came to lost commits, or, if that is lost too, before that."""
+        """The commits that refs were at before lost commits; for one that is lost too, those before it."""
         seen, queue = set(lost), deque(lost)
         while queue:
             for oid in self._moves.get(queue.popleft(), ()):
@@ -289,7 +296,7 @@ class Repair:
                         yield oid
 
     def _newest_before(self, commit: Commit, starts: Iterable[ObjectId]) -> Iterator[Commit]:
-        """The newest commit from each of the starts on that is whole and older than this one."""
+        """From each start on, the newest whole commit that is older than this one."""
         seen = IdSet()
         for start in starts:
             for oid, older in self._loss.ancestors(start, seen=seen):
@@ -298,28 +305,27 @@ class Repair:
                     break
 
     def _set_objects_aside(self) -> None:
-        ids = self._found.verifier.bad_ids
         moved = noted = 0
-        for start in range(0, len(ids), ID_BYTES):
-            oid = ObjectId(ids[start : start + ID_BYTES])
+        for oid in self._found.verifier.bad:
             row = self._found.salvage.row(OBJECT_PREFIX + oid.hex())
             if row is None:
                 noted += self._note_missing(oid)
-            elif oid in self._found.verifier.nonsense or self._found.salvage.kind_of_whole(oid, row) is None:
+            elif oid in self._found.verifier.malformed or self._found.salvage.kind_of_whole(oid, row) is None:
                 moved += self._set_aside(OBJECT_PREFIX + oid.hex(), DAMAGED + oid.hex(), row)
         if moved:
             self.done.append(f"moved {_objects(moved)} aside, to {DAMAGED}: writing the same again will heal")
         if noted:
             self.done.append(f"noted {_objects(noted, 'missing ')} as lost")
 
-    def _note_misleading(self) -> None:
-        """What can be read stays where it is, though not all of it can be right."""
-        ids = self._found.verifier.misleading_ids
+    def _note_inconsistent(self) -> None:
+        """Note the objects that can be read and cannot be right; they stay where they are."""
         noted = 0
-        for start in range(0, len(ids), ID_BYTES):
-            noted += self._store.compare_and_swap(MISLEADING + ids[start : start + ID_BYTES].hex(), None, b"")
+        for oid in self._found.verifier.inconsistent:
+            noted += self._store.compare_and_swap(INCONSISTENT + oid.hex(), None, b"")
         if noted:
-            self.done.append(f"noted {_objects(noted)} that cannot be right; what can be read of it stays")
+            self.done.append(
+                f"noted {_objects(noted)} that cannot be right, and can be read: nothing is removed"
+            )
 
     def _note_missing(self, oid: ObjectId) -> bool:
         trash = self._found.salvage.row(TRASH + oid.hex())
@@ -339,5 +345,5 @@ def _named(name: str) -> str:
     return f"tag {name.removeprefix(TAGS)}" if name.startswith(TAGS) else name
 
 
-def _objects(count: int, what: str = "") -> str:
-    return f"1 {what}object" if count == 1 else f"{count:,} {what}objects"
+def _objects(count: int, adjective: str = "") -> str:
+    return f"1 {adjective}object" if count == 1 else f"{count:,} {adjective}objects"

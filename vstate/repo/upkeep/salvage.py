@@ -1,4 +1,4 @@
-"""Salvage: reading what can be read of a store that may be damaged."""
+"""Salvage: reads a store that may be damaged, as far as that is possible."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from vstate.objects.ids import Kind, ObjectId
 from vstate.repo.objects import TRASH, Objects, kind_of
 
 Unreadable = CorruptObject | CorruptStore
-"""What a store raises for a row, or for several that it was asked for at once, of which one is damaged."""
+"""The errors that a store raises if a row, or one of several rows, is damaged."""
 
 Row = bytes | Unreadable | None
-"""A stored value, what keeps the store from reading it, or None: it is absent."""
+"""A stored value, or the error that the store raised for it, or None: the row is absent."""
 
 Lengths = dict[ObjectId, int | CorruptObject]
-"""How long the bodies of some objects are, or what keeps one from being read."""
+"""The lengths of the bodies of some objects, or the errors for those that cannot be read."""
 
 _READ = 256
 
 
 class Salvage:
-    """Reads the rows of a store, not those of a cache in front of it; never raises CorruptObject or CorruptStore."""
+    """Reads the rows of a store, past any cache. Raises CorruptObject and CorruptStore only from `body`."""
 
     def __init__(self, store: KVStore) -> None:
         self.store = store.uncached()
         self._objects = Objects(self.store)
         self.unlisted: dict[str, str] = {}
-        """By the prefix, why not all of its keys could be listed: what else there is, is not known then."""
+        """The prefixes whose keys could not all be listed, each with the reason."""
 
     def row(self, key: str) -> Row:
         """The row of this key."""
@@ -46,14 +46,14 @@ class Salvage:
             return {key: self.row(key) for key in keys}
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """The keys that begin so, as far as they can be listed."""
+        """The keys that begin with `prefix`, as far as they can be listed."""
         try:
             yield from self.store.keys(prefix)
         except (CorruptObject, CorruptStore) as error:
             self.unlisted[prefix] = error.reason
 
     def present(self, keys: Iterable[str]) -> Set[str]:
-        """Those of the keys that have a row, as far as that can be told."""
+        """Those of the keys that have a row; a row that cannot be read may count as absent."""
         wanted = list(keys)
         try:
             return self.store.present(wanted)
@@ -61,9 +61,7 @@ class Salvage:
             return {key for key in wanted if isinstance(self.row(key), bytes)}
 
     def items(self, prefix: str, *, in_order: bool = False) -> Iterator[tuple[str, bytes | Unreadable]]:
-        """The rows whose keys begin so, as far as those can be listed; `in_order` of the keys if asked for, which a
-        store need not keep to.
-        """
+        """The rows whose keys begin with `prefix`, as far as they can be listed; sorted if `in_order`."""
         keys = self.keys(prefix)
         if in_order:
             keys = iter(sorted(keys))
@@ -75,18 +73,18 @@ class Salvage:
                     yield key, row
 
     def stored(self, oid: ObjectId) -> Row:
-        """The row of an object, or what `gc` keeps of it."""
+        """The row of an object, or its copy in the trash of `gc`."""
         return self._found(oid, self.row(OBJECT_PREFIX + oid.hex()))
 
     def _found(self, oid: ObjectId, row: Row) -> Row:
         if row is not None:
             return row
         trash = self.row(TRASH + oid.hex())
-        # Neither may be there because gc has put it back between the two looks.
+        # Both may be absent because gc has put the object back between the two looks.
         return trash[8:] if isinstance(trash, bytes) else trash or self.row(OBJECT_PREFIX + oid.hex())
 
     def lengths(self, kind: Kind, ids: Sequence[ObjectId]) -> Lengths:
-        """How long the verified bodies of these objects are, and of the others why there is none."""
+        """The lengths of the verified bodies of these objects; an error for each that cannot be read."""
         rows = self.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
         found: Lengths = {}
         for oid in ids:
@@ -97,8 +95,9 @@ class Salvage:
         return found
 
     def body(self, kind: Kind, oid: ObjectId, row: Row) -> bytes | memoryview:
-        """The verified body of an object by its row, or by the one that `gc` keeps; CorruptObject if neither
-        is there or it is damaged.
+        """The verified body of an object by its row, or by its copy in the trash of `gc`.
+
+        CorruptObject if there is neither, or it is damaged.
         """
         row = self._found(oid, row)
         if isinstance(row, CorruptObject | CorruptStore):
@@ -106,7 +105,7 @@ class Salvage:
         return self._objects.verified(kind, oid, row)
 
     def kind_of_whole(self, oid: ObjectId, row: Row) -> Kind | None:
-        """The kind that the row says the object is; None if it is not whole."""
+        """The kind of the object by its row; None if the object is missing or damaged."""
         kind = kind_of(row) if isinstance(row, bytes) else None
         try:
             if kind is not None:
@@ -116,12 +115,12 @@ class Salvage:
         return kind
 
     def are_there(self, ids: Iterable[ObjectId]) -> set[ObjectId]:
-        """Those of the objects that have a row, or that `gc` keeps, whatever it holds."""
+        """Those of the objects that have a row, here or in the trash of `gc`, even a damaged one."""
         keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids}
         there = set(self.present(keys))
-        there |= {key for key, oid in keys.items() if key not in there and self._is_kept(oid)}
+        there |= {key for key, oid in keys.items() if key not in there and self._is_in_trash(oid)}
         return {oid for key, oid in keys.items() if key in there}
 
-    def _is_kept(self, oid: ObjectId) -> bool:
-        """Whether `gc` keeps the object, or has put it back by now."""
+    def _is_in_trash(self, oid: ObjectId) -> bool:
+        """Whether the object is in the trash of `gc`, or `gc` has put it back by now."""
         return bool(self.present([TRASH + oid.hex()]) or self.present([OBJECT_PREFIX + oid.hex()]))

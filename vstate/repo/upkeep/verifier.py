@@ -1,4 +1,4 @@
-"""Verifier: every object that some commits need, checked against its id, its form and what links to it."""
+"""Verifier: checks every object that some commits need against its id, its format and the links to it."""
 
 from __future__ import annotations
 
@@ -18,45 +18,46 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node, moments
+from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
-from vstate.repo.upkeep.reach import BATCH, IdSet
 from vstate.repo.upkeep.salvage import Lengths, Row, Salvage
+from vstate.repo.walk import BATCH, Batch, Below, Entries, depth_first
 from vstate.values.entry import Entry
 
 READ_BYTES = 1024 * 1024
-"""How many bytes of blobs are read at once: what is hashed right away is still in the core's cache."""
+"""How many bytes of blobs are read at once: so few that hashing finds them in the core's cache."""
 
-_HANDED_BYTES = 4 * READ_BYTES  # how many a thread is told to read
+_TASK_BYTES = 4 * READ_BYTES  # one task of a reading thread
 
 READERS = 2
 """How many threads read and hash blobs."""
 
-_REMEMBERED = 100_000  # links and entries that were seen lately, times of commits
+_REMEMBERED = 100_000  # recent links, times of commits
 _HIGHEST_NODE = 12  # no key has a level above it
 _HIGHEST_INDEX = 64
 
 
-class _Above(NamedTuple):
-    """What links to an object: the kind and the id of another one, or the kind and the key of a row."""
+class _Source(NamedTuple):
+    """The origin of a link: the kind and the id of an object, or the kind and the key of a row."""
 
     kind: str
     name: ObjectId | str
 
 
-class _Parent(NamedTuple):
-    """A commit that is to be checked, and the one that it is a parent of, if it was found so."""
+class _CommitLink(NamedTuple):
+    """A commit to check. `child` is the commit that names it as a parent, if one does."""
 
     oid: ObjectId
-    above: _Above
+    source: _Source
     child: Commit | None
 
 
-class _Child(NamedTuple):
-    """A tree node that is to be checked, and what the one above it says: None for what a root is free in."""
+class _NodeLink(NamedTuple):
+    """A tree node to check, and the fields that the node above it gives; None where a root is free."""
 
     oid: ObjectId
-    above: _Above
+    source: _Source
     height: int | None
     first: str | None
     before: str | None
@@ -64,27 +65,33 @@ class _Child(NamedTuple):
     earliest: int | None
 
 
-class _Part(NamedTuple):
-    """An index (`height` None: at any) or blob (0) to be checked, and what the object above says of it."""
+class _StreamLink(NamedTuple):
+    """An index or a blob to check, and the fields that the object above gives.
+
+    `height` is 0 for a blob, and None for the root of a stream.
+    """
 
     oid: ObjectId
     kind: Kind
-    above: _Above
+    source: _Source
     length: int
     height: int | None
     last: bool
 
 
 class Verifier:
-    """Checks all that the commits need which it is extended with, each object once.
+    """Checks all objects that commits need, each object once.
 
-    What is wrong goes to `found`, and the work goes on. `bad` are then the ids of the objects that cannot
-    be read or relied on, `nonsense` those of them whose content matches their id and means nothing,
-    `bad_links` the links to something else than there is, `misleading` the objects that have such links or say
-    other things that cannot be, and can be read all the same; `cut` the parents that are lost, by commit.
-    `whole_blobs=False` only looks whether blobs are there; the links to blobs that are `known` need no look, as
-    `link_key` has them. Memory stays within a few batches and some 30
-    bytes an object.
+    Reports each damage to `found`, and goes on. Afterwards these attributes tell which objects are damaged:
+
+    - `bad`: ids of objects that cannot be read or relied on;
+    - `malformed`: those of them whose content matches their id and encodes no object;
+    - `bad_links`: links that differ from the object that they lead to;
+    - `inconsistent`: objects that can be read, and that have bad links or fields that cannot be true;
+    - `cut`: the lost parents, by commit.
+
+    With `whole_blobs=False` it checks only whether blobs are present. Links to blobs that are `known`, in the
+    form of `link_key`, need no check. Takes a few batches of memory and some 30 bytes an object.
     """
 
     def __init__(
@@ -104,38 +111,38 @@ class Verifier:
         self._found = found
         self._whole_blobs = whole_blobs
         self._readers = readers
-        self._reading: deque[tuple[list[_Part], Future[Lengths]]] = deque()
+        self._reading: deque[tuple[list[_StreamLink], Future[Lengths]]] = deque()
         self._progress = progress
         self.reached = IdSet()
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes = 0
-        self.signed = False  # whether a commit was met that has a signature
-        self.expiring = False  # whether a key was met that expires
-        self.bad = IdSet()
-        self.bad_ids = bytearray()  # the same, to go through: 32 bytes each
+        self.signed = False
+        """Whether one of the commits has a signature."""
+        self.expiring = False
+        """Whether one of the trees has a key that expires."""
+        self.bad = IdList()
         self.bad_links = IdSet()
-        self.nonsense = IdSet()
-        self.misleading = IdSet()
-        self.misleading_ids = bytearray()  # the same, to go through
+        self.malformed = IdSet()
+        self.inconsistent = IdList()
         self.cut: dict[ObjectId, list[ObjectId]] = {}
-        # A link is checked once too. Most of a node's links stood in its last version: those are met again
-        # among the recent ones, which costs less than a hash.
+        # A link is checked once. Most links of a node stood in its last version too: looking them up among
+        # the recent ones costs less than a hash.
         self._links = IdSet()
         self._recent: set[tuple[Any, ...]] = set()
-        self._entries: set[bytes] = set()
+        self._entries = Entries()
         self._key_lists: set[int] = set()
         self._times: dict[ObjectId, datetime] = {}
         self._trusting = False
 
     def extend(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
-        """Check what these commits need, each named with the row that leads to it."""
-        self._walk([(COMMIT, [_Parent(oid, _Above("ref", row), None) for row, oid in roots])])
+        """Check all objects that these commits need; each comes with the key of the row that leads to it."""
+        self._walk([(COMMIT, [_CommitLink(oid, _Source("ref", row), None) for row, oid in roots])])
 
     def trust(self, roots: Iterable[tuple[str, ObjectId]]) -> None:
-        """Take all that these commits need as checked, so that `extend` looks only at what is new besides.
+        """Take all objects that these commits need as checked, so that `extend` checks only further ones.
 
-        Of that, all commits are checked here, and what these commits themselves hold but for the blobs. What only
-        an earlier one holds is checked when it is met again.
+        This reads the commits and their ancestors, and the trees and indexes of the commits themselves.
+        `extend` still checks an object that only an ancestor holds.
         """
         self._trusting = True
         try:
@@ -143,51 +150,41 @@ class Verifier:
         finally:
             self._trusting = False
 
-    def lose(self, kind: str, oid: bytes, reason: str) -> None:
-        """Note that an object cannot be read or relied on."""
+    def mark_bad(self, kind: str, oid: bytes, reason: str) -> None:
+        """Report an object that cannot be read or relied on."""
         if self.bad.add(oid):
-            self.bad_ids += oid
             self._found(Damage(oid.hex(), kind, reason))
 
-    def _refuse(self, kind: Kind, oid: bytes, reason: str) -> None:
-        """Note that an object means nothing, though its content matches its id."""
-        self.nonsense.add(oid)
-        self.lose(kind.name, oid, reason)
+    def _mark_malformed(self, kind: Kind, oid: bytes, reason: str) -> None:
+        """Report an object whose content matches its id and encodes no object."""
+        self.malformed.add(oid)
+        self.mark_bad(kind.name, oid, reason)
 
-    def _distrust(self, kind: Kind, oid: ObjectId, reason: str) -> None:
-        """Note that an object cannot be relied on, though it can be read, and what it leads to."""
-        self._mislead(oid)
-        self.lose(kind.name, oid, reason)
+    def _mark_inconsistent(self, kind: Kind, oid: ObjectId, reason: str) -> None:
+        """Report an object that can be read, as can the objects below it, and that cannot be relied on."""
+        self.inconsistent.add(oid)
+        self.mark_bad(kind.name, oid, reason)
 
-    def _blame(self, above: _Above, reason: str) -> None:
-        """Note that of what an object leads to, one thing is not what it says."""
-        if isinstance(above.name, ObjectId):
-            self._mislead(above.name)
-        self._found(Damage(str(above.name), above.kind, reason))
+    def _mark_bad_link(self, source: _Source, reason: str) -> None:
+        """Report a link that differs from the object that it leads to."""
+        if isinstance(source.name, ObjectId):
+            self.inconsistent.add(source.name)
+        self._found(Damage(str(source.name), source.kind, reason))
 
-    def _mislead(self, oid: ObjectId) -> None:
-        if self.misleading.add(oid):
-            self.misleading_ids += oid
+    def _note_fault(self, kind: Kind, oid: bytes, reason: str) -> None:
+        """Report an object that breaks a rule of the format and can be read all the same."""
+        self._found(Damage(oid.hex(), kind.name, reason, readable=True))
 
     # Walking
 
-    def _walk(self, stack: list[tuple[Kind, list[Any]]]) -> None:
-        # Depth first, a batch at a time, so that what is still to be read stays small.
-        steps: dict[Kind, Callable[[list[Any]], list[tuple[Kind, list[Any]]]]]
-        steps = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
-        while stack:
-            kind, links = stack.pop()
-            if not links:
-                continue
-            if kind is not BLOB and len(links) > BATCH:
-                stack.append((kind, links[BATCH:]))
-                links = links[:BATCH]
-            stack += steps[kind](links)
+    def _walk(self, start: Sequence[Batch]) -> None:
+        below: Below = {COMMIT: self._commits, TREE: self._nodes, INDEX: self._indexes, BLOB: self._blobs}
+        for _ in depth_first(start, below):
             self._progress(len(self.reached))
         while self._reading:
-            self._take_in(*self._reading.popleft())
+            self._finish_reading(*self._reading.popleft())
 
-    def _is_new(self, link: tuple[Any, ...]) -> bool:
+    def _is_unchecked(self, link: tuple[Any, ...]) -> bool:
         """Whether this link has not been checked yet."""
         if link in self._recent:
             return False
@@ -201,50 +198,50 @@ class Verifier:
     def _read(self, ids: Iterable[ObjectId]) -> Mapping[str, Row]:
         return self._salvage.rows([OBJECT_PREFIX + oid.hex() for oid in ids])
 
-    def _body(self, kind: Kind, oid: ObjectId, row: Row, above: _Above) -> bytes | memoryview | None:
-        """The verified body of an object; None, and the damage noted, if there is none."""
+    def _body(self, kind: Kind, oid: ObjectId, row: Row, source: _Source) -> bytes | memoryview | None:
+        """The verified body of an object; None, after a report, if the object cannot be read."""
         try:
             body = self._salvage.body(kind, oid, row)
         except CorruptObject as error:
-            self._not_whole(kind, oid, row, above, error)
+            self._note_unreadable(kind, oid, row, source, error)
             return None
-        self._whole(kind, oid, len(body))
+        self._count(kind, oid, len(body))
         return body
 
-    def _whole(self, kind: Kind, oid: ObjectId, length: int) -> None:
+    def _count(self, kind: Kind, oid: ObjectId, length: int) -> None:
+        """Count an object that is whole."""
         if self.reached.add(oid):
             self.counts[kind] += 1
             self.bytes += length
 
-    def _not_whole(self, kind: Kind, oid: ObjectId, row: Row, above: _Above, error: CorruptObject) -> None:
+    def _note_unreadable(
+        self, kind: Kind, oid: ObjectId, row: Row, source: _Source, error: CorruptObject
+    ) -> None:
         other = self._salvage.kind_of_whole(oid, row)
         if other is None:
             self.reached.add(oid)
-            self.lose(kind.name, oid, error.reason)
+            self.mark_bad(kind.name, oid, error.reason)
         else:
             reason = f"{oid}, which it names, is no {kind.name} but a {other.name}"
-            self._found(Damage(str(above.name), above.kind, reason))
-
-    def _malformed(self, kind: Kind, oid: bytes, reason: str) -> None:
-        self._found(Damage(oid.hex(), kind.name, reason, readable=True))
+            self._found(Damage(str(source.name), source.kind, reason))
 
     # Commits
 
-    def _commits(self, links: list[_Parent]) -> list[tuple[Kind, list[Any]]]:
-        parents: list[_Parent] = []
-        roots: list[_Child] = []
-        # Not by `reached`: a commit's id may name an object of another kind, which is no commit for it.
+    def _commits(self, links: list[_CommitLink]) -> list[Batch]:
+        parents: list[_CommitLink] = []
+        roots: list[_NodeLink] = []
+        # Not by `reached`: an object of another kind may be stored under the id of a commit.
         new = {link.oid: link for link in links if self._links.add(link.oid + COMMIT.code.encode())}
         rows = self._read(new)
         for oid, link in new.items():
-            body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
+            body = self._body(COMMIT, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
             commit = None if body is None else self._commit(oid, bytes(body))
             if commit is not None:
-                above = _Above(COMMIT.name, oid)
-                parents += [_Parent(parent, above, commit) for parent in self._parents(commit)]
-                looks = link.child is None or not self._trusting
-                if looks and commit.tree is not None and self._is_new((commit.tree,)):
-                    roots.append(_Child(commit.tree, above, None, None, None, None, None))
+                above = _Source(COMMIT.name, oid)
+                parents += [_CommitLink(parent, above, commit) for parent in self._parents(commit)]
+                checks_tree = link.child is None or not self._trusting
+                if checks_tree and commit.tree is not None and self._is_unchecked((commit.tree,)):
+                    roots.append(_NodeLink(commit.tree, above, None, None, None, None, None))
         for link in links:
             if link.child is not None:
                 self._check_parent(link.oid, link.child)
@@ -254,10 +251,10 @@ class Verifier:
         try:
             commit = Commit.decode(oid, body)
         except ValueError as error:
-            self._refuse(COMMIT, oid, str(error))
+            self._mark_malformed(COMMIT, oid, str(error))
             return None
         if not is_canonical(body):
-            self._malformed(COMMIT, oid, "it is not encoded canonically")
+            self._note_fault(COMMIT, oid, "it is not encoded canonically")
         if len(self._times) > _REMEMBERED:
             self._times.clear()
         self._times[oid] = commit.time
@@ -274,26 +271,26 @@ class Verifier:
                 self.cut.setdefault(child.oid, []).append(oid)
                 return
         if time >= child.time:
-            self._malformed(COMMIT, child.oid, f"it is not dated after its parent {oid}")
+            self._note_fault(COMMIT, child.oid, f"it is not dated after its parent {oid}")
 
     # Trees
 
-    def _nodes(self, links: list[_Child]) -> list[tuple[Kind, list[Any]]]:
+    def _nodes(self, links: list[_NodeLink]) -> list[Batch]:
         rows = self._read({link.oid for link in links if link.oid not in self.bad})
         nodes: dict[ObjectId, Node | None] = {}
-        children: list[_Child] = []
-        parts: list[_Part] = []
+        children: list[_NodeLink] = []
+        parts: list[_StreamLink] = []
         for link in links:
             oid = link.oid
             if oid not in nodes:
                 nodes[oid] = None
                 if oid not in self.bad:
                     new = oid not in self.reached
-                    body = self._body(TREE, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
+                    body = self._body(TREE, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
                     nodes[oid] = None if body is None else self._node(oid, bytes(body), check=new)
             node = nodes[oid]
             if node is not None:
-                # What is below is looked at also where the link is wrong: whoever reads goes there.
+                # Also if the link is bad: reading a key goes through it.
                 children += self._below(oid, node, link.before if self._fits(link, node) else None)
                 if not node.height:
                     parts += self._linked(oid, node)
@@ -304,39 +301,39 @@ class Verifier:
         try:
             node = Node.decode(body)
         except ValueError as error:
-            self._refuse(TREE, oid, str(error))
+            self._mark_malformed(TREE, oid, str(error))
             return None
         if not check:
             return node
         if node.body != body:
-            self._malformed(TREE, oid, "it is not encoded canonically")
+            self._note_fault(TREE, oid, "it is not encoded canonically")
         self.expiring = self.expiring or node.expiries is not None
         if not node.height and moments(node.items) != node.expiries:
-            self._malformed(TREE, oid, "it does not say when its keys expire")
+            self._note_fault(TREE, oid, "it does not say when its keys expire")
         # Most versions of a node differ in values only. As in an IdSet, the hash is keyed.
         keys = hash((node.height, *node.keys))
         if keys in self._key_lists:
             return node
         if any(a >= b for a, b in pairwise(node.keys)):
-            self._distrust(TREE, oid, "its keys do not ascend")
+            self._mark_inconsistent(TREE, oid, "its keys do not ascend")
             return node
         if not 0 <= node.height <= _HIGHEST_NODE:
-            self._distrust(TREE, oid, f"no node is at height {node.height}")
+            self._mark_inconsistent(TREE, oid, f"no node is at height {node.height}")
             return node
         faults = list(key_faults(node))
         for fault in faults:
-            self._malformed(TREE, oid, fault)
+            self._note_fault(TREE, oid, fault)
         if len(self._key_lists) > _REMEMBERED:
             self._key_lists.clear()
         if not faults:
             self._key_lists.add(keys)
         return node
 
-    def _fits(self, link: _Child, node: Node) -> bool:
-        """Whether the node is what the one above it says; its size apart, without which it can be read."""
+    def _fits(self, link: _NodeLink, node: Node) -> bool:
+        """Whether the node fits the link to it. A wrong size counts as a fault: the node can be read."""
         if link.height is None:
             if node.height and len(node.keys) == 1:
-                self._malformed(TREE, link.oid, "it is the root, and has one node below it only")
+                self._note_fault(TREE, link.oid, "it is the root, and has one node below it only")
             return True
         wrong = ""
         if node.height != link.height:
@@ -349,128 +346,121 @@ class Verifier:
             assert link.first is not None  # it is no root
             assert link.size is not None
             self.bad_links.add(node_link_key(link.oid, link.height, link.first, link.size))
-            self._blame(link.above, f"its node {link.oid} {wrong}")
+            self._mark_bad_link(link.source, f"its node {link.oid} {wrong}")
         elif node.count != link.size:
             reason = f"its node {link.oid} has {node.count} keys, not {link.size}"
-            self._malformed(TREE, _id(link.above), reason)
+            self._note_fault(TREE, _id(link.source), reason)
         elif node.earliest != link.earliest:
             reason = f"it does not say when the first key below its node {link.oid} expires"
-            self._malformed(TREE, _id(link.above), reason)
+            self._note_fault(TREE, _id(link.source), reason)
         return not wrong
 
-    def _below(self, oid: ObjectId, node: Node, before: str | None) -> Iterator[_Child]:
+    def _below(self, oid: ObjectId, node: Node, before: str | None) -> Iterator[_NodeLink]:
         if not node.height:
             return
-        above = _Above(TREE.name, oid)
+        above = _Source(TREE.name, oid)
         recent = self._recent
         ends = [*node.keys[1:], before]
         below = (node.height - 1,) * len(ends)
         due = node.expiries or (None,) * len(ends)
         for link in zip(node.items, below, node.keys, ends, node.counts, due, strict=True):
-            if link not in recent and self._is_new(link):
+            if link not in recent and self._is_unchecked(link):
                 item, *says = link
-                yield _Child(ObjectId(item), above, *says)
+                yield _NodeLink(ObjectId(item), above, *says)
 
-    def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_Part]:
-        above = _Above(TREE.name, oid)
-        known = self._entries
-        if len(known) > _REMEMBERED:
-            known.clear()
-        for key, item in zip(leaf.keys, leaf.items, strict=True):
-            if item in known:
-                continue
-            assert isinstance(item, bytes)  # a node that was read holds no other
-            known.add(item)
+    def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_StreamLink]:
+        above = _Source(TREE.name, oid)
+        for key, item in self._entries.new(leaf):
             try:
                 entry = Entry.decode(item)
             except ValueError as error:
                 self._found(Damage(str(oid), TREE.name, f"the entry of {key!r}: {error}"))
                 continue
             if fault := entry_fault(entry, item):
-                self._malformed(TREE, oid, f"the entry of {key!r} {fault}")
+                self._note_fault(TREE, oid, f"the entry of {key!r} {fault}")
             for link in entry.links:
                 yield from self._parts(above, [link], 0 if is_single(link) else None, last=True)
 
     # Streams
 
     def _parts(
-        self, above: _Above, links: Sequence[tuple[ObjectId, int]], height: int | None, *, last: bool
-    ) -> Iterator[_Part]:
+        self, source: _Source, links: Sequence[tuple[ObjectId, int]], height: int | None, *, last: bool
+    ) -> Iterator[_StreamLink]:
         end = len(links) - 1
         for i, (oid, length) in enumerate(links):
             if height == 0:
                 link = link_key(oid, length)
                 if link not in self._known and self._links.add(link):
-                    yield _Part(oid, BLOB, above, length, 0, False)
-            elif self._is_new((oid, length, height, last and i == end)):
-                yield _Part(oid, INDEX, above, length, height, last and i == end)
+                    yield _StreamLink(oid, BLOB, source, length, 0, False)
+            elif self._is_unchecked((oid, length, height, last and i == end)):
+                yield _StreamLink(oid, INDEX, source, length, height, last and i == end)
 
-    def _indexes(self, links: list[_Part]) -> list[tuple[Kind, list[Any]]]:
+    def _indexes(self, links: list[_StreamLink]) -> list[Batch]:
         rows = self._read({link.oid for link in links if link.oid not in self.bad})
-        parts: list[_Part] = []
+        parts: list[_StreamLink] = []
         for link in links:
             oid = link.oid
             if oid in self.bad:
                 continue
             new = oid not in self.reached
-            body = self._body(INDEX, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.above)
+            body = self._body(INDEX, oid, rows.get(OBJECT_PREFIX + oid.hex()), link.source)
             if body is not None:
                 parts += self._check_index(link, bytes(body), check=new)
         return _by_kind(parts)
 
-    def _check_index(self, link: _Part, body: bytes, *, check: bool) -> Iterator[_Part]:
+    def _check_index(self, link: _StreamLink, body: bytes, *, check: bool) -> Iterator[_StreamLink]:
         oid = link.oid
         try:
             height, items = read_index(body)
         except ValueError as error:
-            self._refuse(INDEX, oid, str(error))
+            self._mark_malformed(INDEX, oid, str(error))
             return
         total = sum(length for _, length in items)
         if height > _HIGHEST_INDEX:
-            self._refuse(INDEX, oid, f"no index is at height {height}")
+            self._mark_malformed(INDEX, oid, f"no index is at height {height}")
             return
-        # What is below is looked at also where the link is wrong: whoever reads goes there.
+        # Also if the link is bad: reading a value goes through it.
         if link.height is not None and height != link.height:
             self.bad_links.add(link_key(oid, link.length, link.height))
-            self._blame(link.above, f"its index {oid} is at height {height}, not {link.height}")
+            self._mark_bad_link(link.source, f"its index {oid} is at height {height}, not {link.height}")
         if total != link.length:
             self._wrong_length(link, total)
         for fault in index_faults(height, items, body) if check else ():
-            self._malformed(INDEX, oid, fault)
+            self._note_fault(INDEX, oid, fault)
         if not may_end(items) and not link.last:
-            self._malformed(INDEX, oid, "it ends before its last item would end it")
+            self._note_fault(INDEX, oid, "it ends before its last item would end it")
         if link.height is None and len(items) == 1:
-            self._malformed(INDEX, oid, "it is the root of a stream, and has one item only")
-        yield from self._parts(_Above(INDEX.name, oid), items, height - 1, last=link.last)
+            self._note_fault(INDEX, oid, "it is the root of a stream, and has one item only")
+        yield from self._parts(_Source(INDEX.name, oid), items, height - 1, last=link.last)
 
-    def _wrong_length(self, link: _Part, actual: int) -> None:
-        """An object is whole, but what links to it says another length: that cannot be read."""
+    def _wrong_length(self, link: _StreamLink, actual: int) -> None:
+        """Report an object that is whole and has another length than the link to it says."""
         reason = f"its {link.kind.name} {link.oid} has {actual} bytes, not {link.length}"
         self.bad_links.add(link_key(link.oid, link.length))
-        self._blame(link.above, reason)
+        self._mark_bad_link(link.source, reason)
 
     # Blobs
 
-    def _blobs(self, links: list[_Part]) -> list[tuple[Kind, list[Any]]]:
+    def _blobs(self, links: list[_StreamLink]) -> list[Batch]:
         if self._trusting:
             return []
-        for batch in _batches(links, _HANDED_BYTES):
+        for batch in _batches(links, _TASK_BYTES):
             if not self._whole_blobs:
                 self._look_for(batch)
                 continue
             batch = [link for link in batch if link.oid not in self.bad]
             self._reading.append((batch, self._readers.submit(self._lengths, batch)))
             if len(self._reading) > READERS:
-                self._take_in(*self._reading.popleft())
+                self._finish_reading(*self._reading.popleft())
         return []
 
-    def _lengths(self, batch: list[_Part]) -> Lengths:
+    def _lengths(self, batch: list[_StreamLink]) -> Lengths:
         found: Lengths = {}
         for part in _batches(batch, READ_BYTES):
             found.update(self._salvage.lengths(BLOB, [link.oid for link in part]))
         return found
 
-    def _take_in(self, batch: list[_Part], lengths: Future[Lengths]) -> None:
+    def _finish_reading(self, batch: list[_StreamLink], lengths: Future[Lengths]) -> None:
         found = lengths.result()
         for link in batch:
             oid = link.oid
@@ -478,15 +468,17 @@ class Verifier:
                 continue
             length = found[oid]
             if isinstance(length, int):
-                self._whole(BLOB, oid, length)
+                self._count(BLOB, oid, length)
                 if length != link.length:
                     self._wrong_length(link, length)
             else:
-                self._not_whole(BLOB, oid, self._salvage.row(OBJECT_PREFIX + oid.hex()), link.above, length)
+                self._note_unreadable(
+                    BLOB, oid, self._salvage.row(OBJECT_PREFIX + oid.hex()), link.source, length
+                )
                 self.bad_links.add(link_key(oid, link.length))
         self._progress(len(self.reached))
 
-    def _look_for(self, links: list[_Part]) -> None:
+    def _look_for(self, links: list[_StreamLink]) -> None:
         there = self._salvage.are_there(link.oid for link in links)
         for link in links:
             if self.reached.add(link.oid):
@@ -494,15 +486,18 @@ class Verifier:
                     self.counts[BLOB] += 1
                     self.bytes += link.length
                 else:
-                    self.lose(BLOB.name, link.oid, "it is missing")
+                    self.mark_bad(BLOB.name, link.oid, "it is missing")
 
 
-def _by_kind(parts: list[_Part]) -> list[tuple[Kind, list[Any]]]:
-    return [(kind, [part for part in parts if part.kind is kind]) for kind in (INDEX, BLOB)]
+def _by_kind(links: Iterable[_StreamLink]) -> list[Batch]:
+    found: dict[Kind, list[_StreamLink]] = {INDEX: [], BLOB: []}
+    for link in links:
+        found[link.kind].append(link)
+    return list(found.items())
 
 
-def _batches(links: Iterable[_Part], most: int) -> Iterator[list[_Part]]:
-    batch: list[_Part] = []
+def _batches(links: Iterable[_StreamLink], most: int) -> Iterator[list[_StreamLink]]:
+    batch: list[_StreamLink] = []
     size = 0
     for link in links:
         if batch and (size + link.length > most or len(batch) == BATCH):
@@ -514,6 +509,6 @@ def _batches(links: Iterable[_Part], most: int) -> Iterator[list[_Part]]:
         yield batch
 
 
-def _id(above: _Above) -> ObjectId:
-    assert isinstance(above.name, ObjectId)  # what has a place in a tree or a stream is below an object
-    return above.name
+def _id(source: _Source) -> ObjectId:
+    assert isinstance(source.name, ObjectId)  # only objects link to nodes with a place in a tree
+    return source.name

@@ -1,0 +1,97 @@
+"""Walks: over objects depth first, a batch at a time, and over commits from the newest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from vstate.errors import CorruptObject
+from vstate.objects.commit import Commit
+from vstate.objects.ids import Kind, Link
+from vstate.objects.tree import Node
+from vstate.values.entry import Entry
+
+BATCH = 256
+"""How many objects a walk reads at once. The largest are tree nodes of some 4 KB, so a batch is about 1 MB.
+"""
+
+Batch = tuple[Kind, Sequence[Any]]
+"""Objects of one kind that a walk has still to visit."""
+
+Below = Mapping[Kind, Callable[[Any], Sequence[Batch]]]
+"""By kind, how a walk finds the objects that those of a batch link to."""
+
+_REMEMBERED_ENTRIES = 100_000
+_ATOM = b"\x92\x00"  # how the entry of an atom begins
+
+
+def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
+    """Every batch, and then the batches that `below` finds beneath it.
+
+    Depth first, because the objects that are still to be read stay few that way.
+    """
+    stack = list(start)
+    while stack:
+        kind, items = stack.pop()
+        if not items:
+            continue
+        if len(items) > BATCH:
+            stack.append((kind, items[BATCH:]))
+            items = items[:BATCH]
+        yield kind, items
+        if kind in below:
+            stack += below[kind](items)
+
+
+class NewestFirst(Iterator[Commit]):
+    """A queue of commits. The newest comes out first; of two with one time, the one that went in first.
+
+    A commit is dated after its parents. So a walk that puts in the parents of each commit that comes out meets
+    every commit after all its children.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Commit]] = []
+        self._order = count()
+
+    def push(self, commit: Commit) -> None:
+        """Put a commit in."""
+        heappush(self._heap, (-commit.time.timestamp(), next(self._order), commit))
+
+    def __next__(self) -> Commit:
+        if not self._heap:
+            raise StopIteration
+        return heappop(self._heap)[2]
+
+
+class Entries:
+    """Tells the entries of leaves that a walk has not met lately: most stood in the leaf's last version too."""
+
+    def __init__(self) -> None:
+        self._met: set[bytes] = set()
+
+    def new(self, leaf: Node) -> list[tuple[str, bytes]]:
+        """The keys and the entries of a leaf, without the entries that were met lately."""
+        met = self._met
+        if len(met) > _REMEMBERED_ENTRIES:
+            met.clear()
+        found = [(key, entry) for key, entry in zip(leaf.keys, leaf.items, strict=True) if entry not in met]
+        met.update(entry for _, entry in found)  # type: ignore[misc]  # a node that was read holds bytes only
+        return found  # type: ignore[return-value]
+
+    def all(self, leaf: Node) -> Iterator[tuple[str, bytes]]:
+        """The keys and all entries of a leaf; `new` leaves them out from now on."""
+        self.new(leaf)
+        return zip(leaf.keys, leaf.items, strict=True)  # type: ignore[arg-type]
+
+
+def links_of(leaf: bytes, entry: bytes) -> Iterator[Link]:
+    """The links of an entry; CorruptObject, naming the leaf, if the entry cannot be decoded."""
+    if entry.startswith(_ATOM):
+        return
+    try:
+        yield from Entry.decode(entry).links
+    except ValueError as error:
+        raise CorruptObject(leaf.hex(), str(error)) from error
