@@ -32,7 +32,9 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Slow(Memory):
-    """A Memory whose transactions take their time, and can be waited for; while `go` is clear, they wait for it."""
+    """A Memory whose transactions take their time, and can be waited for; while `go` is clear, they
+    wait for it.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -159,7 +161,9 @@ async def test_a_transaction_commits_or_discards() -> None:
 
 @in_a_loop
 async def test_transactions_of_tasks_follow_one_another() -> None:
-    """Twenty tasks, more than there are threads, add to one number in transactions: none is lost, none is stuck."""
+    """Twenty tasks, more than there are threads, add to one number in transactions: none is lost,
+    none is stuck.
+    """
     async with aio.Versioned(Memory()) as state:
         state["n"] = 0
         await state.commit()
@@ -230,7 +234,9 @@ async def test_a_cancelled_commit_is_done_or_not_done() -> None:
 
 @in_a_loop
 async def test_cancelled_at_any_moment() -> None:
-    """Whenever the cancellation comes, twice even, the handle and the store agree, and the next commit is right."""
+    """Whenever the cancellation comes, twice even, the handle and the store agree, and the next
+    commit is right.
+    """
     for after in range(0, 30, 3):
         store = Slow(0.01)
         async with aio.Versioned(store, branch="main") as state:
@@ -325,7 +331,9 @@ async def lease_threads(number: int) -> None:
 @in_a_loop
 @pytest.mark.parametrize("moment", ["at the beginning", "inside", "at the end"])
 async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
-    """Cancelled before the thread that ends it has begun, it is ended all the same: discarded, or committed; none is half begun."""
+    """Cancelled before the thread that ends it has begun, it is ended all the same: discarded, or committed;
+    none is half begun.
+    """
     async with aio.Versioned(Memory()) as state:
         entered, leave = asyncio.Event(), asyncio.Event()
         raised: list[BaseException] = []  # with all frames: nothing is ended by their going away
@@ -412,7 +420,9 @@ class PickledWhen:
 
 @in_a_loop
 async def test_many_tasks_cancelled_at_any_moment() -> None:
-    """Updates, transactions, commits, leases: what the handle has and what is stored agree, and no turn is held."""
+    """Updates, transactions, commits, leases: what the handle has and what is stored agree, and no
+    turn is held.
+    """
     store = Slow(0.001)
     async with aio.Versioned(store, branch="main") as state:
         state["n"] = 0
@@ -715,7 +725,9 @@ async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
 
 @in_a_loop
 async def test_a_watch_need_not_be_awaited() -> None:
-    """Gone through at once it tells what was committed since it was asked for; awaited it is the watch itself."""
+    """Gone through at once it tells what was committed since it was asked for; awaited it is
+    the watch itself.
+    """
     async with aio.Versioned(Memory(), branch="main") as state:
         for number, mapping in enumerate((state, state.namespace("part"))):
             watching, begun = mapping.watch("n"), mapping.watch(since=state.head)
@@ -738,7 +750,9 @@ async def test_a_watch_need_not_be_awaited() -> None:
 
 @in_a_loop
 async def test_a_watch_goes_on_behind_a_cancelled_wait() -> None:
-    """Also where the wait was cancelled as the watch began: nothing that was committed since it was asked for is missed."""
+    """Also where the wait was cancelled as the watch began: nothing that was committed since it was asked
+    for is missed.
+    """
     async with aio.Versioned(Memory(), branch="main") as state:
         watching = state.watch("n")
         waits = asyncio.create_task(anext(watching))
@@ -786,7 +800,9 @@ async def test_push_and_pull() -> None:
 
 @in_a_loop
 async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -> None:
-    """Python falls back on `state[0]`, `state[1]`, … for `in` and `for`, which would never end here, and fill the memory."""
+    """Python falls back on `state[0]`, `state[1]`, … for `in` and `for`, which would never end here, and
+    fill the memory.
+    """
     async with aio.Versioned() as state:
         await state.set("plan", 1)
         await state.commit("a plan")

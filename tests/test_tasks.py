@@ -1,4 +1,4 @@
-"""Tasks: one commit a call; events: what happened, with the commit that holds it; view."""
+"""Tasks commit once a call; events record facts in their commit; view shows keys."""
 
 from __future__ import annotations
 
