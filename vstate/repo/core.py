@@ -19,6 +19,7 @@ from vstate.errors import (
     InvalidInput,
     NotFound,
     RefMoved,
+    StorageError,
     StoreUnavailable,
     UnsupportedFormat,
 )
@@ -226,12 +227,13 @@ class Core:
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
-        time = datetime.now(UTC)
+        time, ids = datetime.now(UTC), []
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
+            ids.append(parent.oid)
         commit = Commit(
             tree=root,
-            parents=tuple(parent.oid for parent in parents),
+            parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -259,7 +261,7 @@ class Core:
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             needed = EXPIRY_FORMAT
         for _, node in nodes:
             if node.expiries is not None:
@@ -292,7 +294,7 @@ class Core:
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self.has_landed(branch, last.oid)):
+            if not (error.outcome_unknown and self._has_landed_after(error, branch, last.oid)):
                 raise
             done = True
         if not done and guard is not None:
@@ -304,9 +306,19 @@ class Core:
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""
         now = self.refs.read(HEADS + branch)
-        return now is not None and (
-            now == commit
-            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
+        return now is not None and self.is_behind(commit, now)
+
+    def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
+        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not answer this either."""
+        try:
+            return self.has_landed(branch, commit)
+        except StorageError as failure:
+            raise error from failure
+
+    def is_behind(self, commit: ObjectId, head: ObjectId) -> bool:
+        """Whether a commit, which may not be stored, is `head` or one of its ancestors."""
+        return commit == head or (
+            self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, head)
         )
 
     def swap_branch(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
@@ -334,7 +346,7 @@ class Core:
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
