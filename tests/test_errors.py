@@ -1,4 +1,4 @@
-"""The exception tree: who is caught by what, what each carries, and how it reads."""
+"""The exception tree: its handlers, the data of each error, and the messages."""
 
 import copy
 import pickle
@@ -110,7 +110,7 @@ def test_every_public_error_has_an_example() -> None:
     ],
 )
 def test_is_caught_as(kind: type[Exception], base: type[Exception]) -> None:
-    """Errors are caught by what the caller does next, and as the builtin they stand for."""
+    """Errors are caught by the caller's next step, and as a builtin exception."""
     assert issubclass(kind, base)
     assert issubclass(kind, VStateError)
 
