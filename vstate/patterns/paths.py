@@ -66,17 +66,17 @@ class Scope(ReadableState):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self.base
 
-    def scan_keys(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self.base.scan_keys(self.prefix + prefix))
+    def _scan(self, prefix: str) -> Iterator[str]:
+        return (key[len(self.prefix) :] for key in self.base.keys(self.prefix + prefix))
 
-    def count_keys(self, prefix: str) -> int:
-        return self.base.count_keys(self.prefix + prefix)
+    def _count(self, prefix: str) -> int:
+        return len(self.base.keys(self.prefix + prefix))
 
-    def describe_key(self, key: str) -> str:
-        return self.base.describe_key(self.prefix + key)
+    def _describe(self, key: str) -> str:
+        return self.base._describe(self.prefix + key)
 
-    def title(self) -> str:
-        return f"{self.prefix!r} of {self.base.title()}"
+    def _title(self) -> str:
+        return f"{self.prefix!r} of {self.base._title()}"
 
 
 @overload
@@ -109,8 +109,8 @@ def require_state(state: ReadableState) -> ReadableState:
     """The state. Raises TypeError for any other object, and for a state of `vstate.aio`, which is awaited."""
     if not isinstance(state, ReadableState):
         raise TypeError(
-            f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, a Live, "
-            "a Namespace or a Snapshot; with vstate.aio, give the state that the function gets in `await "
+            f"a {type(state).__module__}.{type(state).__qualname__} is not a state: give a Versioned, "
+            "a Live, a Namespace or a Snapshot; with vstate.aio, give the state that the function gets in `await "
             "state.update(function)`"
         )
     return state

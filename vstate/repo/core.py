@@ -19,6 +19,7 @@ from vstate.errors import (
     InvalidInput,
     NotFound,
     RefMoved,
+    StorageError,
     StoreUnavailable,
     UnsupportedFormat,
 )
@@ -31,8 +32,8 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import History, Log
-from vstate.repo.names import revisions
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
@@ -89,6 +90,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
+        self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
@@ -137,7 +139,7 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = revisions.resolve(self.objects, self.refs, self.history, rev, head or self.refs.head())
+        oid = self._revisions.resolve(rev, head or self.refs.head())
         return self.objects.commit(oid)
 
     def log(
@@ -225,12 +227,13 @@ class Core:
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
-        time = datetime.now(UTC)
+        time, ids = datetime.now(UTC), []
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
+            ids.append(parent.oid)
         commit = Commit(
             tree=root,
-            parents=tuple(parent.oid for parent in parents),
+            parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -258,7 +261,7 @@ class Core:
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             needed = EXPIRY_FORMAT
         for _, node in nodes:
             if node.expiries is not None:
@@ -291,7 +294,7 @@ class Core:
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self.has_landed(branch, last.oid)):
+            if not (error.outcome_unknown and self._has_landed_after(error, branch, last.oid)):
                 raise
             done = True
         if not done and guard is not None:
@@ -303,9 +306,19 @@ class Core:
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""
         now = self.refs.read(HEADS + branch)
-        return now is not None and (
-            now == commit
-            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
+        return now is not None and self.is_behind(commit, now)
+
+    def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
+        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not answer this either."""
+        try:
+            return self.has_landed(branch, commit)
+        except StorageError as failure:
+            raise error from failure
+
+    def is_behind(self, commit: ObjectId, head: ObjectId) -> bool:
+        """Whether a commit, which may not be stored, is `head` or one of its ancestors."""
+        return commit == head or (
+            self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, head)
         )
 
     def swap_branch(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:
@@ -333,7 +346,7 @@ class Core:
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],

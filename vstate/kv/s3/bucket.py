@@ -1,10 +1,8 @@
-"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It sends requests, and knows nothing of keys
-and values."""
+"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It knows nothing of keys and values."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.s3.address import Address
 from vstate.kv.s3.driver import abandon, load_obstore
 from vstate.kv.s3.failures import Failure, failure_of, meaning
@@ -21,8 +19,7 @@ from vstate.kv.s3.names import LONGEST_NAME
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and obstore's asyncio calls
-300."""
+"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and asyncio 300."""
 
 PAGE = 1000  # names in an answer of S3's listing, which takes no more
 
@@ -31,8 +28,7 @@ _LONGEST_PAUSE = 2.0
 _BULK = 1000
 
 Mark = Mapping[str, str]
-"""The version of an object, which no other version has: its ETag, or its generation, depending on the
-service."""
+"""The id of one version of an object: its ETag, or its generation, depending on the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class Attempt:
     reason: str = ""
 
 
-class Bucket(ForkAware):
+class Bucket(ForkLocked):
     """The objects under a URL such as s3://bucket/directory. Names are relative to the URL.
 
     A request that fails in passing is repeated, with growing pauses. After `timeout` seconds StoreUnavailable
@@ -76,13 +72,12 @@ class Bucket(ForkAware):
         self.timeout = self.address.timeout
         self._exists = False  # whether an answer has shown that the bucket is there
         self._closed = False
-        self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._driver: Any = None
         self._store: Any = None
+        super().__init__()
         prefix = self._open().prefix or ""
         self._longest = LONGEST_NAME - len(prefix.encode()) - bool(prefix)
-        survive_forks(self)
 
     @property
     def url(self) -> str:
@@ -137,7 +132,7 @@ class Bucket(ForkAware):
         return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
-        """Repeat the conditional write until its outcome is known; whether the service did it, once or
+        """Repeat the conditional write until its outcome is known. Returns whether it was done, once or
         twice.
         """
         backoff = self._backoff()
@@ -192,9 +187,7 @@ class Bucket(ForkAware):
         return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2)
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Send the request until it succeeds or another try is in vain. Return None if there is no such
-        object.
-        """
+        """Send the request until it succeeds or cannot succeed. Return None if there is no such object."""
         backoff, sent = self._backoff(), False
         while True:
             try:
@@ -244,8 +237,7 @@ class Bucket(ForkAware):
         except RuntimeError:
             pass
         self._require_open()
-        # The interpreter is ending and starts no more threads. A program may still save its state, in this
-        # thread.
+        # The interpreter is ending and starts no threads. A program still saves its state, in this thread.
         future: Future[T] = Future()
         try:
             future.set_result(call())
@@ -319,16 +311,11 @@ class Bucket(ForkAware):
         if pool is not None:
             pool.shutdown(wait=False)
 
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
     def after_fork(self, *, child: bool) -> None:
+        super().after_fork(child=child)
         if child:
             abandon(self._store, self._pool)
-            self._lock = threading.Lock()
             self._store = self._pool = None
-        else:
-            self._lock.release()
 
 
 def _mark(answer: Mapping[str, Any]) -> Mark:
