@@ -18,7 +18,8 @@ from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.compare.details import details
-from vstate.repo.compare.paths import Fingerprints, find_part, parts_of
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part, parts_of
 from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
@@ -335,7 +336,7 @@ def test_aligned_items_are_in_order_and_those_at_both_ends_in_place(old: list[in
 
 
 def test_long_lists_are_aligned_by_occurrence() -> None:
-    """Where difflib would take long, equal items are found wherever they are."""
+    """In long lists, equal items are found wherever they are."""
     old = list(range(3000))
     new = list(range(2999, -1, -1))
     assert align(old, new) == [2999 - number for number in range(3000)]
@@ -574,7 +575,7 @@ def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     state = Versioned()
     state["t"] = "\n" * 1_000_000
     state.commit("long")
-    with pytest.raises(InvalidInput, match="too many to blame one by one"):
+    with pytest.raises(InvalidInput, match="too many to blame"):
         state.repo.blame_items("HEAD", "t")
     assert state.blame("t", "").message == "long"
     state["t"] = "\n"

@@ -132,11 +132,19 @@ def levels(store: KVStore, *runs: list[bytes], height: int = 2) -> ObjectId:
 NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
     "descending keys": (lambda s: leaf(s, "b", "a"), "do not ascend", False),
     "a key twice": (lambda s: leaf(s, "a", "a"), "do not ascend", False),
-    "a key that should begin a leaf": (lambda s: leaf(s, *LEFT, SPLIT), "where its level puts it", True),
-    "a leaf begun by no such key": (lambda s: pair(s, LOW[:2], LOW[2:4]), "where its level puts it", True),
+    "a key that should begin a leaf": (
+        lambda s: leaf(s, *LEFT, SPLIT),
+        "not at the height of its level",
+        True,
+    ),
+    "a leaf begun by no such key": (
+        lambda s: pair(s, LOW[:2], LOW[2:4]),
+        "not at the height of its level",
+        True,
+    ),
     "a key that should begin a higher node": (
         lambda s: pair(s, low_before(HIGHER[1]), [HIGHER[1]]),
-        "where its level puts it",
+        "not at the height of its level",
         True,
     ),
     "a root over one node": (
@@ -213,7 +221,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
     ),
     "an index that goes on": (
         lambda s: streamed(s, GOES_ON[0], ENDS[0], GOES_ON[1]),
-        "it goes on behind an item that ends it",
+        "it has items behind the one that ends it",
         True,
     ),
     "an index that ends early": (
