@@ -416,9 +416,7 @@ class Core:
     ) -> None:
         action = f"branch: created from {origin}"
         if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
-            raise AlreadyExists(
-                f"there is a branch {name!r} already; choose another name or delete it first", name=name
-            )
+            raise _name_taken(name)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
@@ -437,12 +435,17 @@ class Core:
     def rename_branch(self, old: str, new: str) -> Commit:
         """Rename a branch, and move HEAD along; AlreadyExists if the name is taken.
 
-        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile.
+        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile. A rename that was cut
+        short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
         rows = self.policies.rows_for(check_ref_name(new), old)
         rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
-        self._create_branch(new, commit, commit.short, rows)
+        created = f"branch: renamed from {old}"
+        if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
+            last = next(self.refs.reflog(HEADS + new), None)
+            if last is None or (last.new, last.action) != (commit.oid, created):
+                raise _name_taken(new)
         follows = self.refs.head().branch == old
         if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
@@ -522,3 +525,9 @@ class Core:
 def _rollback_message(target: Commit) -> str:
     nested = target.message.startswith("Rollback to ")
     return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
+
+
+def _name_taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"there is a branch {name!r} already; choose another name or delete it first", name=name
+    )
