@@ -182,7 +182,7 @@ def test_fsck_repairs(damaged, store):
     was = resolve(store, "main~1")
     text = damaged("fsck", "--repair")
     assert "repaired:\n  branch main: it is at " in text
-    assert "now all is well" in text
+    assert "all is well now" in text
     assert resolve(store, "main") == was
     again = damaged("fsck")
     assert "all known from an earlier repair" in again

@@ -341,7 +341,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
         ("reflog/heads/main:then", b"\x93\xc0\xc0\xa1x", "reflog", "has no time"),
         ("shallow/" + "0" * 64, b"\x01", "shallow", "names no parents"),
         ("shallow/x", b"\x90", "shallow", "names no parents"),
-        ("format", None, "format", "does not say which format it has"),
+        ("format", None, "format", "names no format"),
         ("format", b"0", "format", "says that it has format 0"),
     ],
 )

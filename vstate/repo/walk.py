@@ -14,8 +14,7 @@ from vstate.objects.tree import Node
 from vstate.values.entry import Entry
 
 BATCH = 256
-"""How many objects a walk reads at once. The largest are tree nodes of some 4 KB, so a batch is about 1 MB.
-"""
+"""How many objects a walk reads at once: of the largest, tree nodes of some 4 KB, that is 1 MB."""
 
 Batch = tuple[Kind, Sequence[Any]]
 """Objects of one kind that a walk has still to visit."""

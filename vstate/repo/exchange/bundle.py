@@ -119,8 +119,7 @@ class BundleReport:
     """The results of an export or an import.
 
     `objects` and `bytes` are totals of the bundle, in bytes of bodies. `written` counts the objects that were
-    new to the store. `file_bytes` is the size of the file. `prerequisites` are commits that a reader must
-    have.
+    new to the store. `file_bytes` is the size of the file. `prerequisites` are commits that readers need.
     """
 
     refs: Sequence[BundleRef]

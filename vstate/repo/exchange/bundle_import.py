@@ -23,7 +23,7 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
 from vstate.repo.objects import Objects
 from vstate.repo.upkeep.damage import Damage, Loss, link_key
-from vstate.repo.upkeep.metadata import Rows
+from vstate.repo.upkeep.metadata import Metadata
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
@@ -79,8 +79,7 @@ class _Import:
 
     If a try fails and gc has swept meanwhile, the import tries again. Otherwise the next try relies on less
     of the store. The first try relies on every object that is present. The second reads each of them. The
-    third continues no history with commits that no ref and no reflog leads to: gc may have removed some of
-    their objects.
+    third continues no history with commits that no ref and no reflog leads to: they may lack objects.
     """
 
     def __init__(
@@ -218,7 +217,7 @@ class _Import:
 
     def _find_kept(self, history: History) -> IdSet:
         """The commits that refs and reflogs lead to; all others are garbage."""
-        logged = chain.from_iterable(ids for _, ids in Rows(self._salvage, lambda damage: None).lines())
+        logged = chain.from_iterable(ids for _, ids in Metadata(self._salvage, lambda damage: None).lines())
         kept = IdSet()
         loss = Loss(self._salvage.store, history.parents, IdSet(), IdSet())
         for _ in loss.ancestors(*self._repo.refs.all().values(), *logged, seen=kept):
@@ -233,9 +232,7 @@ class _Import:
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
-        """Check that every object that the refs, and the histories that go on, will reach is present and
-        intact.
-        """
+        """Check that every object that the refs and the continued histories will reach is present and intact."""
         with ThreadPoolExecutor(READERS) as readers:
             verifier = self._trusting_ours(history, readers)
             history.cut_off(ends)
@@ -288,9 +285,7 @@ class _Import:
     def _move(
         self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
     ) -> bool:
-        """Move a ref to the bundle's commit, if no commit of ours is lost by that; False if gc has swept
-        meanwhile.
-        """
+        """Move a ref to the bundle's commit, unless ours has other commits; False if gc has swept meanwhile."""
         refs = self._repo.refs
         while True:
             old = refs.read(name)

@@ -39,11 +39,9 @@ AHEAD = 256
 
 @dataclass(slots=True)
 class Copied:
-    """The result of copying: numbers of objects, and of bytes of their stored form, and the format that they
-    need.
+    """The copied objects: their number, the bytes of their stored form, and the format that they need.
 
-    `rows` are the ends of histories. They are written with the ref, if the commits that they cut off are
-    still `absent`.
+    `rows` are ends of histories, to write with the ref if the commits that they cut off are still `absent`.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)

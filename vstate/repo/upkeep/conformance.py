@@ -1,6 +1,6 @@
-"""Forms: whether objects that can be read are written as the format wants them written.
+"""Conformance: checks that readable objects follow the rules in `docs/format.md`.
 
-Equal contents have equal ids only if everybody keeps to that; `docs/format.md` says what it is.
+Equal contents have equal ids only if every writer follows the rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ATOMS = (type(None), bool, int, float, str, bytes)
 
 
 def is_canonical(data: bytes) -> bool:
-    """Whether these bytes are the canonical encoding of what they encode."""
+    """Whether these bytes are a canonical encoding."""
     try:
         return encode(_sorted(decode(data))) == data
     except (ValueError, TypeError, OverflowError):
@@ -35,11 +35,11 @@ def _sorted(value: Any) -> Any:
 
 
 def key_faults(node: Node) -> Iterator[str]:
-    """What is wrong with which keys stand in a tree node, as far as the node itself shows it.
+    """The faults in the choice of keys of a tree node, as far as the node itself shows them.
 
-    A key that begins a node stands, but for the first of all, also in a node above; there it is not the
-    first at the height that its level says. So looking at the keys behind the first in each node looks at
-    both sides of every boundary.
+    A key that begins a node also stands in a node above, unless it is the first of all; there it is not the
+    first key at the height of its level. So a check of all keys but the first of each node covers both sides
+    of every boundary.
     """
     if any(level(key) != node.height for key in node.keys[1:]):
         yield "a key in it does not stand where its level puts it"
@@ -48,7 +48,7 @@ def key_faults(node: Node) -> Iterator[str]:
 
 
 def entry_fault(entry: Entry, data: bytes) -> str | None:
-    """What is wrong with the form of an entry, None if nothing is."""
+    """The fault of an entry, None if it has none."""
     if encode(decode(data)) != data:  # there are no maps in it
         return "is not encoded canonically"
     if entry.codec == ATOM:
@@ -66,7 +66,7 @@ def entry_fault(entry: Entry, data: bytes) -> str | None:
 
 
 def index_faults(height: int, items: Sequence[tuple[ObjectId, int]], body: bytes) -> Iterator[str]:
-    """What is wrong with the form of an index node, as far as the node itself shows it."""
+    """The faults of an index node, as far as the node itself shows them."""
     if encode([height, b"".join(oid for oid, _ in items), [length for _, length in items]]) != body:
         yield "it is not encoded canonically"
     if len(items) > INDEX_LIMIT or any(oid[-1] % INDEX_FANOUT == 0 for oid, _ in items[1:-1]):

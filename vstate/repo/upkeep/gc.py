@@ -50,8 +50,7 @@ UpkeepProgress = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The results of `gc`; with `dry_run`, its results if it ran. Bytes are those of the stored, compressed
-    form.
+    """The results of `gc`, or with `dry_run` those of a real run. Bytes are those of the stored form.
 
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
@@ -181,7 +180,7 @@ class _Collector:
     def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
         """Cut the histories of branches, for this run; the rows that cut them for everybody.
 
-        A commit that another branch, or a detached HEAD, leads to keeps its parents; `kept_by` names that
+        A commit that another branch or a detached HEAD leads to keeps its parents. `kept_by` names the
         branch.
         """
         heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
@@ -286,8 +285,7 @@ class _Collector:
     def _catch_up(self) -> None:
         """Walk from all commits that refs have been at since the last look.
 
-        Reads all new lines, also those of refs that seem not to have moved: a ref may have gone and come
-        back.
+        Reads all new lines, also those of refs that stand still: a ref may have gone and come back.
         """
         refs = self._repo.refs.all()
         logged: list[ObjectId] = []
@@ -421,8 +419,7 @@ class _Collector:
             self._store.delete_many(gone)
 
     def _forget_rows(self) -> None:
-        """Drop the ends of histories at commits that are gone, and the notes on lost objects that nothing
-        leads to.
+        """Drop the ends of histories of removed commits, and the notes on lost objects that nothing leads to.
 
         Notes that others make meanwhile stay.
         """
