@@ -47,8 +47,8 @@ def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
 class NewestFirst(Iterator[Commit]):
     """A queue of commits. The newest comes out first; of two with one time, the one that went in first.
 
-    A commit is dated after its parents. So a walk that puts in the parents of each commit that comes out meets
-    every commit after all its children.
+    A commit is dated after its parents. So a walk that puts in the parents of each commit that it takes out
+    meets every commit after all its children.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class NewestFirst(Iterator[Commit]):
 
 
 class Entries:
-    """Tells the entries of leaves that a walk has not met lately: most stood in the leaf's last version too."""
+    """Tells the entries of leaves that a walk has not met lately: most stood in an earlier leaf too."""
 
     def __init__(self) -> None:
         self._met: set[bytes] = set()

@@ -232,7 +232,7 @@ class _Import:
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
-        """Check that every object that the refs and the continued histories will reach is present and intact."""
+        """Check that every object that the refs and continued histories will reach is present and intact."""
         with ThreadPoolExecutor(READERS) as readers:
             verifier = self._trusting_ours(history, readers)
             history.cut_off(ends)
@@ -285,7 +285,7 @@ class _Import:
     def _move(
         self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
     ) -> bool:
-        """Move a ref to the bundle's commit, unless ours has other commits; False if gc has swept meanwhile."""
+        """Move a ref ahead to the bundle's commit, if ours allows; False if gc has swept meanwhile."""
         refs = self._repo.refs
         while True:
             old = refs.read(name)

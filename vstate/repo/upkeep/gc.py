@@ -180,8 +180,7 @@ class _Collector:
     def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
         """Cut the histories of branches, for this run; the rows that cut them for everybody.
 
-        A commit that another branch or a detached HEAD leads to keeps its parents. `kept_by` names the
-        branch.
+        A commit that another branch or a detached HEAD leads to keeps its parents; `kept_by` names that.
         """
         heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
         kept: dict[ObjectId, Commit] = {}

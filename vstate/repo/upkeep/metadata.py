@@ -226,9 +226,7 @@ class Metadata:
     # The reflog
 
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The readable lines of all refs, or of one ref, the oldest first: the ref, its new commit, its old
-        one.
-        """
+        """The readable lines of all refs, or of one, oldest first: the ref, and its new and old commits."""
         prefix = f"{REFLOG}{ref}:" if ref else REFLOG
         for key, row in self._salvage.items(prefix, in_order=bool(ref)):
             found = self._line(key, row)

@@ -168,7 +168,7 @@ class Repair:
             self._put(HEAD, at, f"on branch {branch} now", branch=branch)
 
     def _put(self, name: str, oid: ObjectId, place: str, *, branch: str | None = None) -> None:
-        """Move a ref, if it is still as the inspection found it; keep a value that cannot be decoded aside."""
+        """Move a ref, if it is still as the inspection found it; keep an undecodable value aside."""
         refs, raw, aside = self._repo.refs, self._metadata.raw_refs.get(name), DAMAGED + REF + name
         if raw is None and name not in self._metadata.gone:
             done = refs.replace_unreadable(name, new=oid, action=ACTION, aside=aside, branch=branch)
@@ -238,8 +238,7 @@ class Repair:
                 )
 
     def _keep_older(self, commit: Commit, lost: Sequence[ObjectId]) -> str:
-        """Put a tag on the newest whole commit before the lost ones, unless a ref leads to it; a remark on
-        it.
+        """Put a tag on the newest whole commit before the lost ones, unless a ref leads to it; a remark.
 
         Without the tag the next `gc` would remove that commit and its history.
         """
