@@ -15,12 +15,12 @@ from benchmarks.harness import WORKLOADS, Result, Workload, run
 
 RESULTS = Path(__file__).parent / "results.json"
 IN_MEMORY = {"tmpfs", "ramfs"}
-# The order of the report; importing these registered their workloads.
+# In the order of the report. Importing these modules registered their workloads.
 MODULES = [module.__name__ for module in (keys, history, chat, arrays, upkeep, agents, servers, startup)]
 
 
 def chosen(pattern: str) -> list[Workload]:
-    """The workloads with a row that matches, and those that these are compared with."""
+    """The workloads with a matching row, and the workloads that their targets compare with."""
     names = {row.name for work in WORKLOADS for row in work.rows if re.search(pattern, row.name)}
     names |= {name for work in WORKLOADS if names & {row.name for row in work.rows} for name in work.needs}
     works = sorted(WORKLOADS, key=lambda work: MODULES.index(work.sides.__module__))
@@ -28,7 +28,7 @@ def chosen(pattern: str) -> list[Workload]:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that holds the directory, where Linux says so; otherwise "unknown"."""
+    """The type of the directory's file system on Linux; "unknown" elsewhere."""
     try:
         mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -44,10 +44,10 @@ def main() -> None:
     parser.add_argument("--rows", default="", metavar="REGEX", help="only rows whose name matches")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="rounds after the warm-up (5)")
     parser.add_argument(
-        "--json", type=Path, default=RESULTS, metavar="FILE", help=f"where the figures go ({RESULTS})"
+        "--json", type=Path, default=RESULTS, metavar="FILE", help=f"write the figures to FILE ({RESULTS})"
     )
     parser.add_argument(
-        "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="where stores are made"
+        "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
     )
     parser.add_argument(
         "--page", type=Path, metavar="FILE", help="also put the table into this Markdown page"
@@ -68,7 +68,7 @@ def main() -> None:
     kind = file_system(options.scratch)
     if kind in IN_MEMORY:
         print(
-            f"{options.scratch} is in memory ({kind}), where waiting for the disk costs nothing; "
+            f"{options.scratch} is in memory ({kind}), so writing there never waits for a disk; "
             "choose a directory on a disk with --scratch",
             file=sys.stderr,
         )

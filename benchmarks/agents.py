@@ -1,4 +1,4 @@
-"""State for agents: what a call of a service or of a manager takes, durable, on Disk."""
+"""State for agents: the time of a durable call of a service or a manager on Disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAVE_LAST = "save_state of 100 messages, disk, round 1,000"
 
 
 def conversation(seed: int) -> Callable[[], dict[str, Any]]:
-    """Each call gives the state of the next turn: of the 100 last messages of a conversation one has gone, one come."""
+    """Each call returns the state of the next turn: the last 100 messages, one of them new."""
     source = messages(seed, length=CHARACTERS)
     kept = deque(islice(source, MESSAGES), maxlen=MESSAGES)
 
@@ -121,7 +121,7 @@ STATE_UPDATE = "StateManager.update of 1 of 10,000 keys, disk"
     Row(STATE_UPDATE, "seconds", (Target(1.5, row=STATE_COMMIT),)),
 )
 def updates_of_a_state_manager(scratch: Path) -> Iterator[Sides]:
-    """The two take turns, on one handle, so that what else the machine does falls on both."""
+    """Both take turns on one handle, so other work on the machine slows both alike."""
     disk = Disk(scratch / "states")
     chosen, new = random.Random(9), count(KEYS)
 

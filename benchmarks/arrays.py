@@ -1,4 +1,4 @@
-"""Large values of which little changes: a 100 MB array, a DataFrame as large, a dict of 100,000 items."""
+"""Small changes of large values: a 100 MB array, a DataFrame of 100 MB, a dict of 100,000 items."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def bytes_added(
     edit: Callable[[Any], Any],
     commits: int = 1,
 ) -> float:
-    """How much a store grows by a commit of an edited value, closed and opened again in between.
+    """The bytes that a commit of an edited value adds to a store, which is reopened before each edit.
 
-    `edit` gets the value as it was read, and returns what to put in its place, which may be the same object.
-    With more than one of `commits`, the mean: a file grows by pages, and a small commit can fit in one that is there.
+    `edit` gets the value that was read and returns its replacement, perhaps the same object. The result is
+    the mean of several `commits`: a file grows by pages, and a small commit may fit into a page that exists.
     """
     subject = start(directory)
     subject.mapping["value"] = value
@@ -62,7 +62,7 @@ def change_an_array(scratch: Path) -> Iterator[Sides]:
     for side, subject in subjects.items():
         subject.mapping["array"] = arrays[side]
         subject.commit()
-    # The same history for the floor: a log that is written over is faster than one that still grows.
+    # The floor writes as much beforehand: overwriting a log is faster than making it grow.
     floor.write(floor.rows(disk.written))
     turns = count(1)
 
@@ -72,7 +72,7 @@ def change_an_array(scratch: Path) -> Iterator[Sides]:
         def once(i: int) -> None:
             array[(next(turns) * 7_919_333) % len(array)] += 1
             if side == "kvgit":
-                # vstate finds the edit by itself; kvgit has to be told.
+                # vstate finds the edit by itself. kvgit needs the assignment.
                 subject.mapping["array"] = array
             subject.commit()
 
@@ -119,7 +119,7 @@ def frame(rows: int, seed: int) -> Any:
 
 
 def large_frame() -> Any:
-    """100 MB, put together of ten pieces."""
+    """100 MB, concatenated from ten pieces."""
     return pandas.concat([frame(100 * MEGABYTE // 80 // 10, seed) for seed in range(10)], ignore_index=True)
 
 
@@ -183,7 +183,7 @@ def commit_beside_an_array(scratch: Path) -> Iterator[Sides]:
         samples = []
         for _ in range(COMMITS):
             subject = start(directory)
-            # The program keeps what it read, so it could have been edited.
+            # The program still holds the array, so it could have edited it.
             read = subject.mapping["array"]
             read.sum()
             subject.mapping["other"] = next(turns)

@@ -1,4 +1,4 @@
-"""What grows with every turn of an agent: a list of messages in one key, and events."""
+"""Data that grows with every turn of an agent: a list of messages in one key, and events."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CHAT_BYTES_LONG = "a chat list, 10,000 turns on disk: bytes in the store"
 
 
 def chat(subject: Subject, turns: int) -> float:
-    """One message and one commit a turn; the median commit of the last turns, in seconds."""
+    """Commit one message a turn. Returns the median commit of the last turns, in seconds."""
     chat: list[dict[str, str]] = []
     subject.mapping["chat"] = chat
     samples: list[float] = []
 
     def turn(message: dict[str, str]) -> None:
         chat.append(message)
-        # vstate finds the edit by itself; kvgit has to be told.
+        # vstate finds the edit by itself. kvgit needs the assignment.
         subject.mapping["chat"] = chat
         subject.commit()
 
@@ -73,7 +73,7 @@ def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
     yield {"vstate": lambda: run(start_metered), "kvgit": lambda: run(OPEN["kvgit"]), "floor": on_floor}
 
 
-# Not with kvgit, which stores the whole list in every commit: it would write 20 GB.
+# Without kvgit: it stores the whole list in every commit and would write 20 GB.
 @workload(Row(CHAT_BYTES_LONG, "bytes", (Target(14.0, row=CHAT_BYTES),)), once=True)
 def chat_of_10000_turns(scratch: Path) -> Iterator[Sides]:
     def on_vstate() -> dict[str, float]:

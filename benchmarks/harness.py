@@ -1,4 +1,4 @@
-"""What a benchmark is, and how it is run: workloads, the rows they fill, the targets of a row."""
+"""Workloads, the rows that they fill, the targets of a row, and the loop that runs a workload."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Side = Literal["vstate", "kvgit", "langgraph", "floor"]
 SIDES: tuple[Side, ...] = ("vstate", "kvgit", "langgraph", "floor")
 
 Sides = Mapping[Side, Callable[[], Mapping[str, float]]]
-"""One round on each side: it returns a sample for each row, by the row's name."""
+"""One round for each side. A round returns a sample for each row, by the row's name."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """vstate's figure is to be at most `at_most` times another one, or at most `at_most` itself.
+    """A limit for vstate's figure: `at_most` times another figure, or `at_most` itself.
 
-    The other one is a side's in the same row, or vstate's in the row named `row`.
+    The other figure is that of `side` in the same row, or vstate's in the row named `row`.
     """
 
     at_most: float
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. A row without targets is for information."""
+    """One line of the report. A row without targets only informs."""
 
     name: str
     unit: Unit
@@ -43,7 +43,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Workload:
-    """Work that fills one or more rows. `sides` prepares it in a directory, and yields a round for each side."""
+    """Work that fills one or more rows.
+
+    `sides` prepares it in a directory and yields a round for each side.
+    """
 
     rows: tuple[Row, ...]
     sides: Callable[[Path], Iterator[Sides]]
@@ -57,13 +60,13 @@ class Workload:
 
 @dataclass
 class Result:
-    """A row with what was measured: the samples of each side, in the row's unit."""
+    """A row and the samples of each side, in the row's unit."""
 
     row: Row
     samples: dict[Side, list[float]] = field(default_factory=dict)
 
     def median(self, side: Side) -> float | None:
-        """The side's figure, None if it was not measured."""
+        """The side's figure; None if the side was not measured."""
         return statistics.median(self.samples[side]) if side in self.samples else None
 
 
@@ -75,7 +78,7 @@ def workload(
 ) -> Callable[[Callable[[Path], Iterator[Sides]]], Callable[[Path], Iterator[Sides]]]:
     """Register the decorated generator as the workload of these rows.
 
-    `once` is for work that takes long and counts bytes, which are the same each time: no warm-up, one round.
+    `once` means one round without a warm-up, for long work that counts bytes, which are equal in every round.
     """
 
     def register(sides: Callable[[Path], Iterator[Sides]]) -> Callable[[Path], Iterator[Sides]]:
@@ -86,7 +89,7 @@ def workload(
 
 
 def run(chosen: Workload, scratch: Path, repeat: int) -> list[Result]:
-    """Run one workload, side by side in turn, and return its rows."""
+    """Run one workload, the sides in turn, and return its rows."""
     results = {row.name: Result(row) for row in chosen.rows}
     rounds = 1 if chosen.once else repeat
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
@@ -101,12 +104,12 @@ def run(chosen: Workload, scratch: Path, repeat: int) -> list[Result]:
 
 
 def seconds(work: Callable[..., object], *arguments: object) -> float:
-    """How long one call takes."""
+    """The seconds that one call takes."""
     start = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - start
 
 
 def median_seconds(work: Callable[[int], object], times: int) -> float:
-    """The median of calling `work` with 0, 1, 2, …"""
+    """The median of the calls `work(0)`, `work(1)`, …"""
     return statistics.median(seconds(work, i) for i in range(times))

@@ -1,4 +1,4 @@
-"""Looking at the past: checkout and diff, on a store of 10,000 keys on disk, as a program and as a newcomer to it."""
+"""Checkout and diff on a store of 10,000 keys on disk, with warm caches and just after opening."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLD_DIFF = "the same diff on a store just opened"
 
 
 def with_history(subject: Subject) -> list[str]:
-    """Fill the store, change one key in each of some commits, close it; the commits, oldest first."""
+    """Fill the store, commit changes of one key each, and close it. Returns the commits, oldest first."""
     fill(subject)
     commits, generator = [subject.head()], random.Random(6)
     for value in random_values(COMMITS, seed=7):
@@ -53,8 +53,8 @@ def look_back(scratch: Path) -> Iterator[Sides]:
         def diffs(subject: Subject) -> float:
             return median_seconds(lambda i: subject.changed(commits[i], commits[i + 1]), COMMITS)
 
-        # Cold: every commit once, on a handle of its own for each row. Nothing is in a cache but what its
-        # neighbours in history share with it. Warm: once more on the same handle.
+        # Cold: each row opens a handle and visits every commit once, so caches hold only nodes that earlier
+        # visits shared. Warm: the same visits once more on that handle.
         rows: dict[str, float] = {}
         for cold, warm, measure in ((COLD_CHECKOUT, CHECKOUT, checkouts), (COLD_DIFF, DIFF, diffs)):
             subject = start(directory)

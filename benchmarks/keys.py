@@ -23,11 +23,11 @@ OPEN_AND_READ = "open a store and read one key, 10,000 keys"
 
 
 Values = Callable[[int], Any]
-"""The value of key number i. A dict is made in the call, so that nothing outside the store refers to it."""
+"""The value of key number i. The call makes a new dict, so only the store refers to it."""
 
 
 def fill(subject: Subject, values: Values | None = None) -> Subject:
-    """Put 10,000 keys in, with random values unless others are given, and commit them."""
+    """Set 10,000 keys, to random values by default, and commit them."""
     values = values or random_values(KEYS).__getitem__
     for i in range(KEYS):
         subject.mapping[key(i)] = values(i)
@@ -48,7 +48,7 @@ def dict_round(turn: int) -> Values:
 def commit_changes(
     subject: Subject, row: str, new: Callable[[int], Values] = random_round
 ) -> Callable[[], dict[str, float]]:
-    """A round: change one key and commit, many times; the sample is the median commit."""
+    """A round: change one key and commit, many times. The sample is the median commit."""
     turns, generator = count(), random.Random(3)
 
     def one_round() -> dict[str, float]:
@@ -76,7 +76,7 @@ COMMIT_ON_DISK = "commit 1 changed key of 10,000, disk"
 def commit_on_disk(scratch: Path) -> Iterator[Sides]:
     disk, floor = MeteredDisk(scratch / "vstate"), Floor(scratch / "floor.db")
     vstate = fill(open_vstate(disk=disk))
-    # The same history for the floor: a log that is written over is faster than one that still grows.
+    # The floor writes as much beforehand: overwriting a log is faster than making it grow.
     floor.write(floor.rows(disk.written))
     kvgit = fill(open_kvgit(scratch / "kvgit"))
     on_vstate = commit_changes(vstate, COMMIT_ON_DISK)
@@ -96,7 +96,7 @@ FIRST_ON_DISK = "first commit of 10,000 keys, disk"
 
 
 def first_commit(subject: Subject, values: list[bytes]) -> float:
-    """Seconds to set all the keys of a new store and commit them."""
+    """Seconds to set and commit all keys of a new store."""
     start = time.perf_counter()
     for i, value in enumerate(values):
         subject.mapping[key(i)] = value
@@ -165,7 +165,7 @@ def small_dicts_held(scratch: Path) -> Iterator[Sides]:
 
 
 def open_and_read(start: Callable[[Path], Subject], directory: Path, keys: int, times: int) -> float:
-    """The median of opening the store and reading one key; not of closing it."""
+    """The median of opening the store and reading one key, without closing it."""
     generator, samples = random.Random(4), []
     for _ in range(times):
         wanted = key(generator.randrange(keys))
@@ -196,7 +196,7 @@ OPEN_MANY = "open a store and read one key, 1,000,000 keys"
 def open_a_large_store(scratch: Path) -> Iterator[Sides]:
     subject, batch = open_vstate(scratch / "vstate"), 50_000
     for start in range(0, MANY_KEYS, batch):
-        # In commits of 50,000 keys, so that the values of one commit at a time are in memory.
+        # Each commit takes 50,000 keys, so memory holds the values of one commit at a time.
         for i, value in enumerate(random_values(batch, seed=start), start):
             subject.mapping[key(i)] = value
         subject.commit()

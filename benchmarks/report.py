@@ -36,7 +36,7 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Run:
-    """How the figures came about: rounds after the warm-up, and what the disk stores were on."""
+    """The conditions of the figures: rounds after the warm-up, and the file system of the stores."""
 
     rounds: int
     file_system: str
@@ -44,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target with what was reached: `value` is the ratio, or the figure itself; None if it was not measured."""
+    """A target and the value that was reached: a ratio or the figure itself; None if not measured."""
 
     target: Target
     value: float | None
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def verdicts(result: Result, results: Mapping[str, Result]) -> list[Verdict]:
-    """How one row stands to its targets."""
+    """A verdict for each target of a row."""
     return [Verdict(target, _value(target, result, results)) for target in result.row.targets]
 
 
@@ -71,7 +71,7 @@ def _value(target: Target, result: Result, results: Mapping[str, Result]) -> flo
 
 
 def table(results: Mapping[str, Result]) -> Table:
-    """A line for each row: the medians, and each target with what was reached."""
+    """A line for each row: the medians, and each target beside the value that was reached."""
     lines = Table(title="vstate, others and the floor: medians", title_justify="left")
     lines.add_column("workload", ratio=1)
     for side in SIDES:
@@ -132,7 +132,7 @@ FIGURES = ("<!-- figures -->", "<!-- /figures -->")
 
 
 def markdown(results: Mapping[str, Result]) -> str:
-    """The same lines as a table in Markdown."""
+    """The same table in Markdown."""
     lines = [f"| workload | {' | '.join(SIDES)} | target | reached |", f"|---|{'--:|' * len(SIDES)}---|---|"]
     for result in results.values():
         unit, judged = result.row.unit, verdicts(result, results)
@@ -151,7 +151,7 @@ def _missed(verdict: Verdict) -> str:
 
 
 def put_into(page: Path, results: Mapping[str, Result]) -> None:
-    """Replace what stands between the two marks of the page by the table."""
+    """Replace the text between the two marks of the page by the table."""
     before, mark, rest = page.read_text(encoding="utf-8").partition(FIGURES[0])
     _, end, after = rest.partition(FIGURES[1])
     if not mark or not end:
@@ -160,7 +160,7 @@ def put_into(page: Path, results: Mapping[str, Result]) -> None:
 
 
 def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:
-    """Everything that was measured, seconds in seconds and bytes in bytes."""
+    """All figures; times in seconds and sizes in bytes."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {

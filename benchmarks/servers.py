@@ -1,4 +1,4 @@
-"""On servers, and between stores: PostgreSQL, Redis, a push. The servers are started for it, as for the tests."""
+"""Commits on PostgreSQL and Redis, and pushes between stores. The workloads start the tests' servers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def on_store(store: KVStore) -> Subject:
 
 
 def floor_on_postgres(dsn: str) -> Callable[[], dict[str, float]]:
-    """A transaction of six rows as long as those of a commit, without any history."""
+    """A transaction of six rows as long as the rows of a commit."""
     connection = psycopg.connect(dsn)
     generator = random.Random(4)
     sizes = (1100, 1600, 1600, 1400, 120, 80)
@@ -105,7 +105,7 @@ def size_of_tables(dsn: str) -> int:
 
 
 def chat_in_vstate(dsn: str) -> float:
-    """One message and one commit a turn; the median of the last ones."""
+    """Commit one message a turn. Returns the median commit of the last turns, in seconds."""
     with Postgres(dsn) as store:
         state = Versioned(store, branch="main")
         state["messages"] = []
@@ -119,7 +119,7 @@ def chat_in_vstate(dsn: str) -> float:
 
 
 def chat_in_langgraph(dsn: str) -> float:
-    """One message and one checkpoint a turn, as a graph with one channel saves it."""
+    """Save one message and one checkpoint a turn, as a graph with one channel does."""
     with PostgresSaver.from_conn_string(dsn) as saver:
         saver.setup()
         config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
@@ -169,11 +169,11 @@ PUSHED = 10
 
 
 EACH = 5
-"""Pushes a round onto each of the two, in turn: they wait for the disk, and others use it too."""
+"""Pushes to each target in a round. They take turns, because other processes use the disk too."""
 
 
 class Pushes:
-    """Two stores on disk, of which one is pushed to the other."""
+    """Two stores on disk, and pushes from the first to the second."""
 
     def __init__(self, scratch: Path, commits: int) -> None:
         self._source, self._target = Disk(scratch / f"source-{commits}"), Disk(scratch / f"target-{commits}")
@@ -188,7 +188,10 @@ class Pushes:
             self._state.commit()
 
     def once(self) -> tuple[float, int]:
-        """Ten commits, and a push of them to a store that has all before them: its seconds and bytes."""
+        """Make ten commits and push them to a store that has all earlier ones.
+
+        Returns the push's seconds and bytes.
+        """
         self._commit(PUSHED)
         repo = Repository(self._source)
         sent: list[int] = []

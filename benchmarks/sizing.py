@@ -1,6 +1,7 @@
-"""What an object takes on each store, beside its bytes: the numbers under "Sizing" in docs/stores.md.
+"""The overhead of an object in each store: the numbers under "Sizing" in docs/stores.md.
 
-`python benchmarks/sizing.py` from the top of the repository starts a redis-server and a PostgreSQL of its own.
+`python benchmarks/sizing.py` from the top of the repository starts a redis-server and a PostgreSQL
+of its own.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ BYTES = 500
 
 
 def fill(store: KVStore) -> None:
-    """Put in as many objects of as many bytes."""
+    """Store `OBJECTS` objects of `BYTES` bytes each."""
     for _ in range(0, OBJECTS, 2000):
         store.set_many({f"o/{os.urandom(32).hex()}": os.urandom(BYTES) for _ in range(2000)})
 
 
 def of_a_commit() -> tuple[float, float]:
-    """How many objects a commit of one key of 10,000 with 1 KB makes, and the bytes of all its rows."""
+    """The objects, and the bytes of all rows, of a commit of one key of 10,000 with 1 KB each."""
     store, generator = Memory(), random.Random(1)
     state = Versioned(store)
     state.update({f"key-{i}": generator.randbytes(1024) for i in range(10_000)})
@@ -49,14 +50,14 @@ def of_a_commit() -> tuple[float, float]:
 
 
 def on_disk(directory: Path) -> float:
-    """Bytes an object beside its own."""
+    """The overhead of an object, in bytes of the files."""
     with Disk(directory) as store:
         fill(store)
     return sum(file.stat().st_size for file in directory.iterdir()) / OBJECTS - BYTES
 
 
 def on_redis(directory: Path) -> float:
-    """The same, of the server's memory."""
+    """The overhead of an object, in bytes of the server's memory."""
     server = RedisServer(directory, appendfsync="no")
 
     def used() -> int:
@@ -73,7 +74,7 @@ def on_redis(directory: Path) -> float:
 
 
 def on_postgres(directory: Path) -> float:
-    """The same, of the table and its index."""
+    """The overhead of an object, in bytes of the table and its index."""
     server = PostgresServer(directory / "template")
     with Postgres(server.dsn) as store:
         fill(store)
@@ -86,7 +87,7 @@ def on_postgres(directory: Path) -> float:
 
 
 def main() -> None:
-    """Print it all."""
+    """Print all figures."""
     objects, size = of_a_commit()
     print(f"a commit of 1 key of 10,000, 1 KB: {objects:.1f} objects, {size:,.0f} bytes")
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,4 +1,4 @@
-"""What a program pays before its first line: the import."""
+"""The time of `import vstate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.harness import Row, Sides, Target, workload
 
 IMPORT = "import vstate"
-# Those that `import vstate` may import. click and rich belong to the command.
+# The packages that `import vstate` may import. click and rich belong to the command.
 DEPENDENCIES = "msgpack, cloudpickle, blake3, pyfastcdc, zstandard, diskcache"
 PROCESSES = 15
 
@@ -22,14 +22,14 @@ _TIMED = "import time; start = time.perf_counter(); import {}; print(time.perf_c
 def import_seconds(modules: str, bytecode: Path) -> float:
     """Seconds to import the modules in a new interpreter that keeps compiled modules in `bytecode`."""
     command = [sys.executable, "-c", _TIMED.format(modules)]
-    # An installed package is compiled when it is installed; a checkout may not be, or not be allowed to.
+    # pip compiles a package when it installs it. A checkout may not be compiled, or not be writable.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(bytecode.resolve())
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return float(done.stdout)
 
 
-# The floor is importing what vstate is built on.
+# The floor imports the packages that vstate uses.
 @workload(Row(IMPORT, "seconds", (Target(0.120), Target(1.5, side="floor"))))
 def import_vstate(scratch: Path) -> Iterator[Sides]:
     def median_import(modules: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The stores under test behind one face, and the floor."""
+"""The stores under test behind one interface, and the floor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subject:
 
 
 def open_vstate(directory: Path | None = None, disk: Disk | None = None) -> Subject:
-    """vstate in memory, or in a directory, or on a Disk that is open already."""
+    """vstate in memory, in a directory, or on an open Disk."""
     store = disk or (Memory() if directory is None else Disk(directory))
     state = Versioned(store, branch="main")
 
@@ -71,17 +71,17 @@ OPEN: dict[Side, Callable[[Path | None], Subject]] = {"vstate": open_vstate, "kv
 def on_both(
     once: Callable[[Callable[[Path], Subject], Path], Mapping[str, float]], scratch: Path
 ) -> dict[Side, Callable[[], Mapping[str, float]]]:
-    """A round on each store: `once` gets a way to open it, and its directory."""
+    """A round on each store: `once` gets the function that opens the store, and its directory."""
     return {side: partial(once, start, scratch / side) for side, start in OPEN.items()}
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of all the files of a store; close it first, so that its log is written back."""
+    """Bytes of all files of a store. Close the store first: closing writes the log back."""
     return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(directory) for name in names)
 
 
 class MeteredDisk(Disk):
-    """A Disk that remembers which row sizes its last transaction wrote, for the floor to write as many."""
+    """A Disk that remembers the row sizes of its last transaction, so the floor can write as many."""
 
     written: tuple[int, ...] = ()
 
@@ -91,7 +91,7 @@ class MeteredDisk(Disk):
 
 
 class Floor:
-    """Transactions on a bare SQLite file, WAL and synchronous=FULL, rows keyed so that they could be found."""
+    """Transactions on a bare SQLite file with WAL, synchronous=FULL and an index on the key."""
 
     def __init__(self, file: Path) -> None:
         self._connection = sqlite3.connect(file, isolation_level=None)
@@ -101,7 +101,7 @@ class Floor:
         self._random = random.Random(2)
 
     def rows(self, sizes: tuple[int, ...]) -> list[tuple[bytes, bytes]]:
-        """Rows with values of these sizes, and with keys as long as an object's id."""
+        """Rows with values of these sizes and keys as long as an object's id."""
         return [(self._random.randbytes(33), self._random.randbytes(size)) for size in sizes]
 
     def write(self, rows: list[tuple[bytes, bytes]]) -> None:

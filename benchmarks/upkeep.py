@@ -1,4 +1,4 @@
-"""Looking after a store, and many writers: gc, fsck, merge, update."""
+"""gc, fsck and merge, and update by many writers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kvgit_repo(directory: Path) -> kvgit.Repo:
 
 
 def changes() -> Iterator[tuple[str, bytes]]:
-    """1,000 times a key and its new value."""
+    """1,000 pairs of a key and its new value."""
     generator = random.Random(21)
     for value in random_values(COMMITS, seed=23):
         yield key(generator.randrange(FEW_KEYS)), value
@@ -47,7 +47,7 @@ def few_values() -> dict[str, bytes]:
 
 
 def vstate_with_commits(directory: Path, *, dead: bool) -> None:
-    """100 keys, and 1,000 commits that change one of them each, on a branch that may then be deleted."""
+    """Commit 100 keys, and 1,000 changes of one key on a branch; delete that branch if `dead`."""
     with Versioned(directory) as state:
         state.update(few_values())
         state.commit()
@@ -78,7 +78,7 @@ def kvgit_with_commits(directory: Path, *, dead: bool) -> None:
 
 
 def vstate_gc(directory: Path) -> float:
-    """Seconds of a gc that keeps nothing for the reflog's sake."""
+    """Seconds of a gc that keeps no commit for the reflog."""
     repo = Repository(Disk(directory))
     sample = seconds(lambda: repo.gc(keep_reflog="0"))
     repo.store.close()
@@ -86,7 +86,7 @@ def vstate_gc(directory: Path) -> float:
 
 
 def kvgit_gc(directory: Path) -> float:
-    """Seconds of a gc that keeps nothing for its youth's sake."""
+    """Seconds of a gc that keeps no commit for its age."""
     repo = kvgit_repo(directory)
     sample = seconds(lambda: repo.gc(min_age=0))
     repo.close()
@@ -148,7 +148,7 @@ MERGES = 30
 
 
 def vstate_merges(store: KVStore) -> Callable[[], float]:
-    """A round of merges: before each, a change on main and one on a branch of its own."""
+    """A round of merges. Before each merge, main and a new branch change one key each."""
     state, turns, generator = Versioned(store, branch="main"), count(), random.Random(25)
     state.update({key(i): value for i, value in enumerate(random_values(MERGED_KEYS, seed=26))})
     state.commit()
@@ -222,7 +222,7 @@ Work = Callable[[Path, "Queue[tuple[float, float]]", Barrier], None]
 
 
 def vstate_writer(directory: Path, times: Queue[tuple[float, float]], start: Barrier) -> None:
-    """Increment the counter 100 times; when that began and ended."""
+    """Increment the counter 100 times, and put the start and the end into the queue."""
     with Versioned(directory, branch="main") as state:
 
         def increment(now: Versioned) -> None:
@@ -236,7 +236,7 @@ def vstate_writer(directory: Path, times: Queue[tuple[float, float]], start: Bar
 
 
 def kvgit_writer(directory: Path, times: Queue[tuple[float, float]], start: Barrier) -> None:
-    """The same in kvgit, by hand: its own merge of counters loses increments under four writers."""
+    """The same in kvgit, with a retry loop: its own merge of counters loses increments."""
     tree = kvgit_repo(directory).worktree("main")
     start.wait()
     began = time.time()
@@ -253,7 +253,7 @@ def kvgit_writer(directory: Path, times: Queue[tuple[float, float]], start: Barr
 
 
 def race(work: Work, directory: Path) -> float:
-    """Seconds for each of the commits that four processes make at once."""
+    """Seconds for each commit while four processes commit at once."""
     context = multiprocessing.get_context("spawn")
     times: Queue[tuple[float, float]] = context.Queue()
     start = context.Barrier(WRITERS)

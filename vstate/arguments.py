@@ -18,19 +18,19 @@ _MOST_SECONDS: Final = 1e10  # three hundred years: clocks do not accept much mo
 _NOT_PLAIN: Final = CoroutineType, GeneratorType, AsyncGeneratorType
 
 
-def check_count(name: str, given: object, least: int, *, none: str = "") -> None:
-    """Raise InvalidInput unless `given` is a whole number of at least `least`.
+def check_count(name: str, value: object, least: int, *, none: str = "") -> None:
+    """Raise InvalidInput unless `value` is a whole number of at least `least`.
 
     With `none`, which says the meaning of None, None is allowed too.
     """
-    if given is None and none:
+    if value is None and none:
         return
     try:
-        number = least - 1 if isinstance(given, bool) else index(given)  # type: ignore[arg-type]  # caught below
+        number = least - 1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # caught below
     except TypeError:
         number = least - 1
     if number < least:
-        raise InvalidInput(f"{name} is a whole number from {least} on{_or(none)}, not {quoted(given)}")
+        raise InvalidInput(f"{name} is a whole number from {least} on{_or(none)}, not {quoted(value)}")
 
 
 def check_limit(limit: int | None) -> int | None:
@@ -42,36 +42,36 @@ def check_limit(limit: int | None) -> int | None:
     return None if limit is None else index(limit)
 
 
-def check_seconds(name: str, given: object, *, zero: bool = False, none: str = "") -> None:
-    """Raise InvalidInput unless `given` is a number of seconds above 0; `zero` allows 0, `none` None."""
-    if given is None and none:
+def check_seconds(name: str, value: object, *, zero: bool = False, none: str = "") -> None:
+    """Raise InvalidInput unless `value` is a number of seconds above 0; `zero` allows 0, `none` None."""
+    if value is None and none:
         return
-    is_number = isinstance(given, Real) and not isinstance(given, bool)
-    if not (is_number and 0 <= given < _MOST_SECONDS and (zero or given)):  # type: ignore[operator]  # Real has <=
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and 0 <= value < _MOST_SECONDS and (zero or value)):  # type: ignore[operator]  # Real has <=
         least = "from 0 on" if zero else "above 0"
-        raise InvalidInput(f"{name} is a number of seconds {least}{_or(none)}, not {quoted(given)}")
+        raise InvalidInput(f"{name} is a number of seconds {least}{_or(none)}, not {quoted(value)}")
 
 
-def check_amount(name: str, given: object, *, none: str = "") -> None:
-    """Raise InvalidInput unless `given` is a number from 0 on; `none` allows None."""
-    if given is None and none:
+def check_amount(name: str, value: object, *, none: str = "") -> None:
+    """Raise InvalidInput unless `value` is a number from 0 on; `none` allows None."""
+    if value is None and none:
         return
-    if isinstance(given, bool) or not is_amount(given):
-        raise InvalidInput(f"{name} is a number from 0 on{_or(none)}, not {quoted(given)}")
+    if isinstance(value, bool) or not is_amount(value):
+        raise InvalidInput(f"{name} is a number from 0 on{_or(none)}, not {quoted(value)}")
 
 
-def is_amount(given: object) -> bool:
-    """Whether `given` is a number from 0 on, of any class."""
+def is_amount(value: object) -> bool:
+    """Whether `value` is a number from 0 on, of any class."""
     try:
-        return bool(given >= 0)  # type: ignore[operator]  # caught below
+        return bool(value >= 0)  # type: ignore[operator]  # caught below
     except (TypeError, ValueError, ArithmeticError):  # Decimal("NaN") raises ArithmeticError
         return False
 
 
-def check_flag(name: str, given: object) -> None:
-    """Raise InvalidInput unless `given` is True or False: the text "no" would count as true."""
-    if not isinstance(given, bool):
-        raise InvalidInput(f"{name} is True or False, not {quoted(given)}")
+def check_flag(name: str, value: object) -> None:
+    """Raise InvalidInput unless `value` is True or False: the text "no" would count as true."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} is True or False, not {quoted(value)}")
 
 
 def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:

@@ -206,7 +206,7 @@ def test_push_to_a_path(vstate, store, tmp_path):
     assert "created   heads/main" in vstate("push", str(place), "--create")
     assert refs(place) == {"heads/main": refs(store)["heads/main"]}
     assert "is no remote and no store; a branch is named behind the remote" in vstate.fails("push", "what-if")
-    assert "no remote; `vstate remote add origin URL`" in vstate.fails("push")
+    assert "has no remote; add one with `vstate remote add origin URL`" in vstate.fails("push")
 
 
 # pull
@@ -368,17 +368,17 @@ def test_completion_offers_remotes_and_their_branches(copy, monkeypatch):
 
 def test_all_of_them_have_a_bar(copy, store, tmp_path, monkeypatch):
     """All transfer commands report their steps to a progress bar."""
-    told = []
+    steps = []
     monkeypatch.setattr(
-        progress.ProgressBar, "__call__", lambda bar, what, count, total=None: told.append(what)
+        progress.ProgressBar, "__call__", lambda bar, step, count, total=None: steps.append(step)
     )
     for number, arguments in enumerate(
         [["push"], ["fetch"], ["pull"], ["clone", str(store), str(tmp_path / "new")]]
     ):
         change(copy.store if arguments[0] == "push" else store, extra=number)
-        told.clear()
+        steps.clear()
         copy(*arguments)
-        assert {"finding commits", "copying"} <= set(told), arguments
+        assert {"finding commits", "copying"} <= set(steps), arguments
         if arguments[0] == "fetch":
             copy("pull")
 

@@ -328,10 +328,10 @@ def test_through_a_pipe(vstate, store, tmp_path, environment):
         text=True,
     )
     exporting.stdout.close()
-    told = exporting.stderr.read().decode()
+    remark = exporting.stderr.read().decode()
     exporting.stderr.close()
     assert exporting.wait() == 0
-    assert told.startswith("vstate: exported heads/main: ")
+    assert remark.startswith("vstate: exported heads/main: ")
     assert (importing.returncode, importing.stderr) == (0, "")
     assert importing.stdout.startswith("imported ")
     assert resolve(tmp_path / "other", "main") == resolve(store, "main")

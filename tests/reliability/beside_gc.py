@@ -1,9 +1,10 @@
-"""Writers beside a process that collects garbage all the time, one that exports and imports, and one that looks
-for damage: `python beside_gc.py WRITERS SECONDS STORE`.
+"""Writers beside a process that collects garbage, one that exports and imports, and one that checks the
+store.
 
-Each writer has a branch of its own, of which it knows what it has to hold, and makes garbage on it; all of them
-count in main. STORE is a path or a URL; with "-" they are threads over a store without transactions. At the end all that the
-refs lead to is read and fsck is asked. Prints as JSON what was done.
+`python beside_gc.py WRITERS SECONDS STORE`: each writer has a branch of its own and a model of its values,
+and makes garbage there. All writers count in main. STORE is a path or a URL; "-" means threads on a store
+without transactions. At the end the script reads every reachable object and runs fsck. It prints the numbers
+of actions as JSON.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ Values = dict[str, Any]
 
 
 GRACE = "2s" if sys.argv[-1:] == ["-"] else "6s"
-"""Of a store without transactions: longer than any of these writers takes for a commit, on a busy server too."""
+"""The grace period of a store without transactions: longer than a commit of these writers, on a busy server
+too.
+"""
 
 LEAST = 1 if sys.argv[-1].startswith("s3") else 6
-"""How often garbage is collected at the least, though the time be over; half of it is exported and imported, or looked
-through for damage."""
+"""The least number of gc runs, even if the time is over. The other processes make half as many runs."""
 
 
 class Writer:
-    """One of the writers, with a model of its branch."""
+    """A writer, and a model of its branch."""
 
     def __init__(self, store: KVStore, number: int) -> None:
         self.store = store
@@ -48,7 +50,7 @@ class Writer:
         self.chance = random.Random(number)
         self.state = Versioned(store, branch=f"own-{number}")
         self.main = Versioned(store, branch="main")
-        self.states: list[Values] = []  # of the branch, one for each commit
+        self.states: list[Values] = []  # values of the branch, one dict a commit
         self.done: Counter[str] = Counter()
         self.commit()
 
@@ -66,7 +68,7 @@ class Writer:
         values = copy.deepcopy(self.states[-1]) if self.states else {}
         for _ in range(self.chance.randrange(1, 4)):
             key = f"key-{self.chance.randrange(8)}"
-            # Few different values, so that what is written again may just be being removed.
+            # Few different values, so a commit often brings back a value that gc is deleting.
             values[key] = random.Random(self.chance.randrange(6)).randbytes(
                 self.chance.choice((40, 900, 20_000))
             )
@@ -88,13 +90,13 @@ class Writer:
             self.states.append(self.states[-2])
 
     def undo(self) -> None:
-        """Where the branch was before is known to its reflog only, whose lines gc takes away."""
+        """Only the reflog knows the earlier positions of the branch, and gc deletes lines of the reflog."""
         before = self.state.head
         with suppress(NotFound, InvalidInput):
             self.state.undo()
             try:
                 self.state.reset(before)
-            except NotFound:  # which may be gone by now
+            except NotFound:  # gc may have deleted the commit
                 self.states = [dict(self.state)]
 
     def what_if(self) -> None:
@@ -117,7 +119,7 @@ class Writer:
         self.state.tag(name)
 
     def look(self) -> None:
-        """Read it all anew, past everything that this handle has in memory."""
+        """Read all values again with a new handle."""
         found = dict(Versioned(self.store, branch=f"own-{self.number}"))
         assert found == self.states[-1], f"{self.number}: other values than were written, after {self.done}"
 
@@ -127,7 +129,7 @@ def increment(state: Versioned) -> None:
 
 
 def collect(store: KVStore, end: float) -> Counter[str]:
-    """Collect garbage until then, and now and then cut the history of main short."""
+    """Collect garbage until `end`, and cut the history of main short now and then."""
     done: Counter[str] = Counter()
     repo = Repository(store)
     while time.monotonic() < end or done["gc"] < LEAST:
@@ -141,7 +143,7 @@ def collect(store: KVStore, end: float) -> Counter[str]:
 
 
 def exchange(store: KVStore, end: float) -> Counter[str]:
-    """Export branches and import them under other names, most of which are deleted again, until then."""
+    """Export branches until `end`, import them under other names, and delete most of these again."""
     done: Counter[str] = Counter()
     chance = random.Random(0)
     repo = Repository(store)
@@ -157,7 +159,7 @@ def exchange(store: KVStore, end: float) -> Counter[str]:
 
 
 def look_for_damage(store: KVStore, end: float) -> Counter[str]:
-    """Let fsck repair what is damaged until then: nothing is."""
+    """Let fsck repair the store until `end`; it finds no damage."""
     done: Counter[str] = Counter()
     repo = Repository(store)
     while time.monotonic() < end or done["fsck"] < LEAST // 2:
@@ -174,7 +176,7 @@ def run(
     start: Callable[[list[Callable[[KVStore], Counter[str]]]], None],
     store: KVStore,
 ) -> dict[str, int]:
-    """What was done, in all; AssertionError if something is not there afterwards."""
+    """The number of actions of all processes. Raises AssertionError if a value is missing afterwards."""
     state = Versioned(store, branch="main")
     state["counter"] = 0
     state.commit("zero")

@@ -1,7 +1,7 @@
-"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW STORE`, a path or a URL.
+"""Processes that count in one key of one branch: `python counting.py PROCESSES COMMITS WINDOW STORE`.
 
-Prints as JSON what the counter came to, and the smallest share that a process had of WINDOW commits in a row,
-while all of them were counting.
+STORE is a path or a URL. Prints as JSON the counter's end, and the smallest share of a process in WINDOW
+commits in a row while all processes were counting.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def increment(state: Versioned) -> None:
 
 
 def count(place: str, name: int, commits: int) -> None:
-    """Increment so often, each time in a commit of its own."""
+    """Increment the counter `commits` times, each time in a commit."""
     with Versioned(place, branch="main") as state:
         for _ in range(commits):
             state.update(increment, attempts=1000, writer=name)
 
 
 def smallest_share(writers: list[int], processes: int, window: int) -> float:
-    """Of any `window` commits in a row, the smallest part that came from one process."""
+    """The smallest share of a process in any `window` commits in a row."""
     there = Counter(writers[:window])
     least = min(there[name] for name in range(processes))
     for place in range(window, len(writers)):

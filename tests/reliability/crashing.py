@@ -16,18 +16,18 @@ RANDOM_SUBSETS = 200
 
 
 class Crash(BaseException):
-    """The process is dead: no handler of the code under test may take this for an error of the store."""
+    """The process is dead. A BaseException, so no handler under test takes it for an error of the store."""
 
 
 class Crashing(KVStore):
-    """`store`, whose process dies in call number `crash_at` (from 1; None for never).
+    """`store`, whose process dies in call number `crash_at`, counted from 1; None for never.
 
-    Of the writes of that call those numbered in `done` are carried out. From then on every call raises,
-    since whoever is dead cleans nothing up. `calls` lists the calls with how many writes, independent of
-    one another, each was: none for one that reads, and one for a transaction.
+    That call does the writes whose numbers are in `done`. Every later call raises, because a dead process
+    cleans nothing up. `calls` lists each call with the number of its independent writes: none for a call that
+    reads, one for a transaction.
 
-    With `atomic=False` it is a store without transactions: each key of a `set_many` or `delete_many` is a
-    write of its own, and `transact` is what KVStore makes of it.
+    With `atomic=False` it is a store without transactions: each key of `set_many` and `delete_many` is a
+    write of its own, and `transact` is that of KVStore.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Crashing(KVStore):
             self.dead = True
             raise Crash(f"in call {self.crash_at}, {name}")
         results = [part() for part in parts]
-        if self.dead:  # in a call that this one made: the plan of `exclusively`
+        if self.dead:  # this call made another call: the plan of `exclusively`
             raise Crash("called after its death")
         return results[-1] if results else None  # type: ignore[return-value]
 
@@ -109,7 +109,7 @@ def _bound(action: Callable[..., None], *arguments: object) -> Callable[[], None
 
 
 def subsets(writes: int) -> Iterator[tuple[int, ...]]:
-    """Every subset of so many writes, if there are not too many; otherwise the telling ones and random ones."""
+    """Every subset of `writes` writes; of many writes the most telling subsets and random ones."""
     numbers = range(writes)
     if writes <= ALL_SUBSETS_UP_TO:
         for chosen in product((False, True), repeat=writes):

@@ -1,10 +1,9 @@
 """Let every sync of a script fail in turn: `python failing_syncs.py COMMITS ERRNO once|ever|dies DIRECTORY`.
 
-To be run with faulty_disk.c preloaded. A child commits, and goes on after an error as a program would: it
-opens the store anew, and continues from what it finds there; or it dies, and another process continues.
-That sync alone fails, or all from then on. Afterwards the store is looked at twice: as the
-process left it, and as power cuts at several moments would have left it, with what the failing sync was to
-write lost. Prints what happened as JSON.
+Preload faulty_disk.c. A child commits, and after an error opens the store anew and continues; or the child
+dies and another process continues. One sync fails, or that sync and all later ones. Then the script checks
+the store twice: as the process left it, and as power cuts at several moments would have left it, without the
+data of the failed sync. It prints the numbers of errors and cuts as JSON.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ PATIENCE = 3
 
 library = ctypes.CDLL(None)
 left_open: list[Disk] = []
-"""What a process that dies does not close."""
+"""Stores that a dying process leaves open."""
 
 
 def commit_and_go_on(directory: Path, commits: int, dies: bool) -> tuple[list[str], int]:
-    """Reach commit `commits`, through whatever fails; the errors, and the last number that was acknowledged."""
+    """Reach commit `commits` through all failures. Returns the errors and the last acknowledged number."""
     errors: list[str] = []
     acknowledged = 0
     while len(errors) < (1 if dies else PATIENCE):
@@ -64,7 +63,7 @@ def commit_and_go_on(directory: Path, commits: int, dies: bool) -> tuple[list[st
 
 
 def fork() -> None:
-    """A fork makes the store open its file anew, so that no reader from before the commit is left."""
+    """Fork, which makes the store open its file anew, so no reader from before the commit is left."""
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -72,11 +71,11 @@ def fork() -> None:
 
 
 Answer = tuple[list[str], int, int]
-"""The errors of a child, the last number that it acknowledged, and how often it synced."""
+"""The errors of a child, the last number that it acknowledged, and the number of its syncs."""
 
 
 def one(directory: Path, commits: int, fail_at: int, how: str, error: int) -> Answer:
-    """One child."""
+    """Run one child."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -91,7 +90,7 @@ def one(directory: Path, commits: int, fail_at: int, how: str, error: int) -> An
         except BaseException as failure:
             print(f"at sync {fail_at}: {failure!r}", file=sys.stderr, flush=True)
         finally:
-            # Without closing anything: so does a process that is killed.
+            # Close nothing, as a killed process does.
             os._exit(status)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -103,10 +102,10 @@ def one(directory: Path, commits: int, fail_at: int, how: str, error: int) -> An
 
 
 def cut_the_power(directory: Path, fail_at: int) -> int:
-    """Look at what power cuts after the failing sync leave; how many there were."""
+    """Check the stores that power cuts after the failed sync leave. Returns the number of cuts."""
     lines = list(read_record(directory / "record"))
     failed = [place for place, line in enumerate(lines) if line.kind == "f"]
-    if not failed:  # it was a directory's above the store, before anything was written
+    if not failed:  # a directory above the store was synced, before any write
         return 0
     chance = random.Random(fail_at)
     after = range(failed[0] + 1, len(lines) + 1)

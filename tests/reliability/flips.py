@@ -1,22 +1,22 @@
-"""Damage one byte of a store's file after the other: `python flips.py FILE FIRST STEP MASK EVERY DIRECTORY`.
+"""Damage a store's file, one byte at a time: `python flips.py FILE FIRST STEP MASK EVERY DIRECTORY`.
 
-FILE is vstate.db or vstate.db-wal. In every STEP-th byte from the FIRST on the bits of MASK are inverted, in this
-byte alone, in a copy of a small store; all that the store holds is read, and fsck is asked where what was read is
-not what it was. Prints as JSON how many of the bytes came out how:
+FILE is vstate.db or vstate.db-wal. From byte FIRST on, the script takes every STEP-th byte, inverts the bits
+of MASK in this byte of a copy of a small store, and reads the whole store. If the values differ, it also runs
+fsck. It prints as JSON the number of bytes with each outcome:
 
 - read: reading raised an error of vstate;
-- fsck: what was read was not all there, or not the same, or something beside it is wrong, and fsck says so;
-- harmless: all that was there is there, and right: the byte is of a part that SQLite does not use;
-- older: what is there is right, and the newest commits are not there, which nothing says;
-- unnoticed: something else than before is there, which nothing says;
-- wrong: a commit has another value than it had; crashed: the process died, or raised another error; hung.
+- fsck: a value was missing or different, or other data was damaged, and fsck reports this;
+- harmless: all values are there and right, because SQLite does not use the byte;
+- older: all values are right but the newest commits are missing, and nothing reports this;
+- unnoticed: the store holds something else than before, and nothing reports this;
+- wrong: a commit has a wrong value; crashed: the process died or raised another error; hung.
 
-For every EVERY-th of those bytes fsck then repairs the store, whatever reading said:
+After every EVERY-th of these bytes fsck repairs the store:
 
-- refused: the store cannot even be opened;
-- silent: reading raised an error, or gave something else, of which fsck knows nothing;
-- mended: nothing is damaged any more; left: something is, and the report says so;
-- wrong, crashed: as above, of what a commit holds afterwards, key by key.
+- refused: the store cannot be opened;
+- silent: reading raised an error or returned other values, and fsck found no damage;
+- mended: the store has no damage any more; left: it has some, and the report says so;
+- wrong, crashed: as above, by the values of the commits after the repair, key by key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Contents = dict[str, Any]
 
 
 def fill(directory: Path) -> None:
-    """A few commits on two branches, and a tag, with every kind of object among what they hold."""
+    """A few commits on two branches and a tag, with objects of every kind."""
     with Disk(directory, durability="process") as disk:
         state = Versioned(disk)
         state["list"], state["bytes"], state["text"] = [0], bytes(range(200)), "text " * 50
@@ -61,7 +61,7 @@ def fill(directory: Path) -> None:
 
 
 def contents(disk: Disk) -> Contents:
-    """Everything that can be read: values by commit, refs with their histories, reflogs and policies."""
+    """All that can be read: values by commit, refs with their histories, reflogs and policies."""
     repo = Repository(disk)
     values: dict[str, Any] = {}
     refs: dict[str, Any] = {"HEAD": repo.refs.head().branch}
@@ -80,7 +80,7 @@ def contents(disk: Disk) -> Contents:
 
 
 def outcome(directory: Path, expected: Contents) -> str:
-    """What comes of the store in this directory."""
+    """The outcome of reading the store in this directory."""
     try:
         with Disk(directory, create=False, timeout=2) as disk:
             found = contents(disk)
@@ -97,7 +97,7 @@ def outcome(directory: Path, expected: Contents) -> str:
 
 
 def repaired(directory: Path, expected: Contents, found: str) -> str:
-    """What comes of the store when it is repaired."""
+    """The outcome of repairing the store in this directory."""
     try:
         disk = Disk(directory, create=False, timeout=2)
         repo = Repository(disk)
@@ -129,7 +129,7 @@ def repaired(directory: Path, expected: Contents, found: str) -> str:
 def batch(
     offsets: Iterable[int], original: Path, file: str, mask: int, every: int, directory: Path, pipe: int
 ) -> None:
-    """Damage these bytes in turn; a line into the pipe for each."""
+    """Damage these bytes in turn, and write a line into the pipe for each."""
     stored = {path.name: path.read_bytes() for path in original.iterdir() if path.suffix != ".lock"}
     stored.pop("vstate.db-shm", None)
     lay_out(stored, directory)
@@ -143,7 +143,8 @@ def batch(
         after = ""
         try:
             found = outcome(directory, expected)
-            if offset // every % every == offset % every:  # not the same byte of each word
+            # so the repaired bytes lie at different places of SQLite's words
+            if offset // every % every == offset % every:
                 lay_out({**stored, file: flipped}, directory)
                 after = repaired(directory, expected, found)
         except Exception as error:
@@ -198,7 +199,7 @@ def run(file: str, first: int, step: int, mask: int, every: int, directory: Path
 
 
 def prepare(directory: Path, *, with_log: bool) -> None:
-    """The store, in one file; or with all of it in the log, as a killed process leaves it."""
+    """Make the store in one file, or leave its commits in the log, as a killed process does."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,4 +1,4 @@
-"""HistoryModel: what branches, tags, merges, undo and gc have to do, in dicts and in the plainest way."""
+"""HistoryModel: branches, tags, merges, undo and gc, modelled with plain dicts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 Values = dict[str, Any]
 
 COUNTERS = ("n/a", "n/b")
-"""Keys that hold a number at all times."""
+"""Keys that always hold a number."""
 
 ABSENT = object()
 
 
 @dataclass
 class Branch:
-    """Where a branch is, where it was before each of its moves, and where its undone moves had led."""
+    """The position of a branch, its earlier positions, and the moves that were undone."""
 
     at: str
     moves: list[str | None] = field(default_factory=list)
@@ -42,7 +42,7 @@ class HistoryModel:
         self.gone: list[str] = []
 
     def add(self, commit: Any, values: Mapping[str, Any]) -> str:
-        """A commit that vstate made, which is to hold these values."""
+        """Add a commit of vstate that holds these values."""
         self.values[commit.id] = copy.deepcopy(dict(values))
         self.parents[commit.id] = tuple(str(oid) for oid in commit.parents)
         self.times[commit.id] = commit.time
@@ -64,12 +64,12 @@ class HistoryModel:
         return found
 
     def history(self, start: str) -> list[str]:
-        """Those commits in the order in which they were made."""
+        """The ancestors of a commit in the order of their making."""
         found = self.ancestors(start)
         return [commit for commit in self.values if commit in found]
 
     def bases(self, one: str, other: str) -> set[str]:
-        """The common ancestors that are not before another of them."""
+        """The common ancestors that are no ancestors of another common ancestor."""
         common = self.ancestors(one) & self.ancestors(other)
         below = {before for commit in common for before in self.ancestors(*self.parents[commit])}
         return common - below
@@ -77,7 +77,7 @@ class HistoryModel:
     def merged(
         self, ours: str, theirs: str, base: str, policy: Mapping[str, str]
     ) -> tuple[Values, list[str]]:
-        """The values of a merge, and the keys that both changed and that no policy decides about."""
+        """The values of a merge, and the keys that both sides changed and no policy resolves."""
         mine, yours, before = (self.values[commit] for commit in (ours, theirs, base))
         result: Values = {}
         conflicts = []
@@ -104,7 +104,7 @@ class HistoryModel:
     # Upkeep
 
     def collect(self) -> None:
-        """Forget what no branch and no tag leads to, and all reflogs."""
+        """Forget the unreachable commits, and all reflogs."""
         live = self.ancestors(*(branch.at for branch in self.branches.values()), *self.tags.values())
         for commit in [commit for commit in self.values if commit not in live]:
             self.gone.append(commit)
@@ -114,7 +114,7 @@ class HistoryModel:
             branch.undone.clear()
 
     def cut(self, name: str, keep_last: int) -> None:
-        """Let the history of a branch end; not for what another branch leads to."""
+        """Cut the history of a branch, but no commit that another branch reaches."""
         history = sorted(self.ancestors(self.branches[name].at), key=lambda c: self.times[c], reverse=True)
         begin = self.times[history[:keep_last][-1]]
         kept = {commit for commit in history if self.times[commit] >= begin}

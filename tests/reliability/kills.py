@@ -1,7 +1,8 @@
-"""Kill a process in the middle of what it does, again and again: `python kills.py OPERATION KILLS SEED DIRECTORY`.
+"""Kill a process at random moments of an operation: `python kills.py OPERATION KILLS SEED DIRECTORY`.
 
-A child works on the store and says through a pipe what was acknowledged; it is killed with SIGKILL; the store
-is opened anew and compared with the story. Prints as JSON how often, and where in its work the child was hit.
+A child works on the store and reports each acknowledged commit through a pipe. SIGKILL ends the child, and
+the script opens the store anew and compares it with the story. It prints as JSON the number of kills by the
+child's place in its work.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ from vstate.repo import Repository
 LOOK_CLOSELY_EVERY = 25
 NEW_STORE_EVERY = 50
 TOLD = 400
-"""How far the story goes that is imported: further than a store gets."""
+"""The length of the imported story: longer than a store's history gets."""
 
 SHORTEST_HISTORY = 5
 
 MOST = 5
-"""Times as many kills as were asked for, until they were spread well enough: a busy machine is bad at hitting moments."""
+"""Up to this many times as many kills as asked for, until they are spread well: a busy machine hits few short
+moments.
+"""
 
 BEFORE, INSIDE, COMMITTING, AFTER = range(4)
 PLACES = ("before a transaction", "inside one", "in its COMMIT", "after it, not acknowledged yet")
 
 place = mmap.mmap(-1, 1)
-"""Where the child is, in memory that it shares with the parent, so that telling costs it nothing."""
+"""The child's place in its work. Shared memory makes telling it free."""
 
 
 class Watched(Disk):
-    """A Disk that says how far its transaction is."""
+    """A Disk that records its place in a transaction."""
 
     def _open(self, handle: Any) -> sqlite3.Connection:
         connection = super()._open(handle)
@@ -69,7 +72,7 @@ class Watched(Disk):
 
 @dataclass
 class Work:
-    """What a child is to do: for ever, in this directory."""
+    """The work of a child: without end, in this directory."""
 
     directory: Path
     pipe: int
@@ -147,7 +150,7 @@ def update(work: Work) -> None:
 
 
 def import_bundle(work: Work) -> None:
-    """From a store that knows the whole story, a commit at a time."""
+    """Import from a store with the whole story, one commit at a time."""
     told = Repository(Disk(source(work.directory)))
     commits = {number_of(commit): commit for commit in chain(told)}
     repo = Repository(Watched(work.directory))
@@ -211,7 +214,7 @@ OPERATIONS: dict[str, Callable[[Work], None]] = {
 
 
 def run(operation: str, kills: int, seed: int, directory: Path) -> dict[str, object]:
-    """Kill the operation so often; AssertionError as soon as something acknowledged is not there or not right."""
+    """Kill the operation `kills` times. Raises AssertionError if an acknowledged commit is lost or wrong."""
     chance = random.Random(seed)
     where: Counter[str] = Counter()
     total = acknowledged = 0
@@ -235,7 +238,10 @@ def run(operation: str, kills: int, seed: int, directory: Path) -> dict[str, obj
 
 
 def seen_enough(where: Mapping[str, int], kills: int) -> bool:
-    """Whether the child was hit inside of transactions and outside: always the same moment would show nothing."""
+    """Whether kills hit the child inside transactions and outside.
+
+    Kills at one same moment would show nothing.
+    """
     return sum(where.get(name, 0) for name in PLACES[1:3]) > kills / 5 and where.get(PLACES[0], 0) > 0
 
 
@@ -248,7 +254,7 @@ def one_kill(operation: str, store: Path, chance: random.Random) -> int:
         try:
             os.close(reading)
             OPERATIONS[operation](Work(store, writing))
-        except BaseException as error:  # the parent sees that it ended by itself; this says why
+        except BaseException as error:  # the parent sees that the child ended by itself; this line says why
             print(repr(error), file=sys.stderr, flush=True)
         finally:
             os._exit(1)
@@ -260,7 +266,7 @@ def one_kill(operation: str, store: Path, chance: random.Random) -> int:
         assert part, "the child ended by itself"
         heard += part
     if chance.random() < 0.5:
-        # Aimed: most of the time between two acknowledgements is not spent in transactions.
+        # Aim: most of the time between two acknowledgements passes outside transactions.
         await_inside(0.5)
         spin(chance.uniform(0, 0.0005))
     else:
@@ -290,7 +296,7 @@ def spin(seconds: float) -> None:
 
 
 def verify(operation: str, store: Path, closely: bool) -> int:
-    """Open the store anew and compare it with the story; the number of the newest commit."""
+    """Open the store anew and compare it with the story. Returns the number of the newest commit."""
     begin: int | None = 1
     if operation == "shallow gc":
         begin = None

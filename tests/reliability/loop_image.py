@@ -1,4 +1,7 @@
-"""An ext4 file system in a file, on a loop device: what the device was told to write is what the file holds."""
+"""An ext4 file system in a file on a loop device.
+
+The file holds exactly the writes that reached the device.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _WITHOUT_FLUSHING_THE_JOURNAL = 2
 
 
 def run(*command: object) -> str:
-    """What the command prints; OSError with its reason if it fails."""
+    """Run the command and return its output. Raises OSError with the command's reason if it fails."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         reason = next(iter(done.stderr.strip().splitlines()), "").rpartition(": ")[2]
@@ -31,7 +34,7 @@ def run(*command: object) -> str:
 
 
 class LoopImage:
-    """The image in `file`, attached to a loop device and mounted at `place` while that is wanted."""
+    """The image in `file`, attached to a loop device and mounted at `place` on demand."""
 
     def __init__(self, file: Path, place: Path) -> None:
         self.file = file
@@ -41,7 +44,7 @@ class LoopImage:
         place.mkdir(parents=True, exist_ok=True)
 
     def make(self, megabytes: int = MEGABYTES) -> None:
-        """An empty file system, all of it written now and nothing left to be written by the kernel later."""
+        """Make an empty file system, fully written, so the kernel writes nothing later."""
         with self.file.open("wb") as file:
             file.truncate(megabytes << 20)
         run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", self.file)
@@ -49,7 +52,7 @@ class LoopImage:
     def mount(self, options: str = "defaults") -> None:
         if self.device is None:
             try:
-                # Past the page cache of the file that the image is in, as a disk would be.
+                # Bypass the page cache of the image's file, as a disk would.
                 self.device = run("losetup", "--find", "--show", "--direct-io=on", self.file)
             except OSError:
                 self.device = run("losetup", "--find", "--show", self.file)
@@ -64,11 +67,11 @@ class LoopImage:
             except OSError:
                 if attempt == 199:
                     raise
-                time.sleep(0.1)  # who was killed may still be ending
+                time.sleep(0.1)  # a killed process may still be ending
         self.mounted = False
 
     def close(self) -> None:
-        """Unmount and detach, whatever state it is in."""
+        """Unmount and detach, in any state."""
         if self.mounted:
             try:
                 self.unmount()
@@ -80,7 +83,7 @@ class LoopImage:
             self.device = None
 
     def shut_down(self) -> None:
-        """Cut the file system off from the device at once: nothing more is written, not even the journal."""
+        """Cut the file system off from its device at once. Nothing more is written, not even the journal."""
         descriptor = os.open(self.place, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, _SHUT_DOWN, struct.pack("I", _WITHOUT_FLUSHING_THE_JOURNAL))
@@ -88,7 +91,7 @@ class LoopImage:
             os.close(descriptor)
 
     def copy_at_one_moment(self, target: Path) -> None:
-        """Copy the image while nothing is written to it: again, if something was."""
+        """Copy the image while nothing writes to it. Copies again if something did."""
         for _ in range(100):
             before = self._writes()
             run("cp", "--sparse=always", self.file, target)
@@ -97,7 +100,7 @@ class LoopImage:
         raise OSError(f"{self.device} is written to all the time")
 
     def _writes(self) -> str | None:
-        """How much was written to the device until now; None while something is being written."""
+        """The amount written to the device so far; None while a write is in flight."""
         assert self.device is not None
         fields = Path("/sys/block", Path(self.device).name, "stat").read_text().split()
         writes, sectors, in_flight = fields[4], fields[6], fields[8]
@@ -106,7 +109,7 @@ class LoopImage:
 
 @contextmanager
 def loop_image(file: Path, place: Path) -> Iterator[LoopImage]:
-    """An image that is unmounted and detached at the end, whatever happens."""
+    """An image that is always unmounted and detached at the end."""
     image = LoopImage(file, place)
     try:
         yield image
@@ -116,7 +119,7 @@ def loop_image(file: Path, place: Path) -> Iterator[LoopImage]:
 
 @cache
 def why_not() -> str | None:
-    """Why there are no loop devices to be had here; None if there are."""
+    """The reason why loop devices do not work here; None if they do."""
     if not sys.platform.startswith("linux"):
         return "loop devices and ext4 are Linux's"
     for program in ("mkfs.ext4", "losetup", "mount", "umount", "cp"):

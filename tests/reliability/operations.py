@@ -1,6 +1,6 @@
 """Operations: everything that vstate does to a store, each ready to be interrupted.
 
-`prepared` is the store that all of them begin with. An operation is run on a new handle, which follows HEAD.
+All operations begin with the store that `prepared` makes. A new handle on HEAD runs the operation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from vstate.repo import Repository
 from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 
 Picture = dict[str, Any]
-"""What a program can see of a store: each ref with its history and the values at its end."""
+"""The view that a program has of a store: each ref with its history and its values."""
 
 BLOB = bytes(range(256)) * 2
 
 
 @dataclass(frozen=True)
 class Operation:
-    """`run` it; `steps` is how many different pictures a program may see while it goes on, after the first.
+    """An operation that a test can interrupt.
 
-    `keeps` says that no object and no line of a reflog goes: True for all but `gc` and repair. `cleans` says
-    that nothing is left but what a ref leads to. `writes` is False for what only reads, and so leaves nothing
-    half done. `mends` says that the store is not sound before the operation is done.
+    `steps` is the number of different pictures that a program may see after the first. `keeps` means that no
+    object and no line of a reflog is deleted: True for all but `gc` and repair. `cleans` means that only
+    reachable objects are left. `writes` is False for an operation that only reads. `mends` means that the
+    store is damaged before the operation.
     """
 
     run: Callable[[Versioned], object]
@@ -42,7 +43,7 @@ class Operation:
 
 
 def edit(state: Versioned) -> None:
-    """Once only: after a failure the changes are still staged."""
+    """Only once: after a failure the change is still staged."""
     if 2 not in state["list"]:
         state["list"].append(2)
 
@@ -55,7 +56,7 @@ def commit(state: Versioned) -> None:
 
 
 def first_commit(state: Versioned) -> None:
-    """Into an empty store: that of `prepared` is emptied first."""
+    """Commit into the store of `prepared`, which is emptied first."""
     state["list"] = [0]
     state["blob"] = BLOB
     state.commit("zero")
@@ -87,7 +88,7 @@ def merge_by_policies(state: Versioned) -> None:
 
 
 def diverge(state: Versioned) -> None:
-    """A branch that changes what main changes too."""
+    """Make a branch that changes the same keys as main."""
     state["count"] = 1
     state.commit("two")
     other = state.fork("diverged")
@@ -132,7 +133,9 @@ def repair(state: Versioned) -> None:
 
 
 def damage(state: Versioned) -> None:
-    """One of each: a branch whose state is lost, a lost commit, an object, a line of a reflog, and the format."""
+    """Damage the store: a branch whose state is lost, a lost commit, an object, a reflog line, and the
+    format.
+    """
     side = state.repo.branch("side")
     for number in (2, 3):
         state["list"].append(number)
@@ -160,7 +163,7 @@ _bundle: list[bytes] = []
 
 
 def make_a_bundle(state: Versioned) -> None:
-    """Of a copy of the store that has gone on: a branch that is ahead, a branch and a tag that are new."""
+    """Change a copy of the store: a branch moves ahead, and a branch and a tag are new."""
     copy = Memory()
     copy.set_many(dict(state.store.items()))
     ahead = Versioned(copy)
@@ -175,11 +178,11 @@ def make_a_bundle(state: Versioned) -> None:
 
 _elsewhere: dict[
     str, Mapping[str, bytes]
-] = {}  # by the tagged commit, which each prepared store has made itself
+] = {}  # by the tagged commit, because each prepared store has made its own
 
 
 def go_on_elsewhere(state: Versioned) -> None:
-    """A copy of the store that has gone on: a branch that is ahead, a branch and a tag that are new."""
+    """A copy of the store with a branch that is ahead, and a new branch and a new tag."""
     copy = Memory()
     copy.set_many(dict(state.store.items()))
     ahead = Versioned(copy)
@@ -193,14 +196,14 @@ def go_on_elsewhere(state: Versioned) -> None:
 
 
 def go_on_here(state: Versioned) -> None:
-    """A copy of the store as it was before a commit."""
+    """A copy of the store from before a commit."""
     _elsewhere[state.tags()["v0"].id] = dict(state.store.items())
     edit(state)
     state.commit("two")
 
 
 def elsewhere(state: Versioned) -> Memory:
-    """That copy."""
+    """The copy from before the commit."""
     copy = Memory()
     copy.set_many(_elsewhere[state.tags()["v0"].id])
     return copy
@@ -296,14 +299,14 @@ def _prepared(name: str) -> Mapping[str, bytes]:
 
 
 def prepared(name: str) -> Memory:
-    """A new store as the operation of this name finds it."""
+    """A new store, prepared for the operation of this name."""
     store = Memory()
     store.set_many(_prepared(name))
     return store
 
 
 def picture(store: KVStore) -> Picture:
-    """What a program can see of the store; equal for stores that hold the same histories."""
+    """The view that a program has of the store; equal for stores with the same histories."""
     repo = Repository(store)
     head = repo.refs.head()
     refs = repo.refs.all()
@@ -319,5 +322,5 @@ def picture(store: KVStore) -> Picture:
 
 
 def _without_ids(message: str) -> str:
-    # The ids of commits depend on when they are made.
+    # The id of a commit depends on its time.
     return re.sub(r"\b[0-9a-f]{10}\b", "ID", message)

@@ -1,4 +1,4 @@
-"""Libraries in C that a test compiles and has loaded before the C library."""
+"""C libraries that a test compiles and loads before the C library."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ HERE = Path(__file__).parent
 
 
 def compiled(source: str, directory: Path) -> dict[str, str]:
-    """Compile the source of this directory into `directory`; the environment that preloads it.
+    """Compile a source of this directory and return the environment that preloads the library.
 
-    Skips the test where that cannot be done.
+    Skips the test if no compiler works.
     """
     if not sys.platform.startswith("linux"):
         pytest.skip("LD_PRELOAD is tested on Linux only")

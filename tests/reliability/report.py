@@ -1,7 +1,7 @@
 """Run the reliability tests and print their figures: `make reliability`.
 
-With VSTATE_SOAK set, it runs the long variants. `--page docs/reliability.md` also puts the table into that page.
-Further arguments go to pytest. PYTHONPATH has to hold the directory `tests`.
+With VSTATE_SOAK set, it runs the long variants. `--page docs/reliability.md` also puts the table into that
+page. Further arguments go to pytest. PYTHONPATH has to hold the directory `tests`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKS = ("<!-- soak -->", "<!-- /soak -->") if SOAK else ("<!-- figures -->", "<
 
 @dataclass
 class Outcome:
-    """What came of a test function: of all its variants together."""
+    """The outcome of a test function, over all its variants."""
 
     passed: int = 0
     failed: int = 0
@@ -35,7 +35,7 @@ class Outcome:
     figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def sum(self, *names: str) -> str:
-        """A figure of all the variants together, with commas."""
+        """The sum of a figure over all variants, with commas."""
         return f"{round(sum(sum(self.figures[name]) for name in names)):,}"
 
     def each(self, name: str) -> str:
@@ -44,29 +44,29 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: what is done, by which test, and what to say of the figures."""
+    """A line of the table: the trouble, the test, and a function that words the figures."""
 
-    what: str
+    trouble: str
     test: str
     say: Callable[[Outcome], str]
 
 
 ROWS = [
     Row(
-        "SIGKILL at a random moment of commit, of commits that lose a race, merge, update, import, gc, gc that cuts "
-        "histories off, and of opening and closing",
+        "SIGKILL at a random moment of a commit, a commit that lost a race, merge, update, import, gc, gc "
+        "that cuts histories, and of opening and closing",
         "test_kills.py::test_kills",
         lambda o: (
-            f"{o.sum('kills')} kills ({o.sum('in its COMMIT')} in an SQLite COMMIT, {o.sum('inside one')} elsewhere "
-            f"in a transaction, {o.sum('before a transaction')} before, "
-            f"{o.sum('after it, not acknowledged yet')} after one): 0 of {o.sum('acknowledged')} acknowledged "
-            "commits lost or damaged"
+            f"{o.sum('kills')} kills ({o.sum('in its COMMIT')} in an SQLite COMMIT, {o.sum('inside one')} "
+            f"elsewhere in a transaction, {o.sum('before a transaction')} before, "
+            f"{o.sum('after it, not acknowledged yet')} after one): 0 of {o.sum('acknowledged')} "
+            "acknowledged commits lost or damaged"
         ),
     ),
     Row(
-        "Power cut: ext4 on a loop device, copied right after an acknowledgement, and mounted anew",
+        "Power cut after an acknowledgement: ext4 on a loop device, copied and mounted anew",
         "test_power_loss.py::test_images_at_acknowledgements",
-        lambda o: f"{o.sum('images')} images: 0 with something lost, 0 damaged",
+        lambda o: f"{o.sum('images')} images: 0 commits lost, 0 damaged",
     ),
     Row(
         "The same without syncs, which has to find losses",
@@ -77,19 +77,19 @@ ROWS = [
         ),
     ),
     Row(
-        "Power cut under a running writer: ext4 shut down without its journal being written, and mounted anew",
+        "Power cut under a running writer: ext4 shut down without writing its journal, and mounted anew",
         "test_power_loss.py::test_a_file_system_that_is_shut_down",
         lambda o: (
-            f"{o.sum('shutdowns')} shutdowns: 0 of {o.sum('acknowledged')} acknowledged commits lost; the writer "
-            f"got an error of vstate {o.sum('a vstate error')} times, SIGBUS {o.sum('SIGBUS')} times"
+            f"{o.sum('shutdowns')} shutdowns: 0 of {o.sum('acknowledged')} acknowledged commits lost; the "
+            f"writer got an error of vstate {o.sum('a vstate error')} times, SIGBUS {o.sum('SIGBUS')} times"
         ),
     ),
     Row(
-        "Power cut on a simulated disk: any sectors of what was written and not synced are lost, at any moment",
-        "test_power_loss.py::test_any_part_of_what_was_not_synced",
+        "Power cut on a simulated disk: at any moment, any unsynced sectors are lost",
+        "test_power_loss.py::test_any_unsynced_part_may_be_lost",
         lambda o: (
-            f"{o.sum('cuts')} cuts among {o.sum('writes')} writes of {o.sum('commits')} commits: 0 commits lost, "
-            "0 stores damaged"
+            f"{o.sum('cuts')} cuts among {o.sum('writes')} writes of {o.sum('commits')} commits: 0 commits "
+            "lost, 0 stores damaged"
         ),
     ),
     Row(
@@ -98,36 +98,38 @@ ROWS = [
         lambda o: f"{o.sum('missing')} acknowledged commits and tags missing",
     ),
     Row(
-        f"Each `fsync` and `fdatasync` of {sized(30, 50)} commits fails, once, or ever after, or the process dies "
-        "of it; then the power is cut, and what the failed sync was to write is gone",
+        f"Each `fsync` and `fdatasync` of {sized(30, 50)} commits fails once, or also every later one, or "
+        "the process dies; then the power is cut, and the data of the failed sync is lost",
         "test_failing_syncs.py::test_each_sync_fails",
         lambda o: (
-            f"{o.sum('syncs')} failing syncs, {o.sum('StoreUnavailable')} errors of vstate, {o.sum('cuts')} power "
-            "cuts: 0 acknowledged commits lost"
+            f"{o.sum('syncs')} failing syncs, {o.sum('StoreUnavailable')} errors of vstate, {o.sum('cuts')} "
+            "power cuts: 0 acknowledged commits lost"
         ),
     ),
     Row(
-        "Each call that an operation makes of its store fails, before it did its work or, if it writes, after; the program goes on",
+        "Each call of the store fails, before its work or after a write; the program goes on",
         "test_interruptions.py::test_a_failure_at_each_call",
         lambda o: (
-            f"{o.sum('faults')} faults in {o.passed // 2} operations, with and without transactions: all right"
+            f"{o.sum('faults')} faults in {o.passed // 2} operations, with and without transactions: all "
+            "right"
         ),
     ),
     Row(
-        "The process dies in each call that writes, with every subset of that call's writes done",
+        "The process dies in each writing call, with every subset of the call's writes done",
         "test_interruptions.py::test_a_crash_in_each_call",
         lambda o: (
-            f"{o.sum('crashes')} crashes in {o.passed // 2} operations, with and without transactions: all right"
+            f"{o.sum('crashes')} crashes in {o.passed // 2} operations, with and without transactions: "
+            "all right"
         ),
     ),
     Row(
-        "A full ext4, a full tmpfs, a limit on the size of files, a file system that became read-only, a directory "
-        "that was removed, during commit, merge and gc, at every amount of room in steps of 4 KB"
-        + ("" if SOAK else "; for gc at every eighth"),
+        "A full ext4, a full tmpfs, a limit on file sizes, a file system that became read-only, and a "
+        "removed directory, during commit, merge and gc, at every amount of room in steps of 4 KB"
+        + sized("; for gc at every eighth", ""),
         "test_no_room.py::test_a_store_that_cannot_write",
         lambda o: (
-            f"{o.sum('StoreFull')} StoreFull and {o.sum('StoreUnavailable')} StoreUnavailable raised; nothing lost, "
-            "all done once there was room"
+            f"{o.sum('StoreFull')} StoreFull and {o.sum('StoreUnavailable')} StoreUnavailable raised; "
+            "nothing lost, all done once there was room"
         ),
     ),
     Row(
@@ -136,20 +138,23 @@ ROWS = [
         lambda o: f"{o.sum('StoreFull')} StoreFull raised; nothing lost; gc never refused",
     ),
     Row(
-        "Every byte of a store's file damaged, one at a time: all its bits inverted, and each bit alone; fsck then repairs"
-        if SOAK
-        else "Every third byte of a store's file damaged, one at a time: all its bits inverted; after every sixteenth "
-        "of them fsck repairs",
+        sized(
+            "Every third byte of a store's file damaged, one at a time, with all its bits inverted; fsck "
+            "repairs after every sixteenth",
+            "Every byte of a store's file damaged, one at a time, with all its bits inverted and with each "
+            "bit alone; then fsck repairs",
+        ),
         "test_flips.py::test_every_byte_of_the_file",
         lambda o: (
-            f"{o.sum('read', 'fsck', 'harmless')} damaged: {o.sum('read')} found by reading, {o.sum('fsck')} by "
-            f"fsck, {o.sum('harmless')} harmless (SQLite does not use the byte); 0 wrong values, 0 crashes; `fsck "
-            f"--repair` after {o.sum('mended', 'left', 'refused')} of them: {o.sum('mended')} in order then, "
-            f"{o.sum('left')} not, which it says, {o.sum('refused')} that cannot be opened; 0 wrong values"
+            f"{o.sum('read', 'fsck', 'harmless')} damaged: {o.sum('read')} found by reading, {o.sum('fsck')} "
+            f"by fsck, {o.sum('harmless')} harmless (SQLite does not use the byte); 0 wrong values, 0 "
+            f"crashes; `fsck --repair` after {o.sum('mended', 'left', 'refused')} of them: {o.sum('mended')} "
+            f"in order then, {o.sum('left')} reported as still damaged, {o.sum('refused')} cannot be opened; "
+            "0 wrong values"
         ),
     ),
     Row(
-        ("Every byte" if SOAK else "Every 101st byte")
+        sized("Every 101st byte", "Every byte")
         + " of SQLite's log damaged, one at a time, as a killed process left it",
         "test_flips.py::test_bytes_of_the_log",
         lambda o: (
@@ -161,16 +166,16 @@ ROWS = [
         "Processes that count in one key with `update`",
         "test_many_writers.py::test_processes_that_count",
         lambda o: (
-            f"{o.sum('counter')} increments, 0 lost, in {o.sum('seconds')} s; the least that a process had of any "
-            f"{o.each('window')} commits in a row: {o.figures['share'][0]:.1%}"
+            f"{o.sum('counter')} increments, 0 lost, in {o.sum('seconds')} s; the smallest share of a "
+            f"process in any {o.each('window')} commits in a row: {o.figures['share'][0]:.1%}"
         ),
     ),
     Row(
         "Writers beside a process that runs gc all the time; then fsck",
         "test_many_writers.py::test_writers_beside_gc",
         lambda o: (
-            f"{o.sum('seconds')} s, {o.sum('gc')} runs of gc, {o.sum('objects removed')} objects removed beside "
-            f"{o.sum('commit', 'count', 'what_if', 'rollback')} commits: 0 missing, 0 dangling"
+            f"{o.sum('seconds')} s, {o.sum('gc')} runs of gc, {o.sum('objects removed')} objects removed "
+            f"beside {o.sum('commit', 'count', 'what_if', 'rollback')} commits: 0 missing, 0 dangling"
         ),
     ),
     Row(
@@ -182,8 +187,9 @@ ROWS = [
         ),
     ),
     Row(
-        "Random branches, tags, commits, merges with policies, update, rollback, reset, undo, redo, gc, shallow gc "
-        "and reopening, compared with a model after each step; in memory, on Disk, and without transactions",
+        "Random branches, tags, commits, merges with policies, update, rollback, reset, undo, redo, gc, gc "
+        "that cuts histories, and reopening, compared with a model after each step; in memory, on Disk, and "
+        "without transactions",
         "test_history_machine.py::test_histories",
         lambda o: f"{o.sum('steps')} steps, no difference",
     ),
@@ -191,7 +197,7 @@ ROWS = [
 
 
 def outcomes(file: Path) -> dict[str, Outcome]:
-    """What pytest reported, by `module.py::function`."""
+    """The results of pytest, by `module.py::function`."""
     found: dict[str, Outcome] = defaultdict(Outcome)
     for case in ElementTree.parse(file).iter("testcase"):
         module = case.get("classname", "").rpartition(".")[2]
@@ -210,10 +216,10 @@ def outcomes(file: Path) -> dict[str, Outcome]:
 
 def table(found: dict[str, Outcome]) -> str:
     """The figures in Markdown."""
-    lines = ["| what is done | test | measured |", "|---|---|---|"]
+    lines = ["| trouble | test | measured |", "|---|---|---|"]
     for row in ROWS:
         module, _, function = row.test.partition("::")
-        lines.append(f"| {row.what} | `{module}`: `{function}` | {_said(row, found.get(row.test))} |")
+        lines.append(f"| {row.trouble} | `{module}`: `{function}` | {_said(row, found.get(row.test))} |")
     return "\n".join(lines)
 
 
@@ -229,7 +235,7 @@ def _said(row: Row, outcome: Outcome | None) -> str:
 
 
 def put_into(page: Path, text: str) -> None:
-    """Replace what stands between the two marks of the page."""
+    """Replace the text between the two marks of the page."""
     before, mark, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not mark or not end:

@@ -1,8 +1,8 @@
-"""A simulated disk: what a power cut leaves of the files that a process wrote, by its record of writes and syncs.
+"""A simulated disk: the files that a power cut leaves, computed from a record of writes and syncs.
 
-What was synced is there. Of what was not, any part may be: each sector of each write on its own, and each
-file made or removed, in order. After a sync that failed, what was to be synced is taken to be lost, though
-the process goes on reading it: so Linux does it.
+A power cut keeps all synced data. It may keep any part of the other data: any sector of any write, and a
+first part of the list of created and removed names. Data that a failed sync was to write is lost, although
+the process goes on reading it, as on Linux.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_record(file: Path) -> Iterator[Line]:
 
 @dataclass(eq=False)
 class File:
-    """A file's content on the disk, and what was written to it and not synced."""
+    """A file's content on the disk, and the writes that are not synced."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Line] = field(default_factory=list)
@@ -78,16 +78,16 @@ def _apply(content: bytearray, line: Line) -> None:
 
 
 class SimulatedDisk:
-    """A disk to which the lines of a record are fed; `cut` may be asked for between any two."""
+    """A disk that is fed the lines of a record. `cut` works between any two lines."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
-        self._names: dict[str, File] = {}  # as the process sees them
+        self._names: dict[str, File] = {}  # the names that the process sees
         self._durable: dict[str, File] = {}
-        self._moves: list[tuple[str, File | None]] = []  # names that were made and removed, not synced
+        self._moves: list[tuple[str, File | None]] = []  # names made and removed since the last sync
 
     def feed(self, line: Line) -> None:
-        """Do what the process did."""
+        """Repeat one action of the process."""
         if line.kind == "a":
             self.acknowledged = line.offset
         elif line.kind == "c":
@@ -108,14 +108,14 @@ class SimulatedDisk:
             self._names[line.name].pending.clear()
 
     def cut(self, directory: Path, chance: random.Random, *, kept: float) -> None:
-        """Write into `directory`, emptied first, what is there after a power cut now.
+        """Empty `directory`, and write the files that a power cut would leave now.
 
-        `kept` is the probability of each unsynced part to have reached the disk.
+        `kept` is the probability that an unsynced part reached the disk.
         """
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         files = dict(self._durable)
-        # A file system with a journal keeps the order in which names were made and removed.
+        # A journaling file system keeps the order in which names were made and removed.
         for name, file in self._moves:
             if chance.random() >= kept:
                 break

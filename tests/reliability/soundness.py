@@ -1,4 +1,4 @@
-"""Soundness: what must hold of every store, whatever happened to it."""
+"""Soundness: the checks that every store must pass after any accident."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vstate.repo.upkeep.reach import Reach
 
 
 def check_sound(store: KVStore, *, fsck: bool = True) -> int:
-    """Read and verify every object that a ref leads to, and all reflog lines; the number of objects.
+    """Read and verify every reachable object and all reflog lines. Returns the number of objects.
 
-    What is read is what the refs need, not what the store happens to hold; so nothing missing is missed. Then
-    `fsck`, which goes its own way through the store, has to find nothing either.
+    Reading starts at the refs, so a missing object is found. `fsck`, which goes its own way through the
+    store, must find no damage either.
     """
     repo = Repository(store)
     repo.refs.head()

@@ -1,6 +1,6 @@
 """A story: a history in which the state after every commit follows from its number alone.
 
-So whoever finds a commit, after whatever happened to the store, can say from its message what it has to hold.
+So a test knows the right values of any commit by its message, after any accident to the store.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAGES = 4
 
 
 def state_after(number: int) -> dict[str, Any]:
-    """What the branch holds after the commit of this number."""
+    """The values of the branch after the commit of this number."""
     found: dict[str, Any] = {}
     for last in (number, number - 1):
         if last > 0:
@@ -30,12 +30,12 @@ def state_after(number: int) -> dict[str, Any]:
 
 
 def _page(number: int) -> dict[str, Any]:
-    # From nothing to more than a chunk, so that entries, blobs and streams all come about.
+    # From empty to more than a chunk, so entries, blobs and streams all occur.
     return {"number": number, "noise": random.Random(number).randbytes(number % 7 * 3000)}
 
 
 def tell(state: Versioned, number: int) -> None:
-    """Make the changes of this number. An odd and an even one touch no key in common, so they merge."""
+    """Make the changes of this number. Odd and even numbers touch disjoint keys, so they merge."""
     side = f"{number % 2}/"
     state[side + "number"] = number
     recent = state.setdefault(side + "recent", [])
@@ -45,7 +45,7 @@ def tell(state: Versioned, number: int) -> None:
 
 
 def number_of(commit: Commit | None) -> int:
-    """The number that a commit's message ends with, whatever stands before it; 0 before the first."""
+    """The number at the end of a commit's message; 0 for None."""
     return 0 if commit is None else int(commit.message.rsplit(maxsplit=1)[-1])
 
 
@@ -58,8 +58,8 @@ def chain(repo: Repository, branch: str = "main") -> Iterator[Commit]:
 def check_story(store_or_repo: Any, *, looked_at: int = 3, every: int = 0, begin: int | None = 1) -> int:
     """Check that main tells its story from commit `begin` on, and return the number of its newest commit.
 
-    Every number is there once, in order. The values of the newest `looked_at` commits are compared, and
-    those of each `every`-th before them.
+    Every number is there once, in order. The check compares the values of the newest `looked_at` commits, and
+    of every `every`-th commit before them.
     """
     repo = store_or_repo if isinstance(store_or_repo, Repository) else Repository(store_or_repo)
     state = Versioned(repo.store, branch="main")

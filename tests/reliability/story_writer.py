@@ -1,8 +1,8 @@
 """Tell the story into a store: `python story_writer.py DIRECTORY DURABILITY STEP|RUN [RECORD]`.
 
-Prints the number of each commit once it is acknowledged; with STEP it then waits for a line. Every now and
-then it does what else a program does: merges, tags, collects garbage, opens the store anew. With RECORD, and
-faulty_disk.c preloaded, what is written to the disk is recorded there, for so many commits as STEP says.
+Prints the number of each acknowledged commit. With STEP it then waits for a line. Now and then it merges,
+tags, collects garbage or opens the store anew. With RECORD, and faulty_disk.c preloaded, it records its
+writes to the disk, for as many commits as STEP says.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from vstate import Disk, Versioned
 from vstate.errors import NotFound, VStateError
 
 FAILED = 3
-"""The exit status when the store failed with an error of vstate."""
+"""The exit status after an error of vstate."""
 
 
 def is_by_another(number: int) -> bool:
-    """Whether a second handle makes this commit, so that the next one is a merge."""
+    """Whether a second handle makes this commit, so the next commit is a merge."""
     return number % 7 == 3
 
 
 def is_tagged(number: int) -> bool:
-    """Whether this commit is tagged before it is acknowledged."""
+    """Whether this commit gets a tag before it is acknowledged."""
     return number % 5 == 0 and not is_by_another(number)
 
 
 def write(directory: Path, durability: str, acknowledge: Callable[[int, Disk], None]) -> None:
-    """For ever; `acknowledge` is called with each number whose commit has returned."""
+    """Write without end. Calls `acknowledge` with each number whose commit has returned."""
     while True:
         with Disk(directory, durability=durability) as disk:  # type: ignore[arg-type]
             state = Versioned(disk, branch="main")
@@ -51,7 +51,7 @@ def write(directory: Path, durability: str, acknowledge: Callable[[int, Disk], N
                 if is_tagged(number):
                     state.tag(f"t{number}")
                 if number % 13 == 0:
-                    with suppress(NotFound):  # of a writer that was killed
+                    with suppress(NotFound):  # left by a writer that was killed
                         state.delete_branch("junk")
                     state.fork("junk").update(lambda junk: junk.pop(next(iter(junk))))
                     state.delete_branch("junk")

@@ -1,4 +1,4 @@
-"""A disk that says it could not write: every fsync of a script fails in turn."""
+"""A disk that fails to write: every fsync of a script fails in turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts import LONGEST, run_script
 from soak import sized
 
 COMMITS = sized(30, 50)
-"""With forks at 3, 23 and 43, and a gc after each 20."""
+"""With forks at 3, 23 and 43, and a gc after every 20th."""
 HOW = ["once", "ever", "dies"]
 ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
 
@@ -24,10 +24,10 @@ ERRORS = sized(["EIO"], ["EIO", "ENOSPC"])
 def test_each_sync_fails(
     how: str, error: str, tmp_path: Path, fast_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Whichever fsync or fdatasync fails, nothing is acknowledged that a power cut could still take away.
+    """If any fsync or fdatasync fails, no commit is acknowledged that a power cut could still take away.
 
-    It fails once, or all do from then on, or the process dies of it and another goes on. Among 30 commits, and with
-    VSTATE_SOAK set among 50.
+    It fails once, or all later ones fail too, or the process dies and another continues. 30 commits, or 50
+    with VSTATE_SOAK set.
     """
     environment = compiled("faulty_disk.c", tmp_path)
     result = run_script("failing_syncs.py", COMMITS, error, how, fast_path, **environment)

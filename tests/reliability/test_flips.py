@@ -1,4 +1,4 @@
-"""Any byte of a store's file damaged, one at a time: found, or harmless, and never a wrong value."""
+"""Damage to any single byte of a store's file is found or harmless, and never gives a wrong value."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from soak import sized
 
 PARTS = 4
 EVERY = sized(3, 1)
-"""Every third byte, and so each place of SQLite's and of our own words of 4 and 8 bytes; in a soak each byte."""
+"""Every third byte covers each place of SQLite's words of 4 and 8 bytes, and of ours.
+
+A soak takes each byte.
+"""
 MASKS = sized([0xFF], [0xFF, *(1 << bit for bit in range(8))])
-"""All bits of a byte; in a soak each of them alone, too."""
+"""All bits of a byte; in a soak also each bit alone."""
 REPAIRED = sized(16, 1)
-"""Repair is tried on every sixteenth of these; in a soak on each."""
+"""Repair runs on every sixteenth of these bytes; in a soak on each."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -29,8 +32,11 @@ Record = Callable[[str, object], None]
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_property: Record) -> None:
-    """Whichever byte is inverted: all is there and right, or reading raises, or fsck tells; and whatever it was, fsck
-    looks at it and repairs it without making anything wrong. Every third byte, and with VSTATE_SOAK set every one."""
+    """If a byte is inverted, all values are right, or reading raises, or fsck reports it.
+
+    In each case fsck can check and repair the store, and makes no value wrong. Every third byte; with
+    VSTATE_SOAK set each one.
+    """
     first, step = part * EVERY, PARTS * EVERY
     result = run_script("flips.py", "vstate.db", first, step, mask, REPAIRED, fast_path)
     assert result["flipped"] == len(range(first, result["bytes"], step))
@@ -41,7 +47,9 @@ def test_every_byte_of_the_file(part: int, mask: int, fast_path: Path, record_pr
 
 
 def test_bytes_of_the_log(fast_path: Path, record_property: Record) -> None:
-    """SQLite takes its log to end where it is damaged: an older state, all of it right, and never a mixture."""
+    """SQLite ends its log at the damage, so the store has an older state, all of it right, and never a
+    mixture.
+    """
     step = sized(101, 1)
     result = run_script("flips.py", "vstate.db-wal", 0, step, 0xFF, REPAIRED, fast_path)
     assert result["flipped"] == len(range(0, result["bytes"], step))

@@ -1,4 +1,4 @@
-"""Any mixture of edits, branches, merges, undo and gc ends where the model does, whatever the store."""
+"""Any mixture of edits, branches, merges, undo and gc gives the result of the model, on any store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STEPS = {
 }
 STEPS_IN_A_ROW = sized(40, 100)
 MOST_EXAMPLES = 1.4
-"""Times as many as would do if each took all the steps that it may; some end sooner."""
+"""A factor on the number of examples, because some examples end before their last step."""
 
 KEYS = st.sampled_from(["a", "b", "ns/c", "é"])
 VALUES = st.none() | st.integers(0, 3) | st.lists(st.integers(0, 3), max_size=3) | st.just("x" * 300)
@@ -49,7 +49,7 @@ MOST_BRANCHES = 5
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """`now` is what the mapping should hold, `model` everything that is committed."""
+    """`now` holds the values of the mapping, `model` everything that is committed."""
 
     steps = 0
 
@@ -89,12 +89,12 @@ class HistoryMachine(RuleBasedStateMachine):
         return self.model.add(commit, self.now)
 
     def moved_to(self, commit: str) -> None:
-        """The branch has moved there, and the mapping with it."""
+        """Record that the branch moved there, and the mapping with it."""
         self.model.branches[self.branch].move(commit)
         self.now = copy.deepcopy(self.model.values[commit])
 
     def settle(self, settled: bool) -> None:
-        """Commit first, for what is refused while there are changes."""
+        """Commit first, because the next operation refuses uncommitted changes."""
         if settled and not self.clean:
             self.commit()
 
@@ -162,7 +162,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["other/a", "other/b"]), value=VALUES)
     def another_writer(self, key: str, value: Any) -> None:
-        """Who commits on the same branch, keys that this one does not touch."""
+        """Another writer commits keys on the same branch that this one does not touch."""
         other = Versioned(self.store, branch=self.branch)
         other[key] = copy.deepcopy(value)
         commit = other.commit()
@@ -174,7 +174,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["other/a", "other/b"]), value=VALUES)
     def lose_a_race(self, key: str, value: Any) -> None:
-        """Commit without having seen what another writer committed."""
+        """Commit without having seen another writer's commit."""
         if self.clean:
             return
         other = Versioned(self.store, branch=self.branch)
@@ -195,7 +195,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), key=KEYS, value=VALUES, counter=st.sampled_from(COUNTERS), by=st.integers(-2, 2))
     def commit_elsewhere(self, data: st.DataObject, key: str, value: Any, counter: str, by: int) -> None:
-        """Another writer on another branch, which changes the same keys as this one."""
+        """Another writer on another branch changes the same keys."""
         names = [name for name in self.model.branches if name != self.branch]
         if not names:
             return
@@ -231,7 +231,7 @@ class HistoryMachine(RuleBasedStateMachine):
         steps: tuple[int, int],
         policy: dict[str, str],
     ) -> None:
-        """What makes a merge of both sides' work, which the other rules seldom come to."""
+        """Make a merge of changes on both sides, which the other rules seldom do."""
         self.settle(True)
         if len(self.model.branches) < MOST_BRANCHES:
             self.create_branch(data)
@@ -248,9 +248,9 @@ class HistoryMachine(RuleBasedStateMachine):
             return
         ours, theirs = self.at, self.model.branches[name].at
         bases = self.model.bases(ours, theirs)
-        if not bases:  # the history was cut off above where they parted
+        if not bases:  # the history was cut off after the merge base
             return
-        expected: Values | None = None  # of histories that cross, tests/state/test_merge.py knows more
+        expected: Values | None = None  # tests/state/test_merge.py tests crossing histories
         conflicts: list[str] = []
         if len(bases) == 1:
             expected, conflicts = self.model.merged(ours, theirs, min(bases), policy)
@@ -399,7 +399,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule()
     def gc(self) -> None:
-        """Before it, everything that was ever committed and not collected can be read; after it, what refs lead to."""
+        """Before gc every commit that was not collected can be read; after gc every reachable one."""
         self.state.repo.gc()
         for commit in list(self.model.values)[:3]:
             assert dict(self.state.checkout(commit)) == self.model.values[commit]
@@ -436,7 +436,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def fsck(self) -> None:
         check_sound(self.store)
 
-    # What holds at all times
+    # Invariants
 
     @invariant()
     def agrees(self) -> None:
@@ -487,7 +487,7 @@ MACHINES = {"Memory": HistoryMachine, "no transactions": PlainMachine, "Disk": D
 @pytest.mark.timeout(LONGEST)
 @pytest.mark.parametrize("store", MACHINES)
 def test_histories(store: str, record_property: Callable[[str, object], None]) -> None:
-    """The store and the model agree after each step, and all that was committed and is not collected is there."""
+    """The store and the model agree after each step, and every commit that was not collected is there."""
     machine = MACHINES[store]
     machine.steps = 0
     examples = round(STEPS[store] / STEPS_IN_A_ROW * MOST_EXAMPLES)

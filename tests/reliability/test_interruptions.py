@@ -1,4 +1,6 @@
-"""Every operation, interrupted at every call it makes of the store: all of it happened, or nothing, or whole steps."""
+"""Every operation, interrupted at each of its calls of the store: it happens as a whole, not at all, or in
+whole steps.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ NAMES = pytest.mark.parametrize("name", OPERATIONS)
 THAT_WRITE = pytest.mark.parametrize("name", [name for name in OPERATIONS if OPERATIONS[name].writes])
 
 READING = frozenset({"get", "get_many", "keys", "items", "__contains__", "present", "check"})
-"""To fail after one of these is to fail before it: the store is the same, and nobody has seen the answer."""
+"""A failure after one of these calls equals a failure before it: the store is the same, and nobody saw the
+answer.
+"""
 
 Record = Callable[[str, object], None]
 
 
 def pictures(name: str) -> list[Picture]:
-    """What a program may see of the store, in order, while nothing goes wrong."""
+    """The pictures that a program may see of the store, in order, while nothing fails."""
     memory = prepared(name)
     seen = [picture(memory)]
 
@@ -47,15 +51,17 @@ Content = frozenset[tuple[str, bytes]]
 
 
 def content_of(memory: Memory) -> Content:
-    """All keys and values; but not which the mark of the last gc is: random, and only ever compared with itself."""
+    """All keys and values, without the mark of the last gc: that mark is random and only compared with
+    itself.
+    """
     return frozenset((key, b"" if key == SWEEP else value) for key, value in memory.items())
 
 
 class Looker:
-    """Looks at what an operation's interruptions leave, once at each content: many leave the same to the byte.
+    """Checks the stores that an operation's interruptions leave, each content once, because many are equal.
 
-    A crash before the first write leaves what was there, and what is done again often ends alike. Who opens a store
-    anew sees nothing but its content.
+    A crash before the first write leaves the old content, and a repeated operation often ends alike. A handle
+    that opens the store sees only its content.
     """
 
     def __init__(self, name: str, atomic: bool) -> None:
@@ -67,7 +73,7 @@ class Looker:
         self._finished: set[tuple[Content, bool, str]] = set()
 
     def check(self, memory: Memory, what: str) -> Picture:
-        """Open the store anew, as it was left; the picture that it shows."""
+        """Open the store anew, check it, and return its picture."""
         content = content_of(memory)
         if content not in self._left:
             self._left[content] = self._check(memory, what)
@@ -84,7 +90,7 @@ class Looker:
         return found
 
     def finish(self, state: Versioned, memory: Memory, found: Picture) -> None:
-        """Do again what did not happen, and go on working."""
+        """Repeat the operation if it did not happen, and go on working."""
         again = found == self.allowed[0]
         if again or self.operation.mends:
             self.operation.run(state)
@@ -111,15 +117,16 @@ class Looker:
 
 @NAMES
 def test_the_steps_of_an_operation(name: str) -> None:
-    """Undisturbed, an operation shows a program as many states of the store as the table says, and no others."""
+    """Without a failure, a program sees as many states of the store as the table says, and no others."""
     assert len(pictures(name)) == OPERATIONS[name].steps + 1
 
 
 @STORES
 @NAMES
 def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record) -> None:
-    """Whatever call of the store fails, before it did its work or, if it writes, after: an error of vstate, nothing lost,
-    and a retry works."""
+    """If a call of the store fails, before its work or after a write, vstate raises an error, loses nothing,
+    and a retry works.
+    """
     looker = Looker(name, atomic)
     faults = 0
     for fail_at in count(1):
@@ -134,7 +141,10 @@ def test_a_failure_at_each_call(name: str, atomic: bool, record_property: Record
 
 
 def fail(looker: Looker, fail_at: int, *, after: bool) -> str | None:
-    """Let the call of this number fail, and look; which call it was, or None if there are not so many."""
+    """Let the call of this number fail, and check the store.
+
+    Returns the call; None if there are fewer calls.
+    """
     memory = prepared(looker.name)
     faulty = Faulty(memory, atomic=looker.atomic)
     state = Versioned(faulty)
@@ -160,7 +170,9 @@ def fail(looker: Looker, fail_at: int, *, after: bool) -> str | None:
 @STORES
 @THAT_WRITE
 def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) -> None:
-    """Whatever call the process dies in, and whichever of that call's writes were done: nothing lost, and all whole."""
+    """If the process dies in a call, with any subset of the call's writes done, nothing is lost and all is
+    whole.
+    """
     looker = Looker(name, atomic)
     crashes = 0
     for crash_at, done in deaths(name, atomic):
@@ -181,7 +193,7 @@ def test_a_crash_in_each_call(name: str, atomic: bool, record_property: Record) 
 def deaths(name: str, atomic: bool) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Every call of the operation that writes, and every subset of its writes.
 
-    To die in a call that reads leaves what the last write left, and so does to die before a write was begun.
+    A crash in a call that reads leaves the same store as a crash before the next write.
     """
     store = Crashing(prepared(name), atomic=atomic)
     state = Versioned(store)

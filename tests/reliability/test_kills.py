@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: whatever a process was doing, what it acknowledged is there and right."""
+"""SIGKILL at random moments: every acknowledged commit is there and right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripts import LONGEST, run_script
 from soak import sized
 
 KILLS = sized(40, 1250)
-"""Of each of eight operations."""
+"""For each of eight operations."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -22,7 +22,10 @@ pytestmark = [
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_kills(operation: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """Killed at random moments of an operation, again and again, no acknowledged commit is lost or damaged."""
+    """A process is killed at random moments of an operation, again and again.
+
+    No acknowledged commit is lost or damaged.
+    """
     result = run_script("kills.py", operation, KILLS, 7, tmp_path)
     assert result["kills"] >= KILLS
     assert result["acknowledged"] > KILLS

@@ -1,4 +1,4 @@
-"""SQLite's log: there whatever happened to the file before, and written once more after a failed sync."""
+"""SQLite's log: a store always has one, and writes it again after a failed sync."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def journal_mode(directory: Path) -> str:
 
 
 def test_a_file_without_a_log_gets_one(tmp_path: Path) -> None:
-    """A file that another tool took out of WAL mode is put back before anything is written."""
+    """Disk turns WAL mode on again, before any write, if another tool turned it off."""
     fill(tmp_path)
     with closing(sqlite3.connect(tmp_path / "vstate.db")) as connection:
         connection.execute("PRAGMA journal_mode=DELETE").fetchall()
@@ -44,7 +44,7 @@ def test_a_file_without_a_log_gets_one(tmp_path: Path) -> None:
 
 
 def test_a_log_that_may_not_be_on_the_disk_is_written_again(tmp_path: Path) -> None:
-    """The note that a failed sync leaves goes with the next opening; what is in the log stays."""
+    """The next opening removes the note that a failed sync leaves, and keeps the content of the log."""
     with Disk(tmp_path) as first:
         state = Versioned(first)
         for number in (1, 2, 3):
@@ -62,7 +62,7 @@ def test_a_log_that_may_not_be_on_the_disk_is_written_again(tmp_path: Path) -> N
 def test_nothing_is_written_while_the_log_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the log cannot be written again, reading works and writing raises; then all is well."""
+    """While the log cannot be written again, reading works and writing raises. Afterwards both work."""
     fill(tmp_path)
     (tmp_path / NOTE).touch()
     with Disk(tmp_path) as disk:

@@ -1,4 +1,4 @@
-"""Many processes on one store: no increment is lost, nobody starves, and gc takes nothing that is needed."""
+"""Many processes on one store: no increment is lost, no process starves, gc deletes no reachable object."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Record = Callable[[str, object], None]
 
 @needs_fork
 def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
-    """Processes that `update` one key of one branch lose no increment, and each has its share of any commits in a row."""
+    """Processes that `update` one key lose no increment, and each has its share of any commits in a row."""
     result = run_script("counting.py", PROCESSES, COMMITS, WINDOW, tmp_path)
     assert result["counter"] == PROCESSES * COMMITS
     assert result["commits"] == PROCESSES * COMMITS
@@ -40,9 +40,10 @@ def test_processes_that_count(tmp_path: Path, record_property: Record) -> None:
 
 @needs_fork
 def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
-    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles.
+    """While a process collects garbage all the time, others find all their writes, and no reference dangles
+    at the end.
 
-    For 10 s, and with VSTATE_SOAK set for half an hour.
+    For 10 s, or half an hour with VSTATE_SOAK set.
     """
     result = run_script("beside_gc.py", WRITERS, SECONDS, tmp_path)
     assert result["gc"] > 5
@@ -55,7 +56,7 @@ def test_writers_beside_gc(tmp_path: Path, record_property: Record) -> None:
 
 
 def test_writers_beside_gc_without_transactions(record_property: Record) -> None:
-    """The same with threads, on a store that cannot keep others out: garbage waits, and what is needed comes back."""
+    """The same with threads, on a store that cannot keep writers out: gc moves garbage to the trash first."""
     result = run_script("beside_gc.py", WRITERS, SECONDS_IN_THREADS, "-")
     assert result["gc"] > 5
     record_property("seconds", SECONDS_IN_THREADS)

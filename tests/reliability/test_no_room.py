@@ -1,4 +1,6 @@
-"""A full disk, a quota, a read-only file system and a removed directory: an error of vstate, and nothing lost."""
+"""A full disk, a quota, a read-only file system and a removed directory: vstate raises an error and loses
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,16 @@ from vstate.errors import StorageError, StoreFull, StoreUnavailable
 TOLD = 17
 MOST_ROOM = 200
 LONG_MESSAGE = f"{random.Random(1).randbytes(10_000).hex()} {TOLD + 2}"
-"""So that even a merge of what is there already takes some pages."""
+"""Long enough that even a merge of existing values takes some pages."""
 
 Record = Callable[[str, object], None]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the store is, what happens to it, and what that raises.
+    """The place of the store, its trouble, and the error that vstate raises.
 
-    `by_room`: with more room it happens later. `survived`: a handle can be used again afterwards.
+    `by_room`: with more room the trouble comes later. `survived`: the handle works again afterwards.
     """
 
     place: Callable[[Path], AbstractContextManager[Path]]
@@ -75,7 +77,7 @@ OPERATIONS = {"commit": commit, "merge": merge, "gc": gc}
 
 
 def fill(disk: Disk) -> None:
-    """A story of which a branch knows how it goes on, and garbage."""
+    """A story, a branch that continues it, and garbage."""
     state = Versioned(disk)
     for number in range(1, TOLD + 1):
         tell(state, number)
@@ -93,7 +95,7 @@ def fill(disk: Disk) -> None:
 
 
 def rooms(name: str) -> range:
-    # gc writes to most pages of the file, and so fails at very many amounts of room.
+    # gc writes to most pages of the file, so it fails at very many amounts of room.
     return range(0, MOST_ROOM, sized(8, 1) if name == "gc" else 1)
 
 
@@ -103,7 +105,7 @@ def prepare(name: str, state: Versioned) -> None:
 
 
 def finished(name: str, disk: Disk) -> None:
-    """The operation is done, nothing is lost, and the store is written to."""
+    """The operation is done, nothing is lost, and the store can be written to."""
     last = TOLD + (1 if name == "gc" else 2)
     assert check_story(disk, every=1) == last
     objects = check_sound(disk)
@@ -128,7 +130,7 @@ def attempt(name: str, state: Versioned) -> StorageError | None:
 def test_a_store_that_cannot_write(
     setting: str, name: str, tmp_path: Path, fast_path: Path, record_property: Record
 ) -> None:
-    """With any amount of room, an operation succeeds, or raises and can be done once there is room again."""
+    """With any amount of room, an operation succeeds, or raises and works once there is room again."""
     chosen = SETTINGS[setting]
     raised: Counter[str] = Counter()
     with chosen.place(fast_path if chosen.place is plain_directory else tmp_path) as place:
@@ -149,7 +151,7 @@ def test_a_store_that_cannot_write(
                     if not chosen.survived:
                         disk.close()
                 if chosen.survived:
-                    # What could not be written is still in hand.
+                    # Changes that could not be written are still staged.
                     assert attempt(name, state) is None
                     finished(name, disk)
             if not chosen.survived:
@@ -172,7 +174,9 @@ def test_a_store_that_cannot_write(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_quota(name: str, fast_path: Path, record_property: Record) -> None:
-    """At any quota, an operation succeeds, or raises StoreFull and can be done with a larger one; gc always succeeds."""
+    """At any quota, an operation succeeds, or raises StoreFull and works with a larger quota. gc always
+    succeeds.
+    """
     refused = 0
     for room in rooms(name):
         store = fast_path / f"store-{room}"
@@ -198,7 +202,7 @@ def test_a_quota(name: str, fast_path: Path, record_property: Record) -> None:
 
 
 def test_a_directory_that_is_gone_for_good(tmp_path: Path) -> None:
-    """Without its directory a handle only raises; another store can be begun in its place."""
+    """Without its directory a handle only raises. A new store can be made at the same path."""
     store = tmp_path / "store"
     with Disk(store) as disk:
         fill(disk)

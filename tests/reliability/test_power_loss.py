@@ -1,4 +1,4 @@
-"""Power cuts: what was acknowledged is on the disk, and the store is whole whenever the power goes."""
+"""Power cuts: every acknowledged commit is on the disk, and the store is whole at any moment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def needs_loop_devices() -> None:
 def writer(
     directory: Path, durability: str, how: str, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that commits; killed at the end."""
+    """A process that commits. It is killed at the end."""
     path = os.pathsep.join(filter(None, [str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]))
     process = subprocess.Popen(
         [sys.executable, str(HERE / "story_writer.py"), str(directory), durability, how],
@@ -67,7 +67,7 @@ def writer(
 
 
 def available(pipe: IO[bytes]) -> bytes:
-    """What can be read without waiting."""
+    """The bytes that can be read without waiting."""
     found = b""
     while select.select([pipe], [], [], 0)[0]:
         part = os.read(pipe.fileno(), 65536)
@@ -78,9 +78,10 @@ def available(pipe: IO[bytes]) -> bytes:
 
 
 def missing_from(store: Path, acknowledged: Sequence[int], *, fsck: bool = True) -> list[str]:
-    """Open what a power cut left, check it, and go on writing; what acknowledged commits and tags are missing.
+    """Open the store that a power cut left, check it, and commit once more. Returns the missing commits and
+    tags.
 
-    Raises if what is there is damaged.
+    Raises if the store is damaged.
     """
     if not (store / "vstate.db").exists():
         return [f"commit {n}" for n in acknowledged]
@@ -98,7 +99,7 @@ def missing_from(store: Path, acknowledged: Sequence[int], *, fsck: bool = True)
 
 
 def missing_or_damaged(store: Path, acknowledged: Sequence[int]) -> list[str]:
-    """The same for the control, where anything may have happened."""
+    """The same for the control, where the store may also be damaged."""
     try:
         return missing_from(store, acknowledged)
     except (VStateError, AssertionError, ValueError) as error:
@@ -112,7 +113,10 @@ def images_at_acknowledgements(
     look: Callable[[Path, Sequence[int]], list[str]],
     **environment: str,
 ) -> list[list[str]]:
-    """Copy the image so often while a writer waits after an acknowledgement; what is missing in each."""
+    """Copy the image `count` times while a writer waits after an acknowledgement.
+
+    Returns the losses of each copy.
+    """
     chance = random.Random(11)
     lost = []
     with loop_image(tmp_path / "image", tmp_path / "mounted") as image:
@@ -136,7 +140,7 @@ def images_at_acknowledgements(
 
 @pytest.mark.usefixtures("needs_loop_devices")
 def test_images_at_acknowledgements(tmp_path: Path, record_property: Record) -> None:
-    """A disk as it is when a commit has just been acknowledged, mounted anew, holds that commit and all before it."""
+    """A disk that is copied after an acknowledgement and mounted anew holds that commit and all before it."""
     lost = images_at_acknowledgements(tmp_path, IMAGES, "power", missing_from)
     assert lost == [[]] * IMAGES
     record_property("images", IMAGES)
@@ -144,7 +148,9 @@ def test_images_at_acknowledgements(tmp_path: Path, record_property: Record) -> 
 
 @pytest.mark.usefixtures("needs_loop_devices")
 def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Record) -> None:
-    """The control: with an fsync that does nothing, and with durability "process", the same test finds losses."""
+    """The control: with an fsync that does nothing, and with durability "process", the same test finds
+    losses.
+    """
     environment = compiled("faulty_disk.c", tmp_path)
     environment["FAULTY_DISK_SKIPS_SYNCS"] = "1"
     for name, durability, variables in (("no fsync", "power", environment), ("process", "process", {})):
@@ -157,7 +163,9 @@ def test_images_without_syncs_lose_commits(tmp_path: Path, record_property: Reco
 
 @pytest.mark.usefixtures("needs_loop_devices")
 def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record) -> None:
-    """A file system cut off from its disk under a running writer, and mounted anew, holds all that was acknowledged."""
+    """A file system that is cut off from its disk under a writer, and mounted anew, holds every acknowledged
+    commit.
+    """
     chance = random.Random(13)
     endings: Counter[str] = Counter()
     acknowledged = 0
@@ -172,8 +180,8 @@ def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record
                 heard = process.stdout.readline()
                 time.sleep(chance.uniform(0, 0.05))
                 heard += available(process.stdout)
-                # What is acknowledged from now on does not count: an fsync that the shutdown meets half way has
-                # been seen to succeed, which a power cut leaves no machine to report.
+                # Later acknowledgements do not count. During the shutdown an fsync was seen to succeed in
+                # part; a power cut leaves no machine that could report it.
                 image.shut_down()
                 _, error = process.communicate(timeout=200)
             # The shared memory beside SQLite's log is a file of the same file system, and may be gone too.
@@ -193,7 +201,7 @@ def test_a_file_system_that_is_shut_down(tmp_path: Path, record_property: Record
 
 
 def recorded(durability: str, record: Path, store: Path, environment: dict[str, str]) -> list[Line]:
-    """What a writer of so many commits did to its disk."""
+    """The record of a writer of `COMMITS` commits."""
     run_script("story_writer.py", store, durability, COMMITS, record, **environment)
     return list(read_record(record))
 
@@ -201,10 +209,10 @@ def recorded(durability: str, record: Path, store: Path, environment: dict[str, 
 def test_a_simulated_disk_without_syncs_loses_commits(
     tmp_path: Path, fast_path: Path, record_property: Record
 ) -> None:
-    """The control: with durability "process" a simulated power cut takes commits that were acknowledged."""
+    """The control: with durability "process" a simulated power cut loses acknowledged commits."""
     environment = compiled("faulty_disk.c", tmp_path)
     lines = recorded("process", tmp_path / "record", fast_path / "store", environment)
-    while lines[-1].kind != "a":  # with the last acknowledgement, before the store was closed
+    while lines[-1].kind != "a":  # up to the last acknowledgement, before the store was closed
         lines.pop()
     disk = SimulatedDisk()
     for line in lines:
@@ -215,8 +223,8 @@ def test_a_simulated_disk_without_syncs_loses_commits(
     record_property("missing", len(missing))
 
 
-def test_any_part_of_what_was_not_synced(tmp_path: Path, fast_path: Path, record_property: Record) -> None:
-    """Of what was written and not synced any sectors may be lost, at any moment: all that was acknowledged is there."""
+def test_any_unsynced_part_may_be_lost(tmp_path: Path, fast_path: Path, record_property: Record) -> None:
+    """A power cut may lose any unsynced sectors, at any moment. All acknowledged commits are there."""
     environment = compiled("faulty_disk.c", tmp_path)
     lines = recorded("power", tmp_path / "record", fast_path / "store", environment)
     chance = random.Random(17)

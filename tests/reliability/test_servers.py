@@ -1,4 +1,4 @@
-"""Servers that are killed, connections that are cut: nothing acknowledged is lost, nothing happens twice."""
+"""Killed servers and cut connections: no acknowledged commit is lost, and no commit happens twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Server(Protocol):
 
 @pytest.fixture(params=["redis", "postgres"])
 def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
-    """A server that may be killed, and the URL of a store on it."""
+    """A server that the test may kill, and the URL of a store on it."""
     if request.param == "redis":
         from redis_server import RedisServer
 
@@ -66,7 +66,9 @@ def test_processes_that_count(server_url: str, record_property: Record) -> None:
 
 
 def test_writers_beside_gc(server_url: str, record_property: Record) -> None:
-    """While a process collects garbage all the time, others find all that they wrote; in the end nothing dangles."""
+    """While a process collects garbage all the time, others find all their writes, and no reference dangles
+    at the end.
+    """
     result = run_script("beside_gc.py", 2, SECONDS_OF_GC, server_url)
     assert result["gc"] >= 1
     for name, value in result.items():
@@ -74,7 +76,7 @@ def test_writers_beside_gc(server_url: str, record_property: Record) -> None:
 
 
 def commit_anyway(state: Versioned, refused: list[StoreUnavailable]) -> None:
-    """Commit; where the store cannot be reached, what is staged is still there, and is committed again."""
+    """Commit. If the store cannot be reached, the changes stay staged, and are committed again."""
     value = state["n"]
     while True:
         try:
@@ -97,7 +99,7 @@ def check_story(url: str, last: int) -> None:
 
 
 def test_a_server_that_is_killed(own_server: tuple[Server, str], record_property: Record) -> None:
-    """SIGKILL in the middle of commits, again and again: each commit is there once, as it was acknowledged."""
+    """SIGKILL in the middle of commits, again and again: each acknowledged commit is there once."""
     server, url = own_server
     refused: list[StoreUnavailable] = []
     done = threading.Event()
@@ -119,7 +121,7 @@ def test_a_server_that_is_killed(own_server: tuple[Server, str], record_property
     writer.start()
     for number in range(KILLS + 1):
         before = numbers[0]
-        while numbers[0] == before and not failures:  # it has begun, and gone on after the last kill
+        while numbers[0] == before and not failures:  # the writer has begun, and gone on after the last kill
             time.sleep(0.01)
         if number < KILLS:
             time.sleep(0.2 + 0.1 * (number % 4))
@@ -138,7 +140,10 @@ def test_a_server_that_is_killed(own_server: tuple[Server, str], record_property
 def test_a_connection_cut_at_every_point(
     proxied: tuple[Proxy, str], server_url: str, after: bool, record_property: Record
 ) -> None:
-    """At each chunk of a commit's requests and replies, before it comes through or after: the commit lands once."""
+    """A connection is cut at each chunk of a commit's requests and replies, before or after it passes.
+
+    The commit lands once.
+    """
     proxy, url = proxied
     refused: list[StoreUnavailable] = []
     with open_store(url) as store:
@@ -160,9 +165,9 @@ def test_a_connection_cut_at_every_point(
 
 
 def test_a_server_that_is_not_there(proxied: tuple[Proxy, str], server_url: str) -> None:
-    """A commit says so, keeps what is staged, and lands once when the server is back."""
+    """A commit raises, keeps its changes staged, and lands once when the server is back."""
     proxy, url = proxied
-    if kind(url) != "s3":  # whose requests are given up after half of it
+    if kind(url) != "s3":  # the store gives up a request to S3 after half of its timeout
         url = url.replace("timeout=6", "timeout=3")
     with open_store(url) as store:
         state = Versioned(store, branch="main")
@@ -181,7 +186,7 @@ def test_a_server_that_is_not_there(proxied: tuple[Proxy, str], server_url: str)
 
 
 def test_latency(proxied: tuple[Proxy, str], server_url: str) -> None:
-    """50 ms of latency cost time, and nothing else."""
+    """50 ms of latency only cost time."""
     proxy, url = proxied
     with open_store(url) as store:
         state: Any = Versioned(store, branch="main")

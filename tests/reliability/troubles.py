@@ -1,4 +1,4 @@
-"""Troubles: ways in which a store can be kept from writing, each for the length of a with block."""
+"""Troubles: context managers that keep a store from writing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from loop_image import loop_image, run, why_not
 from vstate import Disk
 
 STEP = 4096
-"""Bytes of room more from one attempt to the next: SQLite writes pages of this size."""
+"""Bytes between two amounts of room: SQLite writes pages of this size."""
 
 Trouble = Callable[[Path, int], object]
-"""Called with the store's directory and how many steps of room to leave; a context manager."""
+"""A context manager. It gets the store's directory and the number of steps of room to leave."""
 
 
 @contextmanager
 def full_disk(store: Path, room: int) -> Iterator[None]:
-    """A file beside the store takes all the room but so much."""
+    """A file beside the store takes all room but this much."""
     filler = store.parent / "filler"
     descriptor = os.open(filler, os.O_CREAT | os.O_WRONLY)
     try:
@@ -46,7 +46,7 @@ def full_disk(store: Path, room: int) -> Iterator[None]:
 
 @contextmanager
 def limited_files(store: Path, room: int) -> Iterator[None]:
-    """No file of this process may grow beyond what the log has now, and so much more."""
+    """No file of this process may grow beyond the log's present size and this much more."""
     import resource  # not on Windows
 
     log = store / "vstate.db-wal"
@@ -61,9 +61,9 @@ def limited_files(store: Path, room: int) -> Iterator[None]:
 
 @contextmanager
 def read_only(store: Path, room: int) -> Iterator[None]:
-    """The kernel finds an error in the file system and lets nobody write to it any more.
+    """The kernel finds an error in the file system, and refuses all writes.
 
-    At the end, when nothing may be open there, it is mounted anew.
+    At the end the file system is mounted anew. No file may be open there then.
     """
     place = store.parent
     device = next(
@@ -79,13 +79,13 @@ def read_only(store: Path, room: int) -> Iterator[None]:
 
 @contextmanager
 def removed(store: Path, room: int) -> Iterator[None]:
-    """The directory is gone; at the end it is put back."""
+    """The directory is moved away, and put back at the end."""
     aside = store.with_name("aside")
     store.rename(aside)
     try:
         yield
     finally:
-        if store.exists():  # nobody may have made a new store in the meantime
+        if store.exists():  # the store must not have been made anew
             raise AssertionError(f"{store} was made anew: {os.listdir(store)}")
         aside.rename(store)
 
@@ -126,7 +126,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def quota(disk: Disk, room: int) -> Disk:
-    """The same store with a quota of what it takes now and so much more."""
+    """The same store with a quota of its present size and this much more."""
     with closing(sqlite3.connect(Path(disk.location) / "vstate.db")) as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
     return Disk(disk.location, size_limit=(pages + room) * STEP)

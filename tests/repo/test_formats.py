@@ -1,4 +1,4 @@
-"""Stores that earlier formats wrote: all readable, and writable."""
+"""Stores written by earlier formats: all can be read and written."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def state(name: str, tmp_path: Path) -> Versioned:
-    """A copy, because SQLite writes beside a store that is only read."""
+    """Work on a copy, because SQLite writes files beside a store that is only read."""
     shutil.copytree(STORES / name, tmp_path / "store")
     return Versioned(Disk(tmp_path / "store"))
 
 
 def test_everything_of_an_earlier_format_is_read(name: str, state: Versioned) -> None:
-    """Each kind of value, the history, a merge, a tag and a branch are what they were."""
+    """Every kind of value, the history, a merge, a tag and a branch are unchanged."""
     assert state.head is not None
     assert state.head.id == HEADS[name]
     assert [commit.message for commit in state.log()] == [
@@ -54,7 +54,7 @@ def test_everything_of_an_earlier_format_is_read(name: str, state: Versioned) ->
 
 
 def test_an_earlier_format_is_written_to(state: Versioned) -> None:
-    """A new commit goes on top of the old ones."""
+    """A new commit lands on top of the old ones."""
     old = state.head
     state["chat"].append({"role": "user", "content": "on"})
     new = state.commit("on")

@@ -24,7 +24,7 @@ def test_newest_first_with_limit() -> None:
 
 @pytest.mark.parametrize("limit", [-1, 1.5, "2"])
 def test_a_limit_that_makes_no_sense(limit: Any) -> None:
-    """Whoever takes a limit refuses one that is none, at the call, before there is a commit and after."""
+    """A bad limit raises InvalidInput in the call itself, before the first commit and after."""
     state = Versioned()
     calls = [
         lambda: state.log(limit=limit),
@@ -41,7 +41,7 @@ def test_a_limit_that_makes_no_sense(limit: Any) -> None:
 
 
 def test_merges_come_after_both_sides() -> None:
-    """In a history with merges no commit stands before one of its children, and each stands once."""
+    """In a history with merges, each commit appears once, and before all its parents."""
     store = Memory()
     handles = [Versioned(store) for _ in range(3)]
     for turn in range(4):
@@ -59,7 +59,7 @@ def test_merges_come_after_both_sides() -> None:
 
 
 class Backwards(datetime):
-    """A clock that loses an hour at each look."""
+    """A clock that goes back one hour at each reading."""
 
     ticks = 0
 
@@ -70,7 +70,7 @@ class Backwards(datetime):
 
 
 def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commits are dated after their parents whatever the clock says, and the log keeps its order."""
+    """A commit is dated after its parents, whatever the clock says, and the log keeps its order."""
     monkeypatch.setattr(core, "datetime", Backwards)
     store = Memory()
     a, b = Versioned(store), Versioned(store)
@@ -86,7 +86,7 @@ def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_log_of_a_key() -> None:
-    """log(key=) gives the commits that set, changed or deleted the key, and no others."""
+    """log(key=) yields the commits that set, changed or deleted the key, and no others."""
     state = Versioned()
     state["other"] = 0
     state.commit("before")
@@ -106,7 +106,7 @@ def test_log_of_a_key() -> None:
 
 
 def test_log_of_a_key_through_a_merge() -> None:
-    """A merge that only takes over a key from one side did not change it."""
+    """A merge that takes a key from one side did not change it."""
     store = Memory()
     a, b = Versioned(store), Versioned(store)
     a["a"] = 1
@@ -121,7 +121,7 @@ def test_log_of_a_key_through_a_merge() -> None:
 
 @pytest.mark.slow
 def test_a_diff_reads_no_value() -> None:
-    """A diff of 1 key among 20,000 reads some nodes, a value only when asked, and kinds are right."""
+    """A diff of 1 key among 20,000 reads few nodes, and values only on demand; kinds are right."""
     faulty = Faulty(Memory())
     state = Versioned(faulty)
     state.update({f"k{i:05}": "v" * 200 + str(i) for i in range(20_000)})
@@ -147,7 +147,7 @@ def test_a_diff_reads_no_value() -> None:
 
 
 def test_equal_states_have_no_diff() -> None:
-    """A state that went somewhere and came back has an empty, false diff, without reading a node."""
+    """A state that changed and changed back has an empty, false diff, without reading a node."""
     state = Versioned()
     state["k"] = [1]
     state.commit()

@@ -1,4 +1,4 @@
-"""Branches that expire: gone at once, begun anew by whoever opens them, and removed by gc with all that they held."""
+"""Branches that expire: absent at once, replaced when they are opened again, and removed by gc."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def whole(store: KVStore) -> None:
 
 @pytest.mark.parametrize("sliding", [False, True])
 def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) -> None:
-    """It is in no list, no revision leads to it, and who opens it begins a new, empty one."""
+    """It is in no list, no revision finds it, and opening it begins a new, empty branch."""
     main = committed(Versioned(store), main=1)
     state = committed(session(store, sliding=sliding), k=[1])
     time.pass_(59)
@@ -93,12 +93,12 @@ def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) ->
     assert dict(Versioned(store, branch="session")) == {"k": "new"}
     assert new.head.parents == ()
     time.pass_(1e6)
-    assert dict(Versioned(store, branch="session")) == {"k": "new"}  # nobody has said that this one expires
+    assert dict(Versioned(store, branch="session")) == {"k": "new"}  # no handle gave the new branch an end
     whole(store)
 
 
 def test_a_fixed_time_ends_once(store: KVStore, time: Time) -> None:
-    """Commits do not put it off, whether their handle was given the time or not."""
+    """Commits do not extend it, whether or not their handle has a `ttl`."""
     state = committed(session(store), n=1)
     for number in range(5):
         time.pass_(11)
@@ -110,12 +110,12 @@ def test_a_fixed_time_ends_once(store: KVStore, time: Time) -> None:
 
 
 def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -> None:
-    """Whoever moves the branch, and however; reading does not count, nor a commit of nothing."""
+    """Any move of the branch extends it, by any handle; a read or an empty commit does not."""
     state = committed(session(store, sliding=True), n=1)
     plain = Versioned(store, branch="session")
     moves: list[Callable[[], object]] = [
         lambda: committed(state, n=2),
-        lambda: committed(plain, m=1),  # it was opened before
+        lambda: committed(plain, m=1),  # a handle opened earlier
         lambda: Repository(store).rollback("session", "session~1"),
         lambda: Versioned(store, branch="session").reset("session~1"),
         lambda: Versioned(store, branch="session").undo(),
@@ -135,13 +135,13 @@ def test_a_sliding_time_begins_anew_with_each_move(store: KVStore, time: Time) -
 
 
 def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
-    """It is given a time by the next commit of a handle with one; others learn of it when the branch moves."""
+    """The next commit of a handle with a `ttl` sets its end; other handles see it when the branch moves."""
     plain = committed(Versioned(store, branch="session"), n=1)
     given = session(store, sliding=True)
     time.pass_(1000)
     committed(given, n=2)
     time.pass_(59)
-    committed(plain, m=1)  # made on what was before, merged
+    committed(plain, m=1)  # made on the older commit, and merged
     time.pass_(59)
     assert dict(Versioned(store, branch="session")) == {"n": 2, "m": 1}
     time.pass_(1)
@@ -149,7 +149,7 @@ def test_a_branch_that_was_there(store: KVStore, time: Time) -> None:
 
 
 def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
-    """Branch, row, policies, reflog and objects go in one gc; other branches that share some keep it."""
+    """One gc removes branch, row, policies, reflog and objects; objects of other branches stay."""
     main = committed(Versioned(store), main=1)
     before = objects(store)
     state = committed(session(store), big=["x" * 3000, 1])
@@ -160,7 +160,7 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
     time.pass_(60)
     dry = main.repo.gc(dry_run=True, grace="0")
     report = main.repo.gc(grace="0")
-    main.repo.gc(grace="0")  # what was set aside, where there are no transactions
+    main.repo.gc(grace="0")  # without transactions, garbage is in the trash first
     assert dry.expired == report.expired == ("session",)
     assert dry.removed == report.removed or not store.transactional
     left = [key for key, _ in store.items() if "session" in key]
@@ -176,7 +176,7 @@ def test_gc_removes_it_with_its_reflog(store: KVStore, time: Time) -> None:
 
 
 def test_gc_after_it_was_begun_anew(store: KVStore, time: Time) -> None:
-    """What the old branch of that name held goes, though the new one is there; its reflog stays."""
+    """Objects of the old branch go, although a new branch has its name; the new reflog stays."""
     committed(session(store), big="x" * 3000)
     only_old = objects(store)
     time.pass_(60)
@@ -202,7 +202,7 @@ def test_gc_after_it_was_begun_anew(store: KVStore, time: Time) -> None:
 
 
 def test_head_on_an_expired_branch(store: KVStore, time: Time) -> None:
-    """HEAD stays on its name, as in a new store, and fsck is content before and after gc."""
+    """HEAD keeps its name, as in a new store, and fsck passes before and after gc."""
     state = committed(session(store), k=1)
     state.repo.checkout("session")
     time.pass_(60)
@@ -216,8 +216,8 @@ def test_head_on_an_expired_branch(store: KVStore, time: Time) -> None:
     whole(store)
 
 
-def test_what_it_refuses() -> None:
-    """A time needs a branch that is named, and has to be one."""
+def test_bad_times_to_live() -> None:
+    """A `ttl` needs a named branch and a valid time."""
     for options in ({"ttl": 5}, {"sliding": True, "branch": "b"}, {"ttl": 0, "branch": "b"}):
         with pytest.raises(InvalidInput):
             Versioned(**options)  # type: ignore[arg-type]
@@ -227,7 +227,7 @@ def test_what_it_refuses() -> None:
 
 
 def test_older_programs_refuse_such_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would not know that the branch expires."""
+    """An older program would not know that the branch expires."""
     store = Memory()
     committed(Versioned(store, branch="b"), k=1)
     assert store.get("format") == b"1"
@@ -239,7 +239,7 @@ def test_older_programs_refuse_such_a_store(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_damaged_row(time: Time) -> None:
-    """Nothing is lost by it: the branch stays, and fsck tells and mends it."""
+    """Nothing is lost: the branch stays, and fsck reports and repairs the row."""
     store = Memory()
     state = committed(session(store), k=1)
     store.set("expiry/heads/session", b"\x00" + (store.get("expiry/heads/session") or b""))
@@ -256,7 +256,7 @@ def test_a_damaged_row(time: Time) -> None:
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("what", ["begun anew", "gc", "slides"])
 def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
-    """At whatever call the store fails: an expired branch never comes back, and a new one is not taken for expired."""
+    """Fail at each store call: an expired branch never returns, and a new one is never taken for expired."""
     number = 0
     while True:
         number += 1
@@ -302,7 +302,7 @@ def test_interrupted_anywhere(what: str, after: bool, atomic: bool) -> None:
 
 
 def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> None:
-    """A handle that lets it slide gives it its own time with each move; one that does not leaves the end as it is."""
+    """A sliding handle sets its own `ttl` with each move; any other handle keeps the end as it is."""
     committed(session(store), k=1)
     time.pass_(30)
     committed(session(store), k=2)
@@ -312,15 +312,15 @@ def test_another_time_for_a_branch_that_has_one(store: KVStore, time: Time) -> N
     committed(Versioned(store, branch="session", ttl=100, sliding=True), k=4)
     time.pass_(99)
     assert Versioned(store, branch="session")["k"] == 4
-    committed(session(store), k=5)  # which slides now, by what the last one said
+    committed(session(store), k=5)  # the last handle made the branch slide
     time.pass_(99)
     assert Versioned(store, branch="session")["k"] == 5
     time.pass_(1)
     assert Versioned(store, branch="session").head is None
 
 
-def test_a_renamed_branch_expires_for_whoever_renamed_it(store: KVStore, time: Time) -> None:
-    """What is remembered of the new name is the lifetime that came with it, not that there was none before."""
+def test_a_renamed_branch_expires_in_the_handle_that_renamed_it(store: KVStore, time: Time) -> None:
+    """The handle remembers the lifetime that came with the new name."""
     old = committed(session(store), n=1).head
     new = committed(Versioned(store), main=1).head
     assert old is not None
@@ -333,7 +333,7 @@ def test_a_renamed_branch_expires_for_whoever_renamed_it(store: KVStore, time: T
 
 
 def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> None:
-    """Where a move failed, the branch may come to the same commit by another, and expire then."""
+    """After a failed move, another writer may put the branch on the same commit with an end."""
     main = Versioned(store)
     old, new = committed(main, n=1).head, committed(main, n=2).head
     assert old is not None
@@ -347,7 +347,7 @@ def test_a_lost_race_tells_nothing_of_a_lifetime(store: KVStore, time: Time) -> 
 
 
 def test_a_branch_that_is_deleted_leaves_no_lifetime(store: KVStore, time: Time) -> None:
-    """Its row goes with it, for good."""
+    """Its row is deleted with it, for good."""
     committed(session(store), n=1)
     assert list(store.keys("expiry/")) == ["expiry/heads/session"]
     Repository(store).delete_branch("session")

@@ -1,4 +1,4 @@
-"""The common ancestors of two commits, against a brute-force search."""
+"""The merge bases of two commits, against a brute-force search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vstate.repo.repository import Repository
 
 Parents = list[list[int]]
 
-# For each commit the numbers of its parents among the commits before it: any directed graph without cycles.
+# For each commit, the numbers of its parents among the earlier commits: any directed acyclic graph.
 GRAPHS = st.lists(st.lists(st.integers(0, 30), max_size=3), min_size=1, max_size=25).map(
     lambda rows: [sorted({p % i for p in row}) if i else [] for i, row in enumerate(rows)]
 )
@@ -33,7 +33,7 @@ def ancestors(graph: Parents, start: int) -> set[int]:
 
 @given(GRAPHS, st.data())
 def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.DataObject) -> None:
-    """They are the common ancestors that no other common ancestor has behind it."""
+    """Merge bases are the common ancestors that are ancestors of no other common ancestor."""
     repo, commits = build(graph)
     numbers = {commit.oid: i for i, commit in enumerate(commits)}
     one, other = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
@@ -45,8 +45,8 @@ def test_merge_bases_are_the_best_common_ancestors(graph: Parents, data: st.Data
 
 
 @given(GRAPHS, st.data())
-def test_ancestors_leave_out_what_is_known(graph: Parents, data: st.DataObject) -> None:
-    """Every ancestor once, newest first, without what is only reached through those left out."""
+def test_ancestors_leave_out_known_commits(graph: Parents, data: st.DataObject) -> None:
+    """Every ancestor once, newest first, except those reached only through the excluded commits."""
     repo, commits = build(graph)
     start, without = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""Publishing a commit: in one step, and with an outcome that the store cannot tell."""
+"""Publishing a commit: in one step, and when the store cannot tell the outcome."""
 
 import pytest
 from clock import standing_still
@@ -16,7 +16,7 @@ def unsure(message: str) -> StoreUnavailable:
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_an_unknown_outcome_is_looked_up(landed: bool) -> None:
-    """When the answer to a write is lost, the branch is read: a commit that landed is a commit."""
+    """When the answer to a write is lost, the branch is read: a commit that landed counts."""
     memory = Memory()
     faulty = Faulty(memory, error=unsure, after=landed)
     state = Versioned(faulty)
@@ -42,7 +42,7 @@ def test_an_unknown_outcome_is_looked_up(landed: bool) -> None:
 
 
 def test_landed_and_overtaken() -> None:
-    """A commit that landed and was overtaken by another writer's before the look is still a commit."""
+    """A commit that landed counts, even if another writer committed on top before the branch is read."""
     memory = Memory()
 
     class Overtaken(Faulty):
@@ -71,7 +71,7 @@ def test_landed_and_overtaken() -> None:
 
 
 class Overtaken(Faulty):
-    """A store without transactions in which somebody else moves the branch just before the swap."""
+    """A store without transactions in which another writer moves the branch just before the swap."""
 
     def compare_and_swap(self, key, expected, new):
         super().set(key, OTHER)
@@ -82,7 +82,7 @@ OTHER = b"0" * 64
 
 
 def test_a_lost_swap_leaves_no_line_in_the_reflog() -> None:
-    """Also in a store without transactions, a move that did not happen is not in the reflog."""
+    """A move that failed is not in the reflog, even in a store without transactions."""
     memory = Memory()
     state = Versioned(memory)
     state["a"] = 1
@@ -96,7 +96,7 @@ def test_a_lost_swap_leaves_no_line_in_the_reflog() -> None:
 
 
 class OvertakenOnce(Overtaken):
-    """Another writer puts the key elsewhere right before the first swap."""
+    """Another writer changes the key right before the first swap."""
 
     def compare_and_swap(self, key, expected, new):
         if key in self.overtaken:
@@ -113,7 +113,7 @@ def overtaken() -> OvertakenOnce:
 
 
 def test_a_head_that_another_moved_has_one_line(overtaken: OvertakenOnce) -> None:
-    """The last to ask has HEAD, and only the move that was made is on record."""
+    """The last caller moves HEAD, and the reflog records only moves that happened."""
     refs = Repository(overtaken).refs
     assert refs.set_head(branch="other", action="checkout: to other")
     assert refs.head().branch == "other"
@@ -122,7 +122,7 @@ def test_a_head_that_another_moved_has_one_line(overtaken: OvertakenOnce) -> Non
 
 
 def test_a_head_that_waits_for_gc_in_vain_has_no_line(overtaken: OvertakenOnce) -> None:
-    """Nor is there one if gc has come in between when it is tried again."""
+    """A retry that finds a sweep of gc in between records nothing."""
     refs = Repository(overtaken).refs
     sweep = refs.sweep()
     swap = overtaken.compare_and_swap
@@ -138,7 +138,7 @@ def test_a_head_that_waits_for_gc_in_vain_has_no_line(overtaken: OvertakenOnce) 
 
 
 def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: OvertakenOnce) -> None:
-    """The repair was not made."""
+    """A repair that lost the race leaves no line in the reflog."""
     refs = Repository(overtaken).refs
     overtaken.set("r/heads/main", b"damaged")
     new = ObjectId(b"n" * 32)
@@ -148,7 +148,7 @@ def test_a_ref_that_moved_while_it_was_repaired_has_no_line(overtaken: Overtaken
 
 
 def test_an_expired_branch_that_came_back_has_no_line_of_its_end(overtaken: OvertakenOnce) -> None:
-    """Somebody moved it while gc was about to delete it."""
+    """Another writer moves the branch before gc deletes it: the reflog does not record an end."""
     with standing_still() as time:
         state = Versioned(overtaken.store, branch="brief", ttl=60)
         state["a"] = 1
@@ -160,7 +160,7 @@ def test_an_expired_branch_that_came_back_has_no_line_of_its_end(overtaken: Over
 
 
 def test_publish_is_one_transaction(tmp_path) -> None:
-    """A commit writes its objects, the ref and the reflog by one call of transact."""
+    """A commit writes its objects, the ref and the reflog in one call of transact."""
     with Disk(tmp_path / "s") as disk:
         faulty = Faulty(disk)
         state = Versioned(faulty)
@@ -174,7 +174,7 @@ def test_publish_is_one_transaction(tmp_path) -> None:
 
 
 def test_a_branch_elsewhere_publishes_nothing() -> None:
-    """publish is False, and writes nothing, if the branch is not where it is expected."""
+    """publish returns False and writes nothing if the branch is not at `expected`."""
     memory = Memory()
     repo = Repository(memory)
     first = repo.build_commit(None, ())

@@ -34,7 +34,7 @@ A, B, C = (ObjectId(bytes([i]) * 32) for i in (1, 2, 3))
     ],
 )
 def test_names_that_git_takes(name: str) -> None:
-    """Names that git check-ref-format takes for a branch are names of branches and tags."""
+    """Names that git check-ref-format accepts for a branch are valid for branches and tags."""
     assert check_ref_name(name) == name
 
 
@@ -42,11 +42,12 @@ def test_names_that_git_takes(name: str) -> None:
     "name",
     [
         "", "a b", "a~b", "a^", "a:b", "a?b", "a*", "a[b", "a\\b", "a..b", "/a", "a/", "a//b", ".a", "a/.b",
-        "a.", "a/b.", "a.lock", "a.lock/b", "@", "a@{b", "-a", "HEAD", "a\x00", "a\n", "a\x7f", "a\t", "\ud800",
+        "a.", "a/b.", "a.lock", "a.lock/b", "@", "a@{b", "-a", "HEAD", "a\x00", "a\n", "a\x7f", "a\t",
+        "\ud800",
     ],
 )  # fmt: skip
 def test_names_that_git_refuses(name: str) -> None:
-    """Names that git check-ref-format refuses are refused everywhere, and say the rule."""
+    """Names that git check-ref-format refuses are refused everywhere, with the rule."""
     with pytest.raises(InvalidInput, match="is not a branch name: as in git"):
         check_ref_name(name)
     state = Versioned()
@@ -62,7 +63,7 @@ def test_names_that_git_refuses(name: str) -> None:
 
 
 def test_names_that_are_too_long() -> None:
-    """They say how long one may be, and are not repeated at length."""
+    """The error gives the limit, and shows only the start of the name."""
     assert check_ref_name("x" * 200) == "x" * 200
     with pytest.raises(InvalidInput, match="it has 3,000 characters, and 200 are the most") as caught:
         check_ref_name("x" * 3000)
@@ -70,13 +71,13 @@ def test_names_that_are_too_long() -> None:
 
 
 def test_names_are_str() -> None:
-    """A name that is no str is a TypeError."""
+    """A name that is no str raises TypeError."""
     with pytest.raises(TypeError):
         check_ref_name(b"main")  # type: ignore[arg-type]
 
 
 def test_compare_and_swap_and_reflog() -> None:
-    """A ref moves only from where it is expected, and each move leaves a line, newest first."""
+    """A ref moves only from its expected commit, and each move leaves a line, newest first."""
     refs = Refs(Memory())
     assert refs.compare_and_swap("heads/x", expected=None, new=A, action="one")
     assert not refs.compare_and_swap("heads/x", expected=None, new=B, action="lost")
@@ -94,7 +95,7 @@ def test_compare_and_swap_and_reflog() -> None:
 
 
 def test_the_reflog_of_a_name_is_its_own() -> None:
-    """The log of "a" holds no line of "a/b" or "ab"."""
+    """The log of "a" contains no line of "a/b" or "ab"."""
     refs = Refs(Memory())
     for name in ("a", "a/b", "ab"):
         refs.compare_and_swap(f"heads/{name}", expected=None, new=A, action=name)
@@ -102,7 +103,7 @@ def test_the_reflog_of_a_name_is_its_own() -> None:
 
 
 def test_the_reflog_keeps_its_order_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reflog is newest first also when the clock was set back between two moves."""
+    """The reflog is newest first, even if the clock went back between two moves."""
     refs = Refs(Memory())
     now = iter(range(10**18, 0, -(10**15)))
     monkeypatch.setattr(time, "time_ns", lambda: next(now))
@@ -112,7 +113,7 @@ def test_the_reflog_keeps_its_order_when_the_clock_goes_back(monkeypatch: pytest
 
 
 def test_a_ref_that_holds_no_id() -> None:
-    """A ref with other bytes than an id is a damaged store."""
+    """A ref whose bytes are no id means a damaged store."""
     store = Memory()
     store.set("r/heads/main", b"nonsense")
     with pytest.raises(CorruptStore, match="heads/main"):
@@ -121,7 +122,7 @@ def test_a_ref_that_holds_no_id() -> None:
 
 @pytest.mark.parametrize("stamp", [b"4", b"99", b"9" * 5000])
 def test_a_newer_format_is_refused(stamp: bytes) -> None:
-    """A store stamped with a format that this vstate does not know is refused with advice."""
+    """A store with a newer format is refused with the advice to upgrade."""
     store = Memory()
     store.set("format", stamp)
     with pytest.raises(UnsupportedFormat, match="upgrade"):
@@ -130,7 +131,7 @@ def test_a_newer_format_is_refused(stamp: bytes) -> None:
 
 @pytest.mark.parametrize("stamp", [b"next", b"", b"\xff"])
 def test_a_format_that_is_no_number_is_damage(stamp: bytes) -> None:
-    """It does not say that a newer vstate would help."""
+    """A malformed format does not lead to the advice to upgrade."""
     store = Memory()
     store.set("format", stamp)
     with pytest.raises(CorruptStore, match="format"):
@@ -146,7 +147,7 @@ def make() -> tuple[Versioned, Repository]:
 
 
 def test_branches() -> None:
-    """Branches are made, listed, renamed, moved and deleted, and each refusal says why."""
+    """Branches are created, listed, renamed, moved and deleted, and each error gives its reason."""
     state, repo = make()
     state.create_branch("b", "HEAD~1")
     assert {name: commit.message for name, commit in state.branches().items()} == {"b": "c1", "main": "c2"}
@@ -169,7 +170,7 @@ def test_branches() -> None:
 
 
 def test_renaming_the_branch_that_head_is_on() -> None:
-    """HEAD follows its branch when that is renamed."""
+    """HEAD follows its branch when the branch is renamed."""
     state, repo = make()
     repo.rename_branch("main", "trunk")
     assert repo.refs.head().branch == "trunk"
@@ -177,7 +178,7 @@ def test_renaming_the_branch_that_head_is_on() -> None:
 
 
 def test_tags() -> None:
-    """Tags name a commit for good."""
+    """A tag names a commit for good."""
     state, _ = make()
     assert state.tag("v1", "HEAD~2").message == "c0"
     with pytest.raises(AlreadyExists):
@@ -190,7 +191,7 @@ def test_tags() -> None:
 
 
 def test_head_moves_to_branches_and_commits() -> None:
-    """HEAD goes to a branch by its name, and to anything else detached."""
+    """checkout puts HEAD on a branch by name, and detaches it for any other revision."""
     state, repo = make()
     state.create_branch("b", "HEAD~1")
     assert repo.checkout("b").branch == "b"
@@ -212,7 +213,7 @@ def test_opening_writes_nothing() -> None:
 
 
 def test_moving_a_branch_that_another_moved() -> None:
-    """A branch that moved between the look and the swap raises RefMoved and stays where it is."""
+    """A branch that moves between read and swap raises RefMoved and stays where it is."""
     state, repo = make()
     here = state.head
     assert here is not None

@@ -1,4 +1,4 @@
-"""Remotes: names for other stores, URLs without secrets in them, and what is known of their branches."""
+"""Remotes: names of other stores, URLs without secrets, and tracking refs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vstate.repo.names.remotes import Remotes, absolute, expanded
 
 
 def test_remotes_are_added_listed_and_removed() -> None:
-    """By names that are free; removing one forgets where its branches were, and nothing else."""
+    """A remote needs a free name; removing one also removes its tracking refs, and nothing else."""
     store, other = Memory(), Memory()
     chain(other, 2)
     repo = Repository(store)
@@ -37,7 +37,7 @@ def test_remotes_are_added_listed_and_removed() -> None:
 
 
 def test_the_default_is_origin_or_the_only_one() -> None:
-    """Otherwise one has to be named."""
+    """Without `origin`, and with several remotes, the caller must name one."""
     remotes = Remotes(Memory())
     with pytest.raises(NotFound, match="vstate remote add origin URL"):
         remotes.default()
@@ -52,7 +52,7 @@ def test_the_default_is_origin_or_the_only_one() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "a b", "HEAD", "-x", "a..b"])
 def test_names_of_remotes_are_checked(name: str) -> None:
-    """As those of branches are, without a slash: `origin/main` has to be told apart."""
+    """A remote's name is a branch name without a slash, so that `origin/main` is clear."""
     with pytest.raises(InvalidInput, match="no name for a remote"):
         Remotes(Memory()).add(name, "/there")
     with pytest.raises(InvalidInput):
@@ -89,7 +89,7 @@ def test_names_of_remotes_are_checked(name: str) -> None:
     ],
 )
 def test_a_password_is_not_kept(url: str) -> None:
-    """The error says what to do instead, and does not show it."""
+    """The error gives the alternative, and does not show the URL."""
     store = Memory()
     with pytest.raises(InvalidInput, match=r"\$\{[A-Z]+\}|as a path or a URL") as caught:
         Remotes(store).add("origin", url)
@@ -116,14 +116,14 @@ def test_a_password_is_not_kept(url: str) -> None:
         "disk:/there/port=a user=b host=c",
     ],
 )
-def test_what_holds_no_secret_is_kept(url: str) -> None:
-    """Variables stand as they were written."""
+def test_urls_without_secrets(url: str) -> None:
+    """Variables are stored unexpanded."""
     remotes = Remotes(Memory())
     assert remotes.add("origin", url) == url == remotes.url("origin")
 
 
 def test_a_connection_string_names_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pushed to, or out of the environment, it is refused, and nothing is made that is named after the password."""
+    """As a place to push to, or from the environment, it is refused, and no directory is created."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLACE", "host=h password=hunter2")
     state = chain(Memory(), 1)
@@ -138,7 +138,7 @@ def test_a_connection_string_names_no_directory(tmp_path: Path, monkeypatch: pyt
 
 
 def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the host escaped, elsewhere as they are; one that is not set is named."""
+    """A value before the host is percent-encoded; a variable that is not set is named."""
     monkeypatch.setenv("SECRET", "a/b@c d")
     monkeypatch.setenv("PLACE", "/my store")
     assert expanded("redis://me:${SECRET}@host/${SECRET}") == "redis://me:a%2Fb%40c%20d@host/a/b@c d"
@@ -149,7 +149,7 @@ def test_variables_are_expanded_when_the_store_is_opened(monkeypatch: pytest.Mon
 
 
 def test_a_variable_may_stand_for_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read each time."""
+    """The variable is read at each use."""
     store = Memory()
     state = chain(store, 1)
     state.repo.remotes.add("origin", "${PLACE}/store")
@@ -163,14 +163,14 @@ def test_a_variable_may_stand_for_the_store(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("url", ["", "memory:", "cache:memory:", "a\nb", "a\0b"])
-def test_what_is_no_store_that_stays(url: str) -> None:
-    """Nothing, memory, and what no URL looks like."""
+def test_stores_that_do_not_stay(url: str) -> None:
+    """An empty text, a store in memory, and malformed URLs are refused."""
     with pytest.raises(InvalidInput):
         Remotes(Memory()).add("origin", url)
 
 
 def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also behind a scheme that takes a path."""
+    """A path in a URL becomes absolute, too."""
     monkeypatch.chdir(tmp_path)
     assert absolute("x/../y") == f"{tmp_path}/y"
     assert absolute("disk:x?durability=process") == f"disk:{tmp_path}/x?durability=process"
@@ -191,7 +191,7 @@ def test_paths_are_kept_as_absolute_ones(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_revisions_of_a_remote() -> None:
-    """All of the reflog's ways work; a branch here of the same name has to be told apart."""
+    """All forms of reflog revisions work; a local branch of the same name is ambiguous."""
     store, other = Memory(), Memory()
     chain(other, 3)
     repo = Repository(store)
@@ -211,8 +211,8 @@ def test_revisions_of_a_remote() -> None:
     assert repo.resolve("remotes/o/main").message == "c4"
 
 
-def test_gc_keeps_what_a_remote_was_at() -> None:
-    """It is a ref like others, until the remote is removed."""
+def test_gc_keeps_tracking_refs() -> None:
+    """A tracking ref is a ref like others, until the remote is removed."""
     store, other = Memory(), Memory()
     chain(other, 3)
     repo = Repository(store)
@@ -227,7 +227,7 @@ def test_gc_keeps_what_a_remote_was_at() -> None:
 
 
 def test_a_remote_does_not_keep_a_history_from_being_cut_off() -> None:
-    """As a tag does not: it says where another store was, and promises no history here."""
+    """Like a tag, a tracking ref does not keep the history that a branch cuts off."""
     store, other = Memory(), Memory()
     chain(store, 6)
     repo = Repository(store)
@@ -240,7 +240,7 @@ def test_a_remote_does_not_keep_a_history_from_being_cut_off() -> None:
 
 
 def test_fsck_knows_remotes() -> None:
-    """Their rows are not foreign, and it tells what of them is damaged, and repairs it."""
+    """Rows of remotes are known to fsck, which reports damaged ones and repairs them."""
     store = Memory()
     chain(store, 3)
     target = cloned(store)
@@ -267,7 +267,7 @@ def test_fsck_knows_remotes() -> None:
 
 
 def test_a_long_branch_of_a_remote_is_no_fault() -> None:
-    """Its name may be as long as that of a branch."""
+    """A remote's branch may have as long a name as a local one."""
     store = Memory()
     chain(store, 1, "b" * 200)
     target = Memory()
@@ -276,7 +276,7 @@ def test_a_long_branch_of_a_remote_is_no_fault() -> None:
 
 
 def test_a_handle_shows_no_remote_as_a_branch() -> None:
-    """`branches` are those here."""
+    """`branches` lists local branches only."""
     store = Memory()
     chain(store, 1)
     target = Memory()

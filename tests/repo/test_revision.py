@@ -1,4 +1,4 @@
-"""Revisions: ids and their abbreviations, names, steps back, the reflog; unknown and ambiguous ones."""
+"""Revisions: ids, abbreviations, names, steps back, the reflog; unknown and ambiguous ones."""
 
 import time
 from collections.abc import Iterator
@@ -28,17 +28,19 @@ def state() -> Versioned:
 @pytest.mark.parametrize(
     ("rev", "message"),
     [
-        ("HEAD", "c4"), ("HEAD~", "c3"), ("HEAD~0", "c4"), ("HEAD~4", "c0"), ("HEAD^", "c3"), ("HEAD^^", "c2"),
-        ("HEAD^0", "c4"), ("HEAD~1^1~1", "c1"), ("main", "c4"), ("main~2", "c2"), ("heads/main^", "c3"), ("~1", "c3"),
+        ("HEAD", "c4"), ("HEAD~", "c3"), ("HEAD~0", "c4"), ("HEAD~4", "c0"), ("HEAD^", "c3"),
+        ("HEAD^^", "c2"),
+        ("HEAD^0", "c4"), ("HEAD~1^1~1", "c1"), ("main", "c4"), ("main~2", "c2"), ("heads/main^", "c3"),
+        ("~1", "c3"),
     ],
 )  # fmt: skip
 def test_names_and_steps(state: Versioned, rev: str, message: str) -> None:
-    """Names, each with ~n and ^n behind it, lead to commits."""
+    """Names, each followed by ~n and ^n, lead to commits."""
     assert next(state.log(rev)).message == message
 
 
 def test_ids(state: Versioned) -> None:
-    """An id works whole, from 4 digits on, in capitals, and with steps."""
+    """An id works in full, from 4 digits on, in capitals, and with steps."""
     head = state.head
     assert head is not None
     for rev in (head.id, head.id[:4], head.id[:9].upper(), head.short, head):
@@ -48,7 +50,7 @@ def test_ids(state: Versioned) -> None:
 
 
 def test_second_parents() -> None:
-    """^2 is the second parent of a merge commit, ^3 is not there."""
+    """^2 is the second parent of a merge commit, and ^3 does not exist."""
     store = Memory()
     a, b = Versioned(store), Versioned(store)
     a["a"] = 1
@@ -79,13 +81,13 @@ def test_second_parents() -> None:
     ],
 )
 def test_unknown_revisions(state: Versioned, rev: str) -> None:
-    """A revision that leads nowhere raises NotFound, or InvalidInput for no name at all."""
+    """A revision that names no commit raises NotFound, or InvalidInput if it is malformed."""
     with pytest.raises((NotFound, InvalidInput)):
         state.checkout(rev)
 
 
 def test_unknown_names_come_with_close_ones(state: Versioned) -> None:
-    """A misspelt name is answered with the close ones, a short id with the rule."""
+    """The error for a misspelt name lists close names; that for a short id gives the rule."""
     with pytest.raises(NotFound) as caught:
         state.checkout("mian")
     assert caught.value.candidates == ("main",)
@@ -100,19 +102,19 @@ def test_an_empty_revision(state: Versioned) -> None:
 
 
 def test_a_revision_is_a_str() -> None:
-    """Anything else than a str, a Commit or an id is a TypeError."""
+    """A value that is no str, Commit or id raises TypeError."""
     with pytest.raises(TypeError):
         Versioned().checkout(5)  # type: ignore[arg-type]
 
 
 def test_head_before_the_first_commit() -> None:
-    """HEAD of an empty branch is not found, and says which branch that is."""
+    """HEAD of an empty branch is not found, and the error names the branch."""
     with pytest.raises(NotFound, match="no commit yet on branch 'main'"):
         Versioned().checkout("HEAD")
 
 
 def test_a_branch_and_a_tag_of_one_name(state: Versioned) -> None:
-    """A name of both a branch and a tag is ambiguous unless they agree; the long forms are not."""
+    """A name of a branch and a tag is ambiguous unless both name one commit; full names are not."""
     state.create_branch("both", "HEAD~1")
     state.tag("both", "HEAD~1")
     assert next(state.log("both")).message == "c3"
@@ -127,7 +129,7 @@ def test_a_branch_and_a_tag_of_one_name(state: Versioned) -> None:
 
 @pytest.mark.parametrize("kind", ["heads", "tags"])
 def test_a_name_that_a_remotes_branch_has_too(state: Versioned, kind: str) -> None:
-    """It is ambiguous unless both are at one commit; the long forms never are, and what takes a branch means that."""
+    """A local and a tracking branch of one name are ambiguous, unless at one commit; full names are not."""
     refs, at = state.repo.refs, {made.message: made.oid for made in state.log()}
 
     def move(ref: str, *messages: str | None) -> None:
@@ -148,7 +150,7 @@ def test_a_name_that_a_remotes_branch_has_too(state: Versioned, kind: str) -> No
     if kind == "heads":
         move(
             "heads/remotes/origin/main", None, "c1", "c2"
-        )  # branches whose own names are another ref's in full
+        )  # branches named like the full name of another ref
         move("remotes/heads/origin/main", None, "c1", "c0")
         assert state.checkout("remotes/origin/main@{1}").commit.message == "c0"
         assert state.checkout("heads/origin/main@{1}").commit.message == "c3"
@@ -162,7 +164,7 @@ def test_a_name_that_a_remotes_branch_has_too(state: Versioned, kind: str) -> No
 
 
 def test_a_branch_whose_name_is_a_number(state: Versioned) -> None:
-    """A branch goes before an abbreviated id of the same digits."""
+    """A branch takes precedence over an abbreviated id of the same digits."""
     assert state.head is not None
     name = state.head.id[:5]
     state.create_branch(name, "HEAD~3")
@@ -171,7 +173,7 @@ def test_a_branch_whose_name_is_a_number(state: Versioned) -> None:
 
 
 def test_an_ambiguous_abbreviation() -> None:
-    """Digits that begin the ids of two commits are refused with both, and a longer form works."""
+    """Digits that begin two ids are refused with both; more digits work."""
     store = Memory()
     repo = Repository(store)
     seen: dict[str, Commit] = {}
@@ -206,7 +208,7 @@ def test_only_commits_have_revisions(state: Versioned) -> None:
 
 
 class Clock(datetime):
-    """A clock that stands where the test puts it."""
+    """A clock that the test sets."""
 
     moment = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 
@@ -217,7 +219,7 @@ class Clock(datetime):
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Versioned]:
-    """A commit each hour from 9:00 UTC to 12:00, and a reset to the first at 13:00; it is 14:30."""
+    """A commit each hour from 9:00 to 12:00 UTC, and a reset to the first at 13:00; now it is 14:30."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     for module in (core, dates):
@@ -240,16 +242,19 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Versioned]:
 @pytest.mark.parametrize(
     ("rev", "message"),
     [
-        ("main@{0}", "c0"), ("main@{1}", "c3"), ("main@{2}", "c2"), ("main@{4}", "c0"), ("heads/main@{1}", "c3"),
+        ("main@{0}", "c0"), ("main@{1}", "c3"), ("main@{2}", "c2"), ("main@{4}", "c0"),
+        ("heads/main@{1}", "c3"),
         ("@{1}", "c3"), ("HEAD@{1}", "c3"), ("HEAD@{0}", "c0"), ("@{ 1 }", "c3"),
         ("main@{1}~1", "c2"), ("main@{1}^^", "c1"), ("main@{1}~1^0~1", "c1"),
-        ("main@{2026-11-20 10:00}", "c1"), ("main@{2026-11-20T10:00:00Z}", "c1"), ("main@{2026-11-20 12:59}", "c3"),
-        ("main@{2026-11-20 13:00+01:00}", "c3"), ("main@{now}", "c0"), ("main@{2 hours ago}", "c3"), ("main@{2h}", "c3"),
+        ("main@{2026-11-20 10:00}", "c1"), ("main@{2026-11-20T10:00:00Z}", "c1"),
+        ("main@{2026-11-20 12:59}", "c3"),
+        ("main@{2026-11-20 13:00+01:00}", "c3"), ("main@{now}", "c0"), ("main@{2 hours ago}", "c3"),
+        ("main@{2h}", "c3"),
         ("@{3 hours ago}", "c2"), ("HEAD@{4.5h ago}~1", "c0"), ("main@{2099-01-01}", "c0"),
     ],
 )  # fmt: skip
 def test_where_a_branch_was(timed: Versioned, rev: str, message: str) -> None:
-    """So many moves ago, or at a time, by the reflog; steps behind it go back from there."""
+    """A number of moves ago, or at a time, by the reflog; steps after it go back from there."""
     assert timed.checkout(rev).commit.message == message
     assert timed.repo.resolve(rev).message == message
 
@@ -274,15 +279,15 @@ def test_where_a_branch_was(timed: Versioned, rev: str, message: str) -> None:
         ("v1@{1}", InvalidInput, "'v1' is a tag, which does not move"),
     ],
 )
-def test_where_a_branch_was_not(timed: Versioned, rev: str, error: type[Exception], what: str) -> None:
-    """The error says how far back it goes, or shows how such a revision is written."""
+def test_positions_that_do_not_exist(timed: Versioned, rev: str, error: type[Exception], what: str) -> None:
+    """The error gives the start of the reflog, or shows the syntax."""
     timed.tag("v1")
     with pytest.raises(error, match=what):
         timed.checkout(rev)
 
 
 def test_before_the_reflog_begins_the_commits_say_when(timed: Versioned) -> None:
-    """A branch made at another's commit goes back along first parents; so does one whose reflog is gone."""
+    """Before the reflog begins, or without one, first parents decide."""
     timed.create_branch("young", "main@{1}")
     assert timed.checkout("young@{2026-11-20 10:30}").commit.message == "c1"
     assert timed.checkout("young@{1h}").commit.message == "c3"
@@ -297,7 +302,7 @@ def test_before_the_reflog_begins_the_commits_say_when(timed: Versioned) -> None
 
 
 def test_a_branch_that_was_deleted(timed: Versioned) -> None:
-    """Its reflog says where it was, so it can be made again."""
+    """The reflog of a deleted branch gives its commits, so the branch can be created again."""
     timed.create_branch("gone", "main@{2}")
     timed.delete_branch("gone")
     assert timed.checkout("gone@{1}").commit.message == "c2"
@@ -308,7 +313,7 @@ def test_a_branch_that_was_deleted(timed: Versioned) -> None:
 
 
 def test_head_that_is_detached_has_a_reflog_of_its_own(timed: Versioned) -> None:
-    """On a branch HEAD@{1} is about that branch, detached about where HEAD itself was."""
+    """HEAD@{1} is about the branch that HEAD is on, or about a detached HEAD itself."""
     repo = timed.repo
     repo.checkout("main@{2}")
     repo.checkout("main@{1}")
@@ -316,13 +321,13 @@ def test_head_that_is_detached_has_a_reflog_of_its_own(timed: Versioned) -> None
     assert repo.resolve("HEAD@{1}").message == repo.resolve("@{1}").message == "c2"
     repo.checkout("main")
     assert repo.resolve("HEAD@{1}").message == "c3"
-    # A handle is where it is, wherever the store's HEAD goes.
+    # A handle stays where it is when the HEAD of the store moves.
     repo.checkout("main@{2}")
     assert timed.checkout("HEAD@{1}").commit.message == "c3"
 
 
-def test_what_gc_removed_is_not_found(timed: Versioned) -> None:
-    """A line of the reflog can name a commit that is gone: that is said, and is no damage."""
+def test_a_position_that_gc_removed(timed: Versioned) -> None:
+    """A reflog line may name a commit that gc removed: the error says so, and it is no damage."""
     third = timed.checkout("main@{1}").commit
     timed.store.delete(f"o/{third.id}")
     with pytest.raises(NotFound, match=f"{third.short}, where main was, is gone: gc has removed it"):
@@ -330,7 +335,7 @@ def test_what_gc_removed_is_not_found(timed: Versioned) -> None:
 
 
 def test_names_with_at_signs_and_braces(timed: Versioned) -> None:
-    """Names that look a little like it are names still."""
+    """Names that resemble the syntax are still names."""
     for name in ("a@b", "a{1}", "@a", "a@"):
         timed.create_branch(name)
         assert timed.checkout(name).commit == timed.head

@@ -1,4 +1,4 @@
-"""Signatures: what a key signs, what changes it, and who is trusted."""
+"""Signatures: the bytes a key signs, changes that break a signature, and trust."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ COMMIT = Commit(
 
 
 def stored(commit: Commit) -> Commit:
-    """The commit as it is read from a store."""
+    """The commit as read from a store."""
     return Commit.decode(commit.oid, commit.body)
 
 
 def test_a_golden_signature() -> None:
-    """Ed25519 has one signature for a key and a message; this one holds for every version."""
+    """Ed25519 has one signature for a key and a message; this one holds in every version."""
     signed = KEY.sign(Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC)))
     assert signed.signature is not None
     assert signed.signature.signer == bytes(KEY.public)
-    assert (
-        signed.signature.value.hex()
-        == "9fee78c9cb41fac8f42ee0535e6a980202728f0fbd837c8f6fae807aeda89ccbe0874d0ae793d72dfe0af5ecae100f9e1d8e4eea91118c0b6dbada5a0b7efe09"
+    assert signed.signature.value.hex() == (
+        "9fee78c9cb41fac8f42ee0535e6a980202728f0fbd837c8f6fae807aeda89ccb"
+        "e0874d0ae793d72dfe0af5ecae100f9e1d8e4eea91118c0b6dbada5a0b7efe09"
     )
     assert KEY.sign(signed) == signed
 
 
 def test_a_signed_commit() -> None:
-    """It is another commit with the same content, whose signature is good in this process and after reading."""
+    """A signed commit is a new commit with the same content, and its signature is good once stored, too."""
     signed = KEY.sign(COMMIT)
     assert signed != COMMIT
     assert replace(signed, signature=None) == COMMIT
@@ -94,8 +94,8 @@ def test_a_signed_commit() -> None:
     ],
     ids=repr,
 )
-def test_what_is_signed_is_all_of_it(change: dict[str, Any]) -> None:
-    """A commit that differs anywhere does not carry the signature of another."""
+def test_every_field_is_signed(change: dict[str, Any]) -> None:
+    """A commit that differs in any field cannot carry the signature of another."""
     changed = replace(KEY.sign(COMMIT), **change)
     assert check(changed) == check(stored(changed)) == "bad"
     assert signer_of(changed) is None
@@ -119,7 +119,7 @@ def test_every_bit_of_a_signature_counts() -> None:
 
 
 def test_signing_again() -> None:
-    """Another key's signature takes the place of the first; events that name a stored commit do not any more."""
+    """Another key's signature replaces the first; events no longer name the old commit."""
     first = stored(KEY.sign(COMMIT))
     assert first.events[0].commit == first.id
     again = OTHER.sign(first)
@@ -132,7 +132,7 @@ def test_signing_again() -> None:
 
 
 def test_public_keys() -> None:
-    """A public key is 32 bytes, and one line of text that is parsed back."""
+    """A public key is 32 bytes, and one line of text that parses back."""
     key = KEY.public
     assert str(key) == TEXT
     assert key.short == TEXT[:18]
@@ -151,7 +151,7 @@ def test_public_keys() -> None:
 @pytest.mark.parametrize(
     "text", ["", TEXT[8:], TEXT[:-1], TEXT + "0", "rsa" + TEXT[7:], TEXT[:-1] + "g", TEXT[:-2] + " 1"]
 )
-def test_what_is_no_public_key(text: str) -> None:
+def test_malformed_public_keys(text: str) -> None:
     """Any other text, and any other number of bytes, is refused."""
     with pytest.raises(InvalidInput):
         PublicKey.parse(text)
@@ -160,7 +160,7 @@ def test_what_is_no_public_key(text: str) -> None:
 
 
 def test_a_file_with_a_public_key(tmp_path: Path) -> None:
-    """It holds the text; a secret key is refused by name."""
+    """A file with the text is loaded; a secret key in its place is refused by name."""
     (tmp_path / "key.pub").write_text(f"{TEXT}\n")
     assert PublicKey.load(tmp_path / "key.pub") == KEY.public
     KEY.save(tmp_path / "key")
@@ -174,7 +174,7 @@ def test_a_file_with_a_public_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("password", [None, b"pass", "päss"])
 def test_a_key_is_saved_and_loaded(tmp_path: Path, password: bytes | str | None) -> None:
-    """The file is PEM, for its owner only, and never overwritten."""
+    """The file is PEM, readable by its owner only, and never overwritten."""
     path = tmp_path / "agent.key"
     KEY.save(path, password=password)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -198,7 +198,7 @@ def test_a_key_is_saved_and_loaded(tmp_path: Path, password: bytes | str | None)
 
 
 def test_generated_keys_differ() -> None:
-    """Each is a new one."""
+    """Each generated key is new."""
     assert len({SigningKey.generate().public for _ in range(5)}) == 5
     with pytest.raises(InvalidInput, match="empty password"):
         KEY.save("never-made", password=b"")
@@ -208,7 +208,7 @@ def test_generated_keys_differ() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="this system has no modes of files")
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o700 | 0o007])
 def test_a_key_file_that_others_can_read(tmp_path: Path, mode: int) -> None:
-    """It is refused, with the command that mends it."""
+    """A secret file that others may read is refused, with the command to fix it."""
     path = tmp_path / "agent.key"
     KEY.save(path)
     path.chmod(mode)
@@ -219,7 +219,7 @@ def test_a_key_file_that_others_can_read(tmp_path: Path, mode: int) -> None:
 
 
 def test_a_mask_cannot_widen_a_key_file(tmp_path: Path) -> None:
-    """The file is for its owner only from the moment it is there."""
+    """Only its owner may read the file from the moment it exists."""
     before = os.umask(0)
     try:
         KEY.save(tmp_path / "agent.key")
@@ -229,7 +229,7 @@ def test_a_mask_cannot_widen_a_key_file(tmp_path: Path) -> None:
 
 
 def test_files_that_hold_no_key(tmp_path: Path) -> None:
-    """What is no Ed25519 key in PEM is refused; what is not there is not found."""
+    """A file without an Ed25519 key in PEM is refused; a missing file is not found."""
     curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -246,7 +246,7 @@ def test_files_that_hold_no_key(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_not_shown() -> None:
-    """Neither repr nor a pickle nor a copy lets it out."""
+    """Neither repr nor pickle nor copy reveals the key."""
     secret = bytes(range(32))
     assert repr(KEY) == f"SigningKey(of {KEY.public.short}…)"
     assert secret.hex() not in f"{KEY!r}{KEY}{vars(KEY)}"
@@ -256,8 +256,8 @@ def test_a_secret_is_not_shown() -> None:
             action()
 
 
-def test_what_can_be_given_as_a_key(tmp_path: Path) -> None:
-    """A key of ours, one of the library's, a path; for a public one also its text and its bytes."""
+def test_forms_of_a_key(tmp_path: Path) -> None:
+    """A vstate key, a cryptography key, a path; for a public key also its text and its bytes."""
     raw = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     KEY.save(tmp_path / "key")
     for secret in (KEY, raw, tmp_path / "key", str(tmp_path / "key")):
@@ -276,7 +276,7 @@ def test_what_can_be_given_as_a_key(tmp_path: Path) -> None:
 
 
 def test_trust() -> None:
-    """Trusted is what has a good signature by one of the keys, and nothing else."""
+    """A commit is trusted if one of the keys signed it, and the signature is good."""
     signed, foreign = stored(KEY.sign(COMMIT)), stored(OTHER.sign(COMMIT))
     for keys in ([KEY.public], [TEXT], TEXT, KEY.public, [bytes(KEY.public)], iter([KEY])):
         trust = Trust(keys)
@@ -289,7 +289,7 @@ def test_trust() -> None:
 
 
 def test_a_signature_that_claims_a_trusted_key() -> None:
-    """The key's name on a commit is worth nothing without its signature."""
+    """The key's name on a commit counts for nothing without a signature."""
     foreign = OTHER.sign(COMMIT).signature
     assert foreign is not None
     claimed = stored(replace(COMMIT, signature=Signature(bytes(KEY.public), foreign.value)))
@@ -299,7 +299,7 @@ def test_a_signature_that_claims_a_trusted_key() -> None:
 
 
 def test_an_untrusted_commit_says_why() -> None:
-    """The error carries the commit, the signer if there is one, and what to do."""
+    """The error carries the commit, the signer if there is one, and advice."""
     trust = Trust([KEY])
     trust.require(KEY.sign(COMMIT))
     with pytest.raises(UntrustedCommit, match="it is not signed; `vstate verify`") as unsigned:
@@ -315,7 +315,7 @@ def test_an_untrusted_commit_says_why() -> None:
 
 
 def test_trust_remembers_and_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit is verified once, and what is remembered has a bound; threads may share it."""
+    """A commit is verified once, the cache is bounded, and threads may share it."""
     calls: list[str] = []
 
     def counted(commit: Commit) -> str:
@@ -343,8 +343,8 @@ def test_trust_remembers_and_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results == [True] * 1000
 
 
-def test_what_a_writer_can_do(tmp_path: Path) -> None:
-    """Without trust a planted value runs as it is read; a signature tells it apart; an earlier head is signed too."""
+def test_a_hostile_writer(tmp_path: Path) -> None:
+    """Without trust a planted value runs when read; a signature reveals it; an older head stays signed."""
     store = Memory()
     repo = Repository(store)
     with Versioned(store) as state:
@@ -370,7 +370,7 @@ def test_what_a_writer_can_do(tmp_path: Path) -> None:
     assert not target.exists()
     assert Versioned(store)["k"] is None
     assert target.is_dir()
-    # The signed commits are what they were, and nothing says which of them is the newest.
+    # The signed commits are unchanged, but no signature tells which of them is the newest.
     store.set("r/heads/main", first.id.encode())
     trust.require(Repository(store).branch("main"))
     assert Versioned(store)["k"] == "old"
@@ -378,7 +378,7 @@ def test_what_a_writer_can_do(tmp_path: Path) -> None:
 
 
 class _Planted:
-    """Loading it makes a directory."""
+    """Unpickling this object makes a directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -388,7 +388,7 @@ class _Planted:
 
 
 def test_without_the_package(run_python: Callable[..., str]) -> None:
-    """Everything that needs cryptography says how to get it; reading unsigned commits does not need it."""
+    """All that needs cryptography says how to install it; reading unsigned commits does not need it."""
     script = f"""
 import sys
 sys.modules["cryptography"] = None
@@ -399,7 +399,8 @@ from vstate.repo.rules.signing import *
 commit = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC))
 print(check(commit), signer_of(commit), Trust([{TEXT!r}]).signed(commit))
 signed = Commit(None, (), datetime(2024, 1, 1, tzinfo=UTC), signature=Signature(bytes(32), bytes(64)))
-for needs in (SigningKey.generate, lambda: SigningKey.load("x"), lambda: as_signing_key("x"), lambda: check(signed)):
+load, take = lambda: SigningKey.load("x"), lambda: as_signing_key("x")
+for needs in (SigningKey.generate, load, take, lambda: check(signed)):
     try:
         needs()
     except InvalidInput as error:
@@ -413,7 +414,7 @@ for needs in (SigningKey.generate, lambda: SigningKey.load("x"), lambda: as_sign
 
 @pytest.mark.parametrize(("what", "needed"), [("nothing", b"2"), ("key", b"3"), ("branch", b"3")])
 def test_a_signed_commit_that_expires(what: str, needed: bytes) -> None:
-    """Programs that do not know signatures refuse the store, and where something expires those that know no more."""
+    """Older programs refuse a store with signatures or expiry."""
     store = Memory()
     ttl: dict[str, Any] = {"branch": "session", "ttl": 60} if what == "branch" else {}
     state = Versioned(store, sign=SigningKey.generate(), **ttl)

@@ -80,7 +80,6 @@ class Guard(Protocol):
 class Core:
     """The commits, branches, tags and HEAD of one store. Every operation stands on it.
 
-
     Opening reads one key and writes nothing. Raises UnsupportedFormat for a store of a newer vstate.
     """
 

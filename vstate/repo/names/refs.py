@@ -1,8 +1,7 @@
 """Refs: names of commits that move, the log of their moves, and when branches expire.
 
 The row of a branch's lifetime changes only in a transaction that moves the branch, or by `gc`, once nothing
-depends on it. So a program that knows where the branch is, and read the row after that, knows the row:
-moves do not read it.
+depends on it. So a program that read the branch and then the row knows the row until the branch moves.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SYMBOLIC = "ref: "
 _LONGEST_NAME = 200
 _KNOWN = 10_000  # branches whose lifetimes are kept in memory
 _TIME = re.compile("[0-7][0-9a-f]{15}")
-_UNSAID = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
+_NO_MESSAGE = re.compile(r"((?:undo(?: [0-9]+ moves)?: |redo: )?commit(?: \(merge\))?): *")
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^/|/$|\.$|(^|/)\.|\.lock(/|$)|^@$|^-|^$")
 
 
@@ -74,7 +73,6 @@ def _is_utf8(name: str) -> bool:
 
 def line_check(key: str, value: bytes) -> str:
     """The checksum that ends the key of a reflog line: ids in a line may be of commits that are gone.
-
 
     It also tells two moves of one ref in the same nanosecond apart.
     """
@@ -202,7 +200,7 @@ class Lifetimes:
         rows = self._store.items(LIFETIME)
         return {key.removeprefix(LIFETIME): (row, read_lifetime(row)) for key, row in rows}
 
-    def over(self) -> list[str]:
+    def expired(self) -> list[str]:
         """The branches that have expired by now, though their rows are still there."""
         return [ref for ref, (_, life) in self.all().items() if life.is_over]
 
@@ -242,11 +240,11 @@ class Refs:
 
     def list(self, prefix: str) -> dict[str, ObjectId]:
         """The refs under `heads/`, `tags/` or `remotes/`, sorted, by the name after that prefix."""
-        over = set(self.lifetimes.over()) if prefix == HEADS else ()
+        expired = set(self.lifetimes.expired()) if prefix == HEADS else ()
         found = {}
         for key, value in self._store.items(REF + prefix):
             oid = self._parse(key, value)
-            if oid is not None and key.removeprefix(REF) not in over:
+            if oid is not None and key.removeprefix(REF) not in expired:
                 found[key.removeprefix(REF + prefix)] = oid
         return dict(sorted(found.items()))
 
@@ -286,7 +284,6 @@ class Refs:
     ) -> bool:
         """Write the rows and move the ref, in one `transact`; False, with no move, if it was elsewhere.
 
-
         False also if `sweep` is given and another sweep came since, or a row differs from its value in
         `expecting`. An expired branch counts as absent; a sliding lifetime begins again. The reflog line is
         dated `not_before` that time, whatever the clock says. The line of a deletion is dated after all
@@ -302,11 +299,11 @@ class Refs:
         if row is not None or self.lifetimes.is_wanted(ref):  # most branches never expire
             life = read_lifetime(row)
             if expected is None and row is not None:
-                # An expired branch ends before the new one begins, so that none of its lines count for the
-                # new one.
+                # The expired branch ends first, so that the new one does not inherit its reflog.
                 self.drop_expired(ref, {})
                 row = self._store.get(LIFETIME + ref) or row
-                # 1 keeps the row: deleted behind a crash-prone swap, the old end could hit the new branch.
+                # At least 1, so that the row is overwritten, not deleted: a store without transactions
+                # deletes after the swap, or not at all, and the new branch would expire at the old time.
                 life = Lifetime(None, max(read_lifetime(row).since, 1))
             elif life.is_over:
                 return False
@@ -337,7 +334,6 @@ class Refs:
     def drop_expired(self, ref: str, rows: Mapping[str, bytes | None]) -> bool:
         """Delete an expired branch, and write the rows; False if it has not expired, or has moved.
 
-
         From then on its reflog keeps nothing alive. A HEAD on it counts as one on a new branch.
         """
         found = self._store.get_many([REF + ref, LIFETIME + ref, REF + HEAD])
@@ -352,8 +348,7 @@ class Refs:
             writes[line] = text
         if self._store.transactional:
             return self._transact({**writes, **life}, {REF + ref: value})
-        # The lifetime changes after the deletion: the other way round, an interruption would revive the
-        # branch.
+        # The lifetime changes last: the other way round, an interruption would revive the branch.
         return self._transact(writes, {REF + ref: value}) and self._store.transact(life, {})
 
     def _last_move(self, ref: str) -> int:
@@ -416,7 +411,6 @@ class Refs:
     ) -> bool:
         """Put a ref, or HEAD, on a commit, even if its value `raw` is malformed; False if the value changed.
 
-
         `raw` is None if there is no row. The old value is kept under the key `aside`. HEAD follows
         `branch`.
         """
@@ -472,8 +466,8 @@ class Refs:
                 raise ValueError("it says no action")
             at = moment(int(key.rpartition(":")[2][:16], 16) // 1000)
             # vstate 0.1.0 ended the action of a commit without a message with the colon.
-            unsaid = _UNSAID.fullmatch(action)
-            return ReflogEntry(_oid(old), _oid(new), at, unsaid[1] if unsaid else action)
+            bare = _NO_MESSAGE.fullmatch(action)
+            return ReflogEntry(_oid(old), _oid(new), at, bare[1] if bare else action)
         except (ValueError, TypeError) as error:
             raise CorruptStore(self._store.location, f"a bad reflog entry {key}: {error}") from error
 

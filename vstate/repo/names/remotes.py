@@ -170,7 +170,6 @@ def is_url(place: str) -> bool:
 def expanded(url: str) -> str:
     """The URL with each `${NAME}` replaced from the environment; InvalidInput if a variable is not set.
 
-
     A value in the user and password part is percent-encoded.
     """
 

@@ -31,7 +31,6 @@ class Undo:
 def find_undo(objects: Objects, refs: Refs, branch: str, old: Commit, steps: int) -> Undo:
     """The move that reverses the last `steps` moves of the branch, which is at `old`.
 
-
     A reflog line `undo: …` marks the last unmarked move before it as undone, so undoing twice goes two
     moves back. A line `redo: …` cancels the last undo.
     """

@@ -20,7 +20,6 @@ _REMEMBERED = 65536
 class Security:
     """A program's `sign`, `trust` and `allow`; by default, no commit is signed, and nothing is restricted.
 
-
     - `sign`: the key that signs each commit made here, or the path of its file;
     - `trust`: the public keys whose commits, with all commits before them, may be unpickled and built upon;
     - `allow`: the names of the modules and classes that unpickling may import.

@@ -82,7 +82,6 @@ class PublicKey(bytes):
 class SigningKey:
     """A secret key that signs commits. Any copy signs in its owner's name: it is never shown or pickled.
 
-
     `save` writes it to a file, and programs load it from there.
     """
 
@@ -123,7 +122,6 @@ class SigningKey:
 
     def save(self, path: Path, *, password: bytes | str | None = None) -> None:
         """Write the key to a new file that only its owner may read, encrypted with any password.
-
 
         AlreadyExists if the file exists: a key is never overwritten.
         """

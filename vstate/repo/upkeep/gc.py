@@ -157,7 +157,7 @@ class _Collector:
     def end_branches(self, *, dry_run: bool) -> None:
         """Delete the branches that have expired. Their reflogs keep no objects."""
         refs = self._repo.refs
-        self.over = sorted(ref for ref in refs.lifetimes.over() if REF + ref in self._store)
+        self.over = sorted(ref for ref in refs.lifetimes.expired() if REF + ref in self._store)
         if not dry_run:
             policies = self._repo.policies
             rows = {ref: policies.rows_without(ref.removeprefix(HEADS)) for ref in self.over}
