@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptObject, CorruptStore
@@ -16,6 +17,7 @@ from vstate.repo.exchange.difference import Difference, Needed, new_commits, rea
 from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import Objects
+from vstate.repo.walk import batches
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.progress import TransferProgress
@@ -94,15 +96,16 @@ class Transfer:
             sender = _Sender(self._source.objects, self._target.store, self._objects.stored, threads, copied)
             for start in range(0, len(ids), GROUP):
                 commits = self._source.objects.commits(ids[start : start + GROUP])
-                noted = False
-                for found in self._difference.needs(commits, self._beside(commits)):
-                    if found.kind is COMMIT and not noted:
-                        # The trees of the commits have been walked, and no commit has been sent yet.
+                needed = self._difference.needs(commits, self._beside(commits))
+                # An interruption may write only a part of a batch, so commits are not in one batch with their
+                # objects.
+                for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
+                    if are_commits:
                         self._note(commits, copied)
-                        noted = True
-                    sender.add(found)
-                    self._seen += 1
-                    self._progress("copying", self._seen, None)
+                    for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
+                        sender.send(batch)
+                        self._seen += len(batch)
+                        self._progress("copying", self._seen, None)
                 # The next group may be compared with the objects of this one.
                 sender.finish()
         self._known.append(tip)
@@ -240,39 +243,27 @@ class _Sender:
         self._pack = pack
         self._threads = threads
         self._copied = copied
-        self._batch: list[Needed] = []
-        self._size = 0
         self._writing: Future[None] | None = None
 
-    def add(self, found: Needed) -> None:
-        """Send an object, after the objects that it refers to."""
-        batch = self._batch
-        full = self._size + found.length > BATCH_BYTES or len(batch) == BATCH_OBJECTS
-        # An interruption may write only a part of a batch, so commits are not in one batch with their
-        # objects.
-        if batch and (full or (found.kind is COMMIT) != (batch[-1].kind is COMMIT)):
-            self._flush()
-        self._batch.append(found)
-        self._size += found.length
-
-    def finish(self) -> None:
-        """Send the rest, and wait until all objects are written."""
-        self._flush()
-        self._wait()
-
-    def _flush(self) -> None:
-        batch = {OBJECT_PREFIX + found.oid.hex(): found for found in self._batch}
-        self._batch, self._size = [], 0
-        there = self._target.present(batch) if batch else batch.keys()
-        missing = [found for key, found in batch.items() if key not in there]
+    def send(self, batch: Sequence[Needed]) -> None:
+        """Write the objects of a batch that the target lacks, after the batches before."""
+        needed = {OBJECT_PREFIX + item.oid.hex(): item for item in batch}
+        there = self._target.present(needed)
+        missing = [item for key, item in needed.items() if key not in there]
         if not missing:
             return
         objects: NewObjects = {}
-        for found, body in zip(missing, read_bodies(self._source, missing), strict=True):
-            objects[found.oid] = Object(found.kind, body)
+        for item, body in zip(missing, read_bodies(self._source, missing), strict=True):
+            objects[item.oid] = Object(item.kind, body)
         rows = self._pack(objects)
-        self._wait()
+        self.finish()
         self._writing = self._threads.submit(self._write, rows, missing[0].kind)
+
+    def finish(self) -> None:
+        """Wait until all objects are written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write(self, rows: Mapping[str, bytes], kind: Kind) -> None:
         # An interrupted set_many may have written any part, for example a commit without its parent.
@@ -285,11 +276,6 @@ class _Sender:
                 self._target.set(key, value)
         self._copied.objects += len(rows)
         self._copied.bytes += sum(map(len, rows.values()))
-
-    def _wait(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:
