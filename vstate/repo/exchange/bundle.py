@@ -281,7 +281,7 @@ class Bundle:
                 and type(size) is int
                 and encode([kinds, ids, lengths, size]) == head
             )
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
             self.refuse(f"a frame makes no sense: {error}")
         total = sum(lengths) if shapes else 0
         if not shapes or (count > 1 and total > FRAME_BYTES) or not 0 < size <= total + (total >> 7) + 1024:

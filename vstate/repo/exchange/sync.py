@@ -198,7 +198,6 @@ def pull(
 ) -> tuple[SyncReport, MergeResult]:
     """Fetch a branch, and merge it by `merge(commit, name)` into the branch of that name, or create that.
 
-
     The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, and UntrustedCommit.
     """
     began = time.monotonic()
