@@ -1,4 +1,7 @@
-"""The stores on which agents' state is tested. A test can open each again and again, as other processes would."""
+"""The stores on which agents' state is tested.
+
+A test can open each again and again, as other processes would.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from vstate.kv import Memory
 class AgentStore:
     """One store. Each call opens another KVStore on it, which is closed after the test.
 
-    `kind` is "memory", "disk", "redis" or "postgres". Another process opens the store by `url`. A store in memory
-    has none, and each call returns the same object.
+    `kind` is "memory", "disk", "redis" or "postgres". Another process opens the store by `url`. A store in
+    memory has none, and each call returns the same object.
     """
 
     def __init__(self, kind: str, open: Callable[[], KVStore], url: str | None) -> None:

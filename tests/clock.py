@@ -1,4 +1,4 @@
-"""A clock that tests put forward: by it keys and branches expire, and commits are dated."""
+"""A clock that tests move. Keys and branches expire by it, and commits take their dates from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGIN = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
 class Time:
-    """What time it is; `pass_` lets some of it go by."""
+    """The time, which only `pass_` moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -33,7 +33,7 @@ class Time:
 
 @contextmanager
 def standing_still() -> Iterator[Time]:
-    """Within it, time passes only when the test says so."""
+    """In this block, time passes only when the test says so."""
     time = Time()
 
     class Clock(datetime):

@@ -1,4 +1,4 @@
-"""The fixtures and settings of all tests: Hypothesis without clocks or luck, processes, a clean working tree."""
+"""Settings and fixtures of all tests: Hypothesis without clocks or luck, processes, a clean repository."""
 
 from __future__ import annotations
 

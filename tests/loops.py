@@ -1,4 +1,4 @@
-"""Async tests without a plugin: each runs in a loop of its own."""
+"""Async tests without a plugin: each runs in an event loop of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop of its own."""
+    """Run an async test in an event loop of its own."""
 
     @wraps(test)
     def run(*args: Any, **options: Any) -> None:

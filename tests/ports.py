@@ -9,17 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 SERVERS = range(10_000, 21_000)
-"""Below the ports that systems give to outgoing connections (32,768 and up on Linux), together with `BUS`."""
+"""Together with `BUS` below the ports of outgoing connections, which begin at 32,768 on Linux."""
 
 BUS = 10_000
-"""How far above its own port a server takes a second one: a Redis in a cluster, and SeaweedFS."""
+"""The distance to a server's second port, which a Redis in a cluster and SeaweedFS open."""
 
 _taken: list[int] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses, nor the ones `BUS` above them, and that no other run of tests is given while this
-    process lives. No outgoing connection gets one while the server is down that a test kills and starts again.
+    """Free ports, each with the port `BUS` above it. No other test run gets them while this process lives.
+
+    No outgoing connection takes such a port while a test restarts its server.
     """
     found: list[int] = []
     for port in random.sample(SERVERS, 1000):
@@ -34,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _take(port: int) -> None:
-    """Lock the file that stands for this port until the process ends; OSError if another has done so."""
+    """Lock this port's file until the process ends. Raises OSError if another process has the lock."""
     directory = Path(tempfile.gettempdir()) / f"vstate-test-ports-{os.getuid()}"
     directory.mkdir(exist_ok=True)
     descriptor = os.open(directory / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

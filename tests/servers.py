@@ -31,7 +31,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def on_server(kind: str) -> Any:
-    """A fixture's parameter that `url_of` takes: the fixture asks for its server by name, which pytest cannot see."""
+    """A fixture's parameter that `url_of` takes: the fixture asks for its server by name, which
+    pytest cannot see.
+    """
     return pytest.param(kind, marks=pytest.mark.slow)
 
 

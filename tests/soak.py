@@ -1,4 +1,6 @@
-"""The length of the tests: short in `make test`, long where the environment sets VSTATE_SOAK, as `make soak` does."""
+"""The length of the tests: short in `make test`, long where the environment sets VSTATE_SOAK, as
+`make soak` does.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from vstate.testing import Faulty
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in a loop of its own."""
+    """Run an async test in an event loop of its own."""
 
     @wraps(test)
     def run(*args: Any, **options: Any) -> None:
@@ -32,7 +32,10 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Slow(Memory):
-    """A Memory whose transactions take their time, and can be waited for; while `go` is clear, they wait for it."""
+    """A Memory whose transactions take `seconds`, and announce their start.
+
+    While `go` is clear, they wait.
+    """
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -49,7 +52,7 @@ class Slow(Memory):
 
 @in_a_loop
 async def test_the_mapping(tmp_path: Path) -> None:
-    """Reading, writing, iterating and committing, as the sync state does it."""
+    """Reading, writing, iterating and committing work as in the sync state."""
     async with aio.Versioned(tmp_path) as state:
         state["b"] = [1]
         await state.set("a", 1)
@@ -80,7 +83,7 @@ async def test_the_mapping(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_it_opens_when_it_is_first_awaited() -> None:
-    """What needs no await says so before that."""
+    """A method that needs no await raises before the state is open, and names `async with`."""
     state = aio.Versioned(Memory())
     with pytest.raises(InvalidInput, match="async with"):
         state["a"] = 1
@@ -95,7 +98,7 @@ async def test_it_opens_when_it_is_first_awaited() -> None:
 
 @in_a_loop
 async def test_history_and_branches() -> None:
-    """log, checkout, rollback, merge and the others give what they give without await."""
+    """log, checkout, rollback, merge and others return their results without await."""
     async with aio.Versioned(Memory(), branch="main") as state:
         state["n"] = 1
         first = await state.commit("one")
@@ -125,7 +128,7 @@ async def test_history_and_branches() -> None:
 
 @in_a_loop
 async def test_a_namespace() -> None:
-    """The keys under a prefix; one commit covers all."""
+    """A namespace has the keys under a prefix. One commit covers all keys."""
     async with aio.Versioned(Memory()) as state:
         agent = state.namespace("agent").namespace("memory")
         agent["k"] = 1
@@ -138,7 +141,10 @@ async def test_a_namespace() -> None:
 
 @in_a_loop
 async def test_a_transaction_commits_or_discards() -> None:
-    """As `with state.transaction()` does; inside another it leaves the commit to that one."""
+    """A transaction commits as `with state.transaction()` does.
+
+    An inner one leaves the commit to the outer one.
+    """
     async with aio.Versioned(Memory()) as state:
         async with state.transaction("outer"):
             state["a"] = 1
@@ -159,7 +165,7 @@ async def test_a_transaction_commits_or_discards() -> None:
 
 @in_a_loop
 async def test_transactions_of_tasks_follow_one_another() -> None:
-    """Twenty tasks, more than there are threads, add to one number in transactions: none is lost, none is stuck."""
+    """Twenty tasks, more than there are threads, add to one number in transactions: none is lost or stuck."""
     async with aio.Versioned(Memory()) as state:
         state["n"] = 0
         await state.commit()
@@ -196,7 +202,7 @@ async def test_update_runs_again_on_the_fresh_state(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_the_loop_goes_on_during_a_commit() -> None:
-    """A slow store holds up nobody else."""
+    """A slow store delays no other handle."""
     store = Slow(0)
     async with aio.Versioned(store) as state:
         state["a"] = 1
@@ -213,7 +219,7 @@ async def test_the_loop_goes_on_during_a_commit() -> None:
 
 @in_a_loop
 async def test_a_cancelled_commit_is_done_or_not_done() -> None:
-    """Cancelled in the middle of its transaction, it is settled by the time that the cancellation comes out."""
+    """A transaction that is cancelled in the middle has ended when the cancellation reaches the caller."""
     store = Slow(0.1)
     async with aio.Versioned(store, branch="main") as state:
         state["a"] = 1
@@ -230,7 +236,9 @@ async def test_a_cancelled_commit_is_done_or_not_done() -> None:
 
 @in_a_loop
 async def test_cancelled_at_any_moment() -> None:
-    """Whenever the cancellation comes, twice even, the handle and the store agree, and the next commit is right."""
+    """If a call is cancelled at any moment, even twice, the handle and the store agree, and the next
+    commit is right.
+    """
     for after in range(0, 30, 3):
         store = Slow(0.01)
         async with aio.Versioned(store, branch="main") as state:
@@ -251,7 +259,9 @@ async def test_cancelled_at_any_moment() -> None:
 
 @in_a_loop
 async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
-    """An update there waits for no turn, commits nothing by itself, and is gone with the transaction."""
+    """An update in a transaction waits for no turn, commits nothing by itself, and is undone with the
+    transaction.
+    """
     async with aio.Versioned(Memory()) as state:
         async with asyncio.timeout(100), state.transaction("outer"):
             assert await state.update(lambda inner: inner.__setitem__("n", 1)) is None
@@ -268,7 +278,7 @@ async def test_what_is_called_in_a_transaction_is_a_part_of_it() -> None:
 
 @in_a_loop
 async def test_a_cancelled_transaction_discards() -> None:
-    """A cancellation inside the block is an exception like any other, and the turn is given back."""
+    """A cancellation inside the block is an exception like any other, and gives the turn back."""
     async with aio.Versioned(Memory()) as state:
         entered = asyncio.Event()
 
@@ -291,7 +301,7 @@ async def test_a_cancelled_transaction_discards() -> None:
 
 @asynccontextmanager
 async def all_threads_busy(state: aio.Versioned) -> AsyncIterator[threading.Event]:
-    """Until the event is set, or the block has ended, what is awaited has to wait for a thread."""
+    """Keep all threads busy until the event is set or the block ends."""
     over = threading.Event()
     busy = [asyncio.create_task(state._workers.run(lambda: over.wait(60))) for _ in range(4)]
     await asyncio.sleep(0.01)
@@ -303,7 +313,7 @@ async def all_threads_busy(state: aio.Versioned) -> AsyncIterator[threading.Even
 
 
 async def cancelled(task: asyncio.Task[Any], over: threading.Event | None = None) -> None:
-    """Cancel it twice, set the event, and wait for it."""
+    """Cancel the task twice, set the event, and wait for the task."""
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0.02)
@@ -314,7 +324,7 @@ async def cancelled(task: asyncio.Task[Any], over: threading.Event | None = None
 
 
 async def lease_threads(number: int) -> None:
-    """See that there are so many threads of leases, once those that have nothing to do any more are gone."""
+    """Check the number of lease threads, once idle ones have ended."""
     for _ in range(6000):
         if sum(thread.name == "vstate lease counted" for thread in threading.enumerate()) == number:
             return
@@ -325,10 +335,12 @@ async def lease_threads(number: int) -> None:
 @in_a_loop
 @pytest.mark.parametrize("moment", ["at the beginning", "inside", "at the end"])
 async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
-    """Cancelled before the thread that ends it has begun, it is ended all the same: discarded, or committed; none is half begun."""
+    """A transaction that is cancelled before its last thread begins still ends: discarded or committed,
+    never in part.
+    """
     async with aio.Versioned(Memory()) as state:
         entered, leave = asyncio.Event(), asyncio.Event()
-        raised: list[BaseException] = []  # with all frames: nothing is ended by their going away
+        raised: list[BaseException] = []  # with all frames, so that collecting them ends no transaction
 
         async def work() -> None:
             try:
@@ -366,7 +378,7 @@ async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
 
 @in_a_loop
 async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later() -> None:
-    """It is ended before another one begins, and not when its frames are let go of."""
+    """A transaction ends before another one begins, and does not wait until its frames are collected."""
     store = Slow(0)
     async with aio.Versioned(store) as state:
         state["committed"] = 1
@@ -399,7 +411,7 @@ async def test_a_transaction_cancelled_as_it_begins_undoes_nothing_later() -> No
 
 
 class PickledWhen:
-    """A value that says when it is pickled, and waits."""
+    """A value that announces its pickling, and waits."""
 
     def __init__(self, reached: threading.Event, go: threading.Event) -> None:
         self.reached, self.go = reached, go
@@ -412,7 +424,9 @@ class PickledWhen:
 
 @in_a_loop
 async def test_many_tasks_cancelled_at_any_moment() -> None:
-    """Updates, transactions, commits, leases: what the handle has and what is stored agree, and no turn is held."""
+    """After updates, transactions, commits and leases, the handle and the store agree, and no turn is
+    held.
+    """
     store = Slow(0.001)
     async with aio.Versioned(store, branch="main") as state:
         state["n"] = 0
@@ -462,7 +476,7 @@ async def test_an_error_in_a_task_group_discards() -> None:
 
 
 def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
-    """A handle outlives its event loop, also one that was closed in the middle of a transaction."""
+    """A handle outlives its event loop, even one that was closed in the middle of a transaction."""
     state = aio.Versioned(Memory())
     loop = asyncio.new_event_loop()
 
@@ -477,7 +491,8 @@ def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
 
     task = loop.create_task(begin())
     loop.run_until_complete(reach())
-    loop.set_exception_handler(lambda *context: None)  # that a task was destroyed is what this is about
+    # the test is about the destroyed task, so ignore its message
+    loop.set_exception_handler(lambda *context: None)
     loop.close()
     before = sys.unraisablehook
     sys.unraisablehook = lambda unraisable: None
@@ -498,7 +513,7 @@ def test_a_loop_that_is_gone_leaves_no_turn_held() -> None:
 
 
 def test_two_loops_share_a_handle() -> None:
-    """Loops in two threads, one after the other in a third: no increment is lost."""
+    """Loops in two threads, and one after another in a third, lose no increment."""
     state = aio.Versioned(Memory())
 
     async def count() -> None:
@@ -519,7 +534,7 @@ def test_two_loops_share_a_handle() -> None:
 @in_a_loop
 @pytest.mark.parametrize("entered", [False, True])
 async def test_opening_that_is_cancelled(entered: bool) -> None:
-    """`async with` closes what it opened; without it the state is open, once, whoever awaits it next."""
+    """`async with` closes the state that it opened. Without it, the first await opens the state, once."""
     state = aio.Versioned(Memory(), branch="main")
     began, go = threading.Event(), threading.Event()
     opened: list[vstate.Versioned] = []
@@ -552,7 +567,7 @@ async def test_opening_that_is_cancelled(entered: bool) -> None:
 
 
 def test_two_loops_open_one_handle() -> None:
-    """At the same time, in two threads."""
+    """Two threads open the state at the same time."""
     for _ in range(20):
         state = aio.Versioned(Memory(), branch="main")
         counted: list[int] = []
@@ -574,7 +589,7 @@ def test_two_loops_open_one_handle() -> None:
 
 @in_a_loop
 async def test_a_closed_state_says_so() -> None:
-    """Closing happens though it is cancelled, and twice is fine."""
+    """A cancelled close still closes, and closing twice does no harm."""
     state = await aio.Versioned(Memory(), branch="main")
     watch = await state.watch()
     async with all_threads_busy(state) as over:
@@ -589,7 +604,7 @@ async def test_a_closed_state_says_so() -> None:
 
 @in_a_loop
 async def test_a_mapping_with_the_names_of_options() -> None:
-    """`update` with a mapping sets every key that it is given, as a dict does."""
+    """`update` with a mapping sets every key of it, as a dict does."""
     async with aio.Versioned(Memory()) as state:
         await state.update({"a": 1}, message="m", attempts=2)
         assert [item async for item in state.items()] == [("a", 1), ("attempts", 2), ("message", "m")]
@@ -603,7 +618,7 @@ async def test_a_mapping_with_the_names_of_options() -> None:
 
 @in_a_loop
 async def test_errors_come_out_as_they_are() -> None:
-    """A failing store raises, and what was staged still is."""
+    """A failing store raises, and staged changes stay staged."""
     store = Faulty(Memory(), fail_at=None)
     async with aio.Versioned(store) as state:
         state["a"] = 1
@@ -615,7 +630,7 @@ async def test_errors_come_out_as_they_are() -> None:
 
 @in_a_loop
 async def test_many_watches_leave_the_other_work_alone() -> None:
-    """Watches wait in threads of their own, so that forty of them hold up nothing."""
+    """Watches wait in threads of their own, so forty of them delay no call."""
     async with aio.Versioned(Memory()) as state:
         watches = [await state.watch("n") for _ in range(40)]
         waiting = [asyncio.ensure_future(anext(watch)) for watch in watches]
@@ -628,7 +643,10 @@ async def test_many_watches_leave_the_other_work_alone() -> None:
 
 @in_a_loop
 async def test_a_lease() -> None:
-    """One holder at a time; a commit under it names it; who is cancelled while waiting leaves nothing behind."""
+    """A lease has one holder at a time, and a commit under it names it.
+
+    A cancelled waiter leaves nothing behind.
+    """
     store = Memory()
     one, other = aio.Versioned(store, branch="main"), aio.Versioned(store, branch="main")
     async with one.lease("job", ttl=60) as lease:
@@ -658,7 +676,7 @@ async def test_a_lease() -> None:
 
 @in_a_loop
 async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
-    """While it is waited for, as it is got, inside, and on the way out, without a thread that is free even."""
+    """A lease is cancelled while waiting, on arrival, inside and on the way out, even with no thread free."""
     store = Memory()
     async with aio.Versioned(store, branch="main") as state:
 
@@ -683,12 +701,12 @@ async def test_a_lease_is_given_back_whenever_it_is_cancelled() -> None:
             for _ in range(3):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(work(asyncio.Event()), 0.02)
-            await lease_threads(1)  # the one that renews
+            await lease_threads(1)  # the thread that renews
 
 
 @in_a_loop
 async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
-    """The keys of a namespace by their names in it; a subscription that nobody got has ended."""
+    """A namespace watches its keys by their names there. A subscription that nobody holds has ended."""
     before = set(threading.enumerate())
     async with aio.Versioned(Memory(), branch="main") as state:
         watch = await state.namespace("agent").watch("k*")
@@ -715,7 +733,7 @@ async def test_watching_a_namespace_and_cancelled_subscriptions() -> None:
 
 @in_a_loop
 async def test_a_watch_need_not_be_awaited() -> None:
-    """Gone through at once it tells what was committed since it was asked for; awaited it is the watch itself."""
+    """`async for` on a watch yields the commits since it was created. Awaiting it returns the watch."""
     async with aio.Versioned(Memory(), branch="main") as state:
         for number, mapping in enumerate((state, state.namespace("part"))):
             watching, begun = mapping.watch("n"), mapping.watch(since=state.head)
@@ -738,12 +756,12 @@ async def test_a_watch_need_not_be_awaited() -> None:
 
 @in_a_loop
 async def test_a_watch_goes_on_behind_a_cancelled_wait() -> None:
-    """Also where the wait was cancelled as the watch began: nothing that was committed since it was asked for is missed."""
+    """After a cancelled wait at the start, the watch still yields every commit since it was created."""
     async with aio.Versioned(Memory(), branch="main") as state:
         watching = state.watch("n")
         waits = asyncio.create_task(anext(watching))
         await asyncio.sleep(0)
-        time.sleep(0.05)  # what it began in a thread is done, and it has not heard of it
+        time.sleep(0.05)  # the thread is done, and the watch has not heard of it
         await cancelled(waits)
         await state.set("n", 1)
         await state.commit()
@@ -760,7 +778,7 @@ async def limited(items: Any, number: int) -> Any:
 
 @in_a_loop
 async def test_what_expires() -> None:
-    """expire, expires and purge, awaited."""
+    """expire, expires and purge work with await."""
     async with aio.Versioned(Memory()) as state:
         state["a"] = 1
         await state.expire("a", 60)
@@ -771,7 +789,7 @@ async def test_what_expires() -> None:
 
 @in_a_loop
 async def test_push_and_pull() -> None:
-    """A branch goes to another store, and comes from there."""
+    """A branch can be pushed to another store, and pulled from there."""
     there = Memory()
     async with aio.Versioned(Memory(), branch="main") as state:
         state["a"] = 1
@@ -786,7 +804,7 @@ async def test_push_and_pull() -> None:
 
 @in_a_loop
 async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -> None:
-    """Python falls back on `state[0]`, `state[1]`, … for `in` and `for`, which would never end here, and fill the memory."""
+    """`in` and `for` raise. Python would fall back on `state[0]`, `state[1]`, …, and never end."""
     async with aio.Versioned() as state:
         await state.set("plan", 1)
         await state.commit("a plan")
@@ -800,29 +818,7 @@ async def test_what_is_not_awaited_says_how_rather_than_going_on_without_end() -
 
 
 def test_nothing_is_missing() -> None:
-    """Every public method of the sync state is here, under its name."""
-    other_ways = {
-        "count_keys",
-        "scan_keys",
-        "describe_key",
-        "title",
-        "repo",
-        "store",
-        "root",
-        "turns",
-        "prefix",
-        "popitem",
-    }
-    inside = {
-        "run_update",
-        "update_in_turn",
-        "transaction_in_turn",
-        "savepoint",
-        "pending_events",
-        "commit_guarded",
-        "watch_within",
-    }
-    inside |= {"record_event", "has_uncommitted", "before_fork", "after_fork", "fork_order"}
-    inside |= {"before_commit", "may_have_changed"}
+    """Every public method of the sync state exists here under the same name."""
+    other_ways = {"repo", "store", "root", "prefix", "popitem", "has_uncommitted", "before_commit"}
     names = {name for name, _ in inspect.getmembers(vstate.Versioned) if not name.startswith("_")}
-    assert names - other_ways - inside - set(dir(aio.Versioned)) == set()
+    assert names - other_ways - set(dir(aio.Versioned)) == set()

@@ -1,4 +1,4 @@
-"""The benchmarks as a user runs them, on the two cheapest workloads: that they run, not what they say."""
+"""The benchmarks run, on the two cheapest workloads. The figures do not matter here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ pytest.importorskip("kvgit", reason="kvgit is not installed; it comes with the e
 
 
 def benchmarks(*options: str) -> subprocess.CompletedProcess[str]:
-    """`python -m benchmarks` at the top of the repository."""
+    """Run `python -m benchmarks` at the top of the repository."""
     command = [sys.executable, "-m", "benchmarks", *options]
     return subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=500)
 
 
 def test_list_names_every_row() -> None:
-    """--list prints a name for each row, each once."""
+    """--list prints the name of each row once."""
     done = benchmarks("--list")
     assert done.returncode == 0, done.stderr
     names = done.stdout.splitlines()
@@ -32,7 +32,7 @@ def test_list_names_every_row() -> None:
 
 
 def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
-    """The chosen rows are in the table and, with samples, medians and ratios, in the JSON file."""
+    """The table has the chosen rows, and the JSON file their samples, medians and ratios."""
     file = tmp_path / "results.json"
     chosen = "^(commit 1 changed key of 10,000, memory|1,000 events.*)$"
     done = benchmarks("--rows", chosen, "--repeat", "1", "--json", str(file), "--scratch", str(tmp_path))
@@ -53,7 +53,7 @@ def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
 
 
 def test_no_such_row_is_a_usage_error() -> None:
-    """A pattern without a match exits 2 and says how to find the names."""
+    """A pattern without a match exits 2 and names --list."""
     done = benchmarks("--rows", "no such row")
     assert done.returncode == 2
     assert "--list" in done.stderr

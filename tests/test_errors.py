@@ -1,4 +1,4 @@
-"""The exception tree: who is caught by what, what each carries, and how it reads."""
+"""The exceptions: their base classes, their data and their texts."""
 
 import copy
 import pickle
@@ -83,7 +83,7 @@ def test_reads_as_a_sentence(error: VStateError) -> None:
 
 
 def test_every_public_error_has_an_example() -> None:
-    """The examples above leave out only the classes that are never raised by themselves."""
+    """The examples above leave out only the classes that vstate never raises directly."""
     shown = {type(error).__name__ for error in EXAMPLES}
     assert set(errors.__all__) - shown == {"VStateError", "Conflict", "StorageError"}
 
@@ -110,13 +110,13 @@ def test_every_public_error_has_an_example() -> None:
     ],
 )
 def test_is_caught_as(kind: type[Exception], base: type[Exception]) -> None:
-    """Errors are caught by what the caller does next, and as the builtin they stand for."""
+    """A caller catches an error by its own reaction, and by the built-in class that fits."""
     assert issubclass(kind, base)
     assert issubclass(kind, VStateError)
 
 
 def test_candidates_are_shown() -> None:
-    """A name that leads nowhere comes with the names that do."""
+    """An error about an unknown name lists similar names."""
     assert "did you mean: main, mine?" in str(NotFound("no branch 'mani'", candidates=["main", "mine"]))
 
 

@@ -18,7 +18,7 @@ def test_import_loads_nothing_heavy(run_python) -> None:
 
 
 def test_public_names() -> None:
-    """The names of the public API are there, and `__all__` lists what there is."""
+    """`__all__` lists exactly the names of the public API, and each has a docstring."""
     expected = [
         "Versioned",
         "Live",

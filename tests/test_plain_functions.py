@@ -1,4 +1,4 @@
-"""Functions that are called and not awaited: an async one is refused everywhere, since nothing of it would run."""
+"""vstate refuses an async function where it calls a function, because the body would never run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from vstate.sessions import Conversation, StateModule
 
 
 async def coroutine(*args: Any) -> Any:
-    """What somebody writes who takes all of a program to be async."""
+    """An async function, as in a program that is async throughout."""
     return args
 
 
 def generator(*args: Any) -> Any:
-    """Just as useless to call."""
+    """A generator function: calling it runs nothing."""
     yield args
 
 
@@ -32,7 +32,7 @@ async def both(*args: Any) -> Any:
 
 
 class Hidden:
-    """A callable that is not seen to be async before it is called."""
+    """A callable that does not look async before it is called."""
 
     async def __call__(self, *args: Any) -> Any:
         return args
@@ -132,14 +132,14 @@ CALLS: list[Callable[[Any], object]] = [
 )
 @pytest.mark.parametrize("call", CALLS)
 def test_what_would_not_run_is_refused(call: Callable[[Any], object], function: Any) -> None:
-    """TypeError that says what to give; no coroutine is left that was never awaited, which would be a warning."""
+    """TypeError says to pass a plain def, and no coroutine is left that was never awaited."""
     with pytest.raises(TypeError, match="is called, not awaited nor gone through: give it a plain def"):
         call(function)
 
 
 @pytest.mark.parametrize("function", [coroutine, generator, both])
 def test_a_subscriber_is_refused_before_anything_is_watched(function: Any) -> None:
-    """There is nobody to be told later on."""
+    """subscribe() refuses the function, because later no caller could get the error."""
     with Versioned() as state:
         for mapping in (state, state.namespace("part")):
             with pytest.raises(TypeError, match="plain def"):
@@ -147,14 +147,14 @@ def test_a_subscriber_is_refused_before_anything_is_watched(function: Any) -> No
 
 
 class Unseen:
-    """An object that is called, of which nobody sees before that it is async."""
+    """A callable that does not look async before it is called."""
 
     async def __call__(self, *args: Any) -> None:
         raise AssertionError("nobody awaits it")
 
 
 def test_a_subscriber_that_is_not_seen_to_be_async_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """As what a subscriber raises is: there is nobody else to be told."""
+    """The error goes to the log, like any error of a subscriber."""
     with Versioned() as state, state.subscribe("*", Unseen()):
         state["n"] = 1
         state.commit()
@@ -167,13 +167,13 @@ def test_a_subscriber_that_is_not_seen_to_be_async_is_logged(caplog: pytest.LogC
 
 
 def test_a_policy_is_refused_where_it_is_set() -> None:
-    """A coroutine is no merged value."""
+    """A merge policy must return a value, not a coroutine."""
     with pytest.raises(TypeError, match="a merge policy is called, not awaited"):
         Versioned().set_policy("n", coroutine)
 
 
 def test_a_policy_that_is_not_seen_to_be_async_decides_nothing() -> None:
-    """The conflict stays, and says why."""
+    """The conflict stays, and its reason says so."""
     store = Memory()
     state = Versioned(store)
     state["n"] = 0
@@ -188,7 +188,7 @@ def test_a_policy_that_is_not_seen_to_be_async_decides_nothing() -> None:
 
 
 def test_a_migration_that_is_async_makes_no_record() -> None:
-    """As with any migration that fails."""
+    """InvalidRecord, as after any migration that fails."""
     state = Versioned()
     Records(state, Note, key="name").put(Note(name="a"))
     notes = Records(state, Note, key="name", version=2, migrate={1: coroutine})  # type: ignore[dict-item]
@@ -198,7 +198,7 @@ def test_a_migration_that_is_async_makes_no_record() -> None:
 
 @in_a_loop
 async def test_awaited_states_call_what_they_are_given_too() -> None:
-    """In a worker thread; `await` is for the call itself."""
+    """The calls in worker threads refuse async functions too; `await` is for the call itself."""
 
     class Notes(Manager):
         part = "notes"

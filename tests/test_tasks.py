@@ -1,4 +1,4 @@
-"""Tasks: one commit a call; events: what happened, with the commit that holds it; view."""
+"""Tasks commit once a call; events record facts in their commit; view shows keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kinds(state: Any, **options: Any) -> list[str]:
 
 
 def test_one_commit_a_call() -> None:
-    """A call makes one commit with the task's name, how long it took and how it ended."""
+    """A call makes one commit with the task's name, duration and outcome."""
     state = Versioned()
     assert add("x", state=state) == 1
     assert add("y", state=state) == 2
@@ -68,7 +68,7 @@ def test_one_commit_a_call() -> None:
 
 
 def test_async_is_one_commit_a_call() -> None:
-    """An async task makes one commit too, also on an exception, and concurrent ones take turns."""
+    """An async task makes one commit too, also on an exception, and concurrent tasks take turns."""
     state = Versioned()
 
     async def main() -> None:
@@ -84,7 +84,7 @@ def test_async_is_one_commit_a_call() -> None:
 
 
 def test_nested_tasks_add_to_the_outer_commit() -> None:
-    """Nested tasks make no commit; a nested failure that is caught discards its own changes only."""
+    """Nested tasks make no commit. A nested failure that is caught discards only its own changes."""
     state = Versioned()
     outer(state=state)
     assert messages(state) == ["outer"]
@@ -94,7 +94,10 @@ def test_nested_tasks_add_to_the_outer_commit() -> None:
 
 
 def test_an_exception_passes_through_and_changes_are_discarded() -> None:
-    """The very exception goes to the caller; changes are gone; one commit without changes keeps the events."""
+    """The caller gets the same exception.
+
+    Changes are discarded, and a commit without changes keeps the events.
+    """
     state = Versioned()
     add("kept", state=state)
     tree = state.head.tree if state.head else None
@@ -120,7 +123,7 @@ def test_an_exception_passes_through_and_changes_are_discarded() -> None:
     ("mode", "listed", "commits"), [("discard", [], 1), ("commit", [1], 1), ("keep", [1], 0)]
 )
 def test_on_error(mode: Any, listed: list[int], commits: int) -> None:
-    """on_error discards, commits or keeps staged what a failing call changed."""
+    """on_error discards, commits or keeps staged the changes of a failing call."""
 
     @task(on_error=mode)
     def fails(*, state: Any) -> None:
@@ -139,7 +142,7 @@ def test_on_error(mode: Any, listed: list[int], commits: int) -> None:
 
 
 def test_bad_options() -> None:
-    """An unknown on_error, a generator and a state that is none are refused."""
+    """An unknown on_error, a generator function and an object that is no state are refused."""
     with pytest.raises(InvalidInput):
         task(on_error="x")  # type: ignore[call-overload]
     with pytest.raises(InvalidInput):
@@ -153,7 +156,7 @@ def test_bad_options() -> None:
 
 
 def test_without_a_state() -> None:
-    """Without a state a call gets a fresh Live; with one it remembers within the process."""
+    """Without a state each call gets a fresh Live. With a Live, calls share its values."""
     assert add(1) == add(2) == 1  # type: ignore[call-arg]
     live = Live()
     assert [add(i, state=live) for i in range(3)] == [1, 2, 3]
@@ -164,7 +167,7 @@ def test_without_a_state() -> None:
 
 
 def test_what_was_uncommitted_is_committed_before() -> None:
-    """What was staged before the call is a commit of its own, also if the call fails."""
+    """Changes staged before the call become a commit of their own, even if the call fails."""
     state = Versioned()
     state["staged"] = [1]
     with pytest.raises(ValueError, match="no"):
@@ -190,7 +193,7 @@ def test_a_result_that_cannot_be_stored() -> None:
 
 
 def test_an_error_is_not_hidden_by_what_cannot_be_stored() -> None:
-    """The function's own exception goes to the caller, whatever it left in the state."""
+    """The caller gets the function's own exception, even if the state holds an unpicklable value."""
 
     @task(on_error="commit")
     def fails(*, state: Any) -> None:
@@ -202,7 +205,7 @@ def test_an_error_is_not_hidden_by_what_cannot_be_stored() -> None:
 
 
 def test_a_namespace_as_state() -> None:
-    """A task may be given a namespace: its keys and its events are there, the commit is the state's."""
+    """A task may take a namespace: keys and events belong to the namespace, the commit to the state."""
     state = Versioned()
     add("x", state=state.namespace("agent"))
     state.record("other")
@@ -228,7 +231,10 @@ def test_methods_are_tasks() -> None:
 
 
 def test_threads_inside_a_task() -> None:
-    """A thread that runs in a copy of the task's context is part of the task; another one waits its turn."""
+    """A thread that runs in a copy of the task's context is part of the task.
+
+    Another thread waits its turn.
+    """
     state = Versioned()
 
     @task
@@ -255,7 +261,7 @@ def test_threads_inside_a_task() -> None:
 
 
 def test_work_left_behind_by_a_task_commits_for_itself() -> None:
-    """A task called from an asyncio task that outlived the outer call makes its own commit."""
+    """An asyncio task that outlives the outer call makes its own commit."""
     state = Versioned()
 
     async def main() -> None:
@@ -280,7 +286,7 @@ def test_work_left_behind_by_a_task_commits_for_itself() -> None:
 
 
 def test_events() -> None:
-    """Events come oldest first, with kind, limit and revision, each with the commit that holds its effects."""
+    """events() lists the oldest first, by kind, limit and revision, each with its commit."""
     state = Versioned()
     for i in range(3):
         state["k"] = i
@@ -302,7 +308,7 @@ def test_events() -> None:
 
 
 def test_events_alone_make_a_commit() -> None:
-    """A recorded event is a reason for a commit, and survives a failing one and a discard."""
+    """A recorded event alone makes a commit, and survives a failing commit and a discard."""
     state = Versioned()
     state.record("only")
     state.discard()
@@ -313,7 +319,7 @@ def test_events_alone_make_a_commit() -> None:
 
 
 def test_events_of_both_sides_of_a_merge() -> None:
-    """After a merge the events of both writers are there, once."""
+    """After a merge the events of both writers are there once."""
     store = Memory()
     a, b = Versioned(store), Versioned(store)
     for name, state in (("a", a), ("b", b)):
@@ -324,7 +330,7 @@ def test_events_of_both_sides_of_a_merge() -> None:
 
 
 def test_the_thousandth_event_costs_what_the_tenth_did() -> None:
-    """The bytes of a commit with one event do not grow with the number of events before it."""
+    """The bytes of a commit with one event do not grow with the number of earlier events."""
     store = Memory()
     state = Versioned(store)
     sizes: dict[int, int] = {}
@@ -339,7 +345,7 @@ def test_the_thousandth_event_costs_what_the_tenth_did() -> None:
 
 
 def test_view() -> None:
-    """view is a dict that prints as a table: of every key, or of what the newest commit changed."""
+    """view returns a dict that prints as a table, of every key or of the keys in the newest commit."""
     state = Versioned()
     assert view(state, "recent") == {}
     state["a"], state["n/b"] = 1, "x" * 1000

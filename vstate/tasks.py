@@ -12,7 +12,7 @@ from vstate.arguments import check_limit
 from vstate.errors import CannotLoad, InvalidInput, VStateError
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
-from vstate.state.base import ReadableState, State
+from vstate.state.base import ReadableState, State, Undoable, handle_of
 from vstate.state.live import Live
 from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
@@ -68,7 +68,7 @@ def task(
                 run, turn = _Call(state, title, on_error), Turn()
                 with turn.bell, turn.held:
                     if not run.nested:
-                        await state.root.turns.take_async(turn)
+                        await handle_of(state).turns.take_async(turn)
                     run.begin()
                     try:
                         result = await cast(Awaitable[Any], function(*args, state=state, **options))
@@ -86,7 +86,7 @@ def task(
             run, turn = _Call(state, title, on_error), Turn()
             with turn.bell, turn.held:
                 if not run.nested:
-                    state.root.turns.take(turn)
+                    handle_of(state).turns.take(turn)
                 run.begin()
                 try:
                     result = _finished(function(*args, state=state, **options))
@@ -127,22 +127,23 @@ class _Call:
         self._state = state
         self._name = name
         self._on_error = on_error
-        self.nested = state.root.turns.nested
-        self._restore: Callable[[], None] | None = None
+        self.nested = handle_of(state).turns.nested
+        self._savepoint: Undoable | None = None
         self._began = time.perf_counter()
 
     def begin(self) -> None:
         """Commit what was there before, so that what the call changes can be told apart."""
         if not self.nested:
             self._state.commit(f"Before {self._name}")
-        self._restore = self._state.savepoint()
+        if self._on_error == "discard":
+            self._savepoint = handle_of(self._state).savepoint()
         self._state.record("task.start", name=self._name)
         self._began = time.perf_counter()
 
     def fail(self, error: BaseException) -> None:
         """Deal with what the call changed before it raised this."""
-        if self._on_error == "discard" and self._restore is not None:
-            _noting(error, self._restore)
+        if self._savepoint is not None:
+            _noting(error, self._savepoint.restore)
         self._state.record(
             "task.error",
             name=self._name,
@@ -155,6 +156,8 @@ class _Call:
 
     def end(self) -> None:
         """Commit what the call changed."""
+        if self._savepoint is not None:
+            self._savepoint.release()
         self._state.record("task.end", name=self._name, seconds=self._seconds())
         if not self.nested:
             self._commit("ok")
@@ -207,7 +210,7 @@ def events(
                 found.append(event)
         return True
 
-    more = take(root.pending_events()) if rev == "HEAD" else True
+    more = take(handle_of(root).pending_events()) if rev == "HEAD" else True
     if more and isinstance(root, Versioned):
         for commit in root.log(rev):
             batch = [
@@ -262,7 +265,7 @@ def view(state: ReadableState, focus: Literal["full", "recent"] = "full") -> Vie
     old and new value, None standing for absent; needs a history, so NotVersioned for a `Live`.
     """
     if focus == "full":
-        return View(str(state.title()), {key: _value_or_error(state, key) for key in state})
+        return View(str(state._title()), {key: _value_or_error(state, key) for key in state})
     if focus != "recent":
         raise InvalidInput(f"focus is 'full' or 'recent', not {focus!r}")
     prefix = ""

@@ -19,8 +19,8 @@ _EXAMPLE: Final = "such as 'value.budget >= `0`'"
 class Condition:
     """A condition on `value`, and on `missing`: whether there is no value.
 
-    JMESPath has no loops and no calls into Python, and `plain` bounds the data. So the data can neither run
-    anything nor make an evaluation endless. Raises InvalidInput for text that is no such expression.
+    JMESPath has no loops and calls nothing of Python's, and `plain` bounds the data. So a hostile value runs
+    nothing, and its evaluation ends soon. Raises InvalidInput for text that is no JMESPath expression.
     """
 
     def __init__(self, text: str) -> None:
@@ -33,8 +33,8 @@ class Condition:
     def is_true(self, value: object, *, missing: bool = False) -> bool:
         """Whether the condition is true of a value that the inert reader returned.
 
-        JMESPath takes null, false and whatever is empty for false. Raises InvalidInput if the expression
-        cannot be evaluated on the value, or if the value is too large.
+        As in JMESPath, null, false and an empty text, list or dict count as false. Raises InvalidInput if
+        the expression cannot be evaluated on the value, or if the value is too large.
         """
         document = plain(value, max_nodes=_MOST_NODES)
         if _is_cut(document):
@@ -42,7 +42,7 @@ class Condition:
         try:
             result: Any = self._expression.search({"value": document, "missing": missing})
         except JMESPathTypeError as error:
-            # Its own text holds the whole value.
+            # The text of this error contains the whole value.
             wanted = " or ".join(error.expected_types)
             problem = f"{error.function_name}() takes {wanted}, not {error.actual_type}"
             raise InvalidInput(f"cannot evaluate the expression: {problem}") from None

@@ -31,9 +31,7 @@ _UNSAFE_IN_LINES: Final = re.compile(r"[^\n\t -~]{1,1000}")
 
 
 def safe(text: str, limit: int | None = None) -> str:
-    """`text` on one line, cut to `limit` characters, with every character escaped that could drive a
-    terminal.
-    """
+    """`text` on one line, with control characters escaped, cut to `limit` characters."""
     limit = _LONGEST if limit is None else limit
     if len(text) > limit:
         text = text[: limit - 1] + "…"
@@ -80,9 +78,7 @@ class Output:
             emoji=False,
         )
         self.damage: StorageError | None = None
-        """The first damage that the output shows. The command finishes its output, then fails with this
-        error.
-        """
+        """The first damage in the output. The command finishes its output, then fails with this error."""
         self._coloured = self._console.color_system is not None
         self.width = self._console.width if self.is_terminal else None
         """The columns of the terminal; None elsewhere."""
@@ -100,10 +96,9 @@ class Output:
             self.line(*([indent, *parts] if parts else []))
 
     def text(self, text: str) -> None:
-        """Write a text of any number of lines, with every character escaped that could drive a terminal.
+        """Write a text of any number of lines, with control characters escaped.
 
-        Escaping millions of characters takes long. The text ends there, with the number of characters left
-        out.
+        After a million characters of escapes the text ends, with the number of characters left out.
         """
         left = _MOST_ESCAPES
         for start in range(0, len(text), _BLOCK):
@@ -133,9 +128,7 @@ class Output:
     def json_array(
         self, items: Iterable[Document], *, before: Document | None = None, name: str = ""
     ) -> None:
-        """Write a JSON array item by item. With `before`, write an object that ends with the array, as
-        `name`.
-        """
+        """Write a JSON array item by item; with `before`, as the last member `name` of that object."""
         if before is None:
             self.raw("[")
         else:

@@ -12,9 +12,7 @@ _SHOWN_EVERY: Final = 0.1
 
 
 class ProgressBar:
-    """Shows how far the work inside `with` is, once it takes long. Writes nothing where there is no
-    terminal.
-    """
+    """Shows the progress of the work inside `with`, once it takes long, and only on a terminal."""
 
     def __init__(self) -> None:
         self._began = self._shown = time.monotonic()
@@ -25,9 +23,7 @@ class ProgressBar:
         return self
 
     def __call__(self, step: str, count: int, total: int | None = None) -> None:
-        """Show the count of a step, and its share of the total if that is known. Cheap enough for every
-        item.
-        """
+        """Show the count of a step, and its share of a known total. Cheap enough for every item."""
         now = time.monotonic()
         if now - self._began < _FIRST_SHOWN_AFTER or now - self._shown < _SHOWN_EVERY:
             return

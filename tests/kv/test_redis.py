@@ -20,7 +20,7 @@ from soak import SOAK
 from vstate import Versioned, open_store
 from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable
 from vstate.kv.redis import Redis
-from vstate.kv.redis.store import MOST_ARGUMENTS, STAGED_FROM
+from vstate.kv.redis.transactions import MOST_ARGUMENTS, STAGED_FROM
 from vstate.testing import KVStoreTests
 
 pytestmark = pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_transaction_of_many_small_rows(
     proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than a server takes words in one command go in pieces, as one transaction all the same."""
-    monkeypatch.setattr("vstate.kv.redis.store.STAGED_ROWS", 100)
+    monkeypatch.setattr("vstate.kv.redis.transactions.STAGED_ROWS", 100)
     rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(101)}
     with Redis(proxied) as store:
         store.set("r/heads/main", b"0")
@@ -480,8 +480,8 @@ def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is renewed until all is written, not only until it is known what."""
-    monkeypatch.setattr("vstate.kv.redis.store.LOCK_SECONDS", 1.5)
-    monkeypatch.setattr("vstate.kv.redis.store.BYTES_PER_COMMAND", 1_000_000)
+    monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
+    monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", 1_000_000)
     proxy.latency = 0.05
     plans = []
 

@@ -18,7 +18,7 @@ from soak import SOAK
 from vstate import Versioned
 from vstate.errors import StorageError, StoreUnavailable
 from vstate.kv.redis import Redis
-from vstate.kv.redis.store import STAGED_FROM
+from vstate.kv.redis.transactions import STAGED_FROM
 
 pytestmark = pytest.mark.slow
 

@@ -425,7 +425,7 @@ def test_check_looks_at_all(tmp_path: Path) -> None:
         failing.calls.clear()
         finds = list(store.check())
     assert cold.calls.count("check") == 2
-    assert finds[0].endswith("could not be looked at: made to fail at call 1, before check")
+    assert finds[0].endswith("could not be checked: made to fail at call 1, before check")
     assert finds[1].startswith(f"the hot store at {tmp_path / 'near'}: vstate.db: ")
 
 

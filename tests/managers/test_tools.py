@@ -152,11 +152,11 @@ async def test_an_execution_writes_what_it_changes(local_store: AgentStore) -> N
             parts = [sorted(key.split("/")[1:3] for key in diff) for diff in (start, complete)]
             assert parts[0] == [["executions", "%index"], ["executions", f"e{number}"]]
             assert parts[1] == [["executions", f"e{number}"], ["stats", "search"]]
-        assert await manager.read(lambda tools: tools.count_keys("stats/")) == 1
+        assert await manager.read(lambda tools: len(tools.keys("stats/"))) == 1
         for _ in range(40):
             other = ToolStateManager(manager.state.sync.store)
             await other.get_cached_result("search", {})
-        assert 1 < await manager.read(lambda tools: tools.count_keys("stats/")) <= 16
+        assert 1 < await manager.read(lambda tools: len(tools.keys("stats/"))) <= 16
         assert (await manager.get_tool_stats("search")).total_executions == 50
 
 
@@ -597,9 +597,9 @@ async def test_what_is_completed_leaves_no_retry_behind(local_store: AgentStore)
         await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
         await manager.fail_execution("e", "timeout")
         await manager.update_retry_state(RetryState(execution_id="e", attempts=1))
-        assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == ["retries/e"]
+        assert await manager.read(lambda tools: list(tools.keys("retries/"))) == ["retries/e"]
         await manager.complete_execution("e")
-        assert await manager.read(lambda tools: list(tools.scan_keys("retries/"))) == []
+        assert await manager.read(lambda tools: list(tools.keys("retries/"))) == []
 
 
 @in_a_loop

@@ -207,7 +207,7 @@ class Indexed(RuleBasedStateMachine):
                 assert {item.id: item for item in records.values()} == model
                 assert len(records) == len(model)
                 if not self.loose:
-                    hints = self.handles[name].namespace("items").count_keys("%index/")
+                    hints = len(self.handles[name].namespace("items").keys("%index/"))
                     assert hints == sum(1 + (item.rank is not None) for item in model.values())
                 for index in ("place", "group"):
                     found = list(records.indexed(index))

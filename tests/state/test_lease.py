@@ -14,8 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from raising import interrupted
 from soak import SOAK
-from test_interrupts import interrupted
 
 from vstate import (
     Conflict,

@@ -13,6 +13,7 @@ from enum import Enum
 import pytest
 
 from vstate import CannotLoad, InvalidInput, Versioned, task
+from vstate.state.base import handle_of
 
 
 class TakesTwo(Exception):
@@ -291,13 +292,13 @@ def test_a_savepoint_of_what_was_committed_since_brings_back_nothing() -> None:
     """What was staged then is the committed state, which others may have changed meanwhile."""
     state = Versioned()
     state["a"] = 1
-    restore = state.savepoint()
+    savepoint = handle_of(state).savepoint()
     state.commit()
     other = Versioned(state.store)
     other["a"] = 2
     other.commit()
     state.refresh()
     state["b"] = 3
-    restore()
+    savepoint.restore()
     assert dict(state) == {"a": 2}
     assert not state.has_uncommitted()

@@ -15,7 +15,8 @@ from queue import Queue
 
 import pytest
 from clock import standing_still
-from test_interrupts import in_a_thread, interrupted
+from raising import interrupted
+from state_operations import in_a_thread
 
 from vstate import (
     Change,

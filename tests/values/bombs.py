@@ -24,9 +24,10 @@ if __name__ == "__main__":
 
 from vstate_cli import changes, values
 from vstate_cli.app import cli
+from vstate_cli.condition import Condition
 from vstate_cli.output import Output
 
-from vstate import Disk
+from vstate import Disk, InvalidInput
 from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.ids import BLOB, INDEX, NewObjects, Object, ObjectId
@@ -744,6 +745,11 @@ def cost_of_showing(directory: Path) -> Cost:
     clock.took("show")
     out.json({"value": plain(value)})
     clock.took("json")
+    try:
+        Condition("value == value && contains(to_string(value), 'x')").is_true(value)
+    except InvalidInput:
+        pass
+    clock.took("condition")
     del value
     clock.took("free")
     return clock.cost(outcome)

@@ -10,7 +10,7 @@ from vstate import state as sync
 from vstate.aio.workers import Workers
 from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
-from vstate.state.base import ReadableState, State
+from vstate.state.base import ReadableState, State, handle_of
 from vstate.state.turns import Turn
 
 _P = ParamSpec("_P")
@@ -54,7 +54,7 @@ class Reading(Generic[_S]):
 
     async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
         """Call the function in a thread, in the turn, with whether this is the outermost to have that."""
-        turns = handle.root.turns
+        turns = handle_of(handle).turns
         if turns.nested:
             return await self._workers.run(partial(function, False))
         turn = Turn()
@@ -80,7 +80,7 @@ class Reading(Generic[_S]):
     async def count(self, prefix: str = "") -> int:
         """How many keys begin with `prefix`."""
         handle = await self._opened()
-        return await self._workers.run(lambda: handle.count_keys(prefix))
+        return await self._workers.run(lambda: len(handle.keys(prefix)))
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.keys()

@@ -14,8 +14,11 @@ from vstate.arguments import called
 from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
-from vstate.state.base import Message, State
+from vstate.state.base import Message, State, handle_of
+from vstate.state.handle import Handle
+from vstate.state.transactions import Transaction
 from vstate.state.turns import Turn
+from vstate.state.updates import run_update
 from vstate.state.watching import Subscription, Watch
 
 _T = TypeVar("_T")
@@ -89,12 +92,10 @@ class Writing(Reading[_W]):
         Where it has not been called by the end of this, nothing is committed.
         """
         handle = await self._opened()
-        root = handle.root
-        assert isinstance(root, sync.Versioned)
-        call = partial(function, handle)
+        call, writer = partial(function, handle), _writer(handle)
 
         def update(outermost: bool) -> Commit | None:
-            commit = (root.update_in_turn if outermost else root.run_update)(call, **options)
+            commit = run_update(writer, call, outermost, **options)
             told(commit)
             return commit
 
@@ -124,15 +125,12 @@ class Writing(Reading[_W]):
         Inside another transaction, or a task, it leaves the commit to that one.
         """
         handle = await self._opened()
-        root = handle.root
-        assert isinstance(root, sync.Versioned)
-        turn, nested = Turn(), root.turns.nested
+        writer = _writer(handle)
+        turn, nested = Turn(), writer.turns.nested
         with turn.bell, turn.held:  # nobody waits for a turn that was not taken
             if not nested:
-                await root.turns.take_async(turn)
-            inner: AbstractContextManager[Any] = (
-                root.transaction() if nested else root.transaction_in_turn(message, info)
-            )
+                await writer.turns.take_async(turn)
+            inner = Transaction(writer, handle, message, info, in_turn=not nested)
             try:
                 # Surely, all of it: what was begun is ended before the turn is.
                 await self._workers.run(inner.__enter__, surely=True)
@@ -173,6 +171,12 @@ class Writing(Reading[_W]):
     def namespace(self, name: str) -> Namespace:
         """The mapping of the keys under `name/`; it nests, and one commit covers all."""
         return Namespace(self._workers, self.sync.namespace(name))
+
+
+def _writer(state: sync.Versioned | sync.Namespace) -> Handle:
+    handle = handle_of(state)
+    assert isinstance(handle, Handle), "a Versioned, or a namespace of one"
+    return handle
 
 
 def _ended(inner: AbstractContextManager[Any], error: BaseException) -> None:

@@ -4,11 +4,11 @@ Invariants of this layer:
 
 - A store knows bytes and str keys only: no pickle, no msgpack, no object model.
 - A store never evicts, and a failing store raises: neither None nor False ever stands for an error.
-- What `set` and `transact` reported as done is there for every process that opens the store afterwards.
+- A write that `set` or `transact` reported as done is there for every process that opens the store
+  afterwards.
 - Objects (keys under "o/") never change once written, so they alone may be cached; refs never are.
-- Only `vstate.errors` come out, never an exception of a driver; and no message holds a password.
-- A driver, and be it sqlite3, is imported where a store that needs it is constructed: `import vstate`
-  stays fast.
+- Only `vstate.errors` come out, never an exception of a driver. No message holds a password.
+- A driver, even sqlite3, is imported where a store that needs it is made: `import vstate` stays fast.
 """
 
 from importlib import import_module

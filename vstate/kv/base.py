@@ -6,21 +6,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
+
+T = TypeVar("T")
 
 OBJECT_PREFIX = "o/"
 """Keys with this prefix hold objects: content-addressed, so never changed once written."""
 
 POLL_SECONDS = 0.1
 """How long to wait before looking at a key again, where no store reports its changes."""
-
-
-def is_object(key: str) -> bool:
-    """Whether the key is that of an object."""
-    return key.startswith(OBJECT_PREFIX)
 
 
 def check_key(key: object) -> str:
@@ -37,6 +35,11 @@ def check_key(key: object) -> str:
     return key
 
 
+def is_object(key: object) -> bool:
+    """Whether the key is that of an object; InvalidInput if it is no key."""
+    return check_key(key).startswith(OBJECT_PREFIX)
+
+
 def check_value(value: object) -> bytes:
     """Return `value` as bytes that nobody else can change; TypeError unless it is bytes-like."""
     if type(value) is bytes:
@@ -44,6 +47,13 @@ def check_value(value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"a store's values are bytes, not {type(value).__name__}")
+
+
+def batches(things: Iterable[T], count: int) -> Iterator[list[T]]:
+    """Lists of so many things; the last one may be shorter."""
+    left = iter(things)
+    while batch := list(islice(left, count)):
+        yield batch
 
 
 class KVStore(AbstractContextManager["KVStore"], ABC):
@@ -219,9 +229,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return f"{type(self).__name__}()"
 
     def close(self) -> None:
-        """Release the connections and files of the store. Closing twice is fine; using a closed store is
-        not.
-        """
+        """Release connections and files. Closing twice is fine; using a closed store is not."""
 
     def __enter__(self) -> Self:
         return self
@@ -233,9 +241,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 
 
 class TransactionalStore(KVStore):
-    """A store with transactions. A subclass writes `get`, `keys` and `transact`: every other write is a
-    transaction.
-    """
+    """A store whose every write is a transaction. A subclass writes `get`, `keys` and `transact`."""
 
     @property
     def transactional(self) -> bool:

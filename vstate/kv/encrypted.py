@@ -1,6 +1,6 @@
-"""Encrypted: a store in front of a store, which gets to see neither names nor values.
+"""Encrypted: a store in front of another one, which sees neither names nor values.
 
-What the store behind holds, by the subkeys that BLAKE3 derives from the key:
+The rows of the store behind, by the subkeys that BLAKE3 derives from the key:
 
 | plain name | name there | value there |
 |---|---|---|
@@ -8,18 +8,18 @@ What the store behind holds, by the subkeys that BLAKE3 derives from the key:
 | `o/<64 hex digits>` | `o/<64 hex digits>` | nonce, then AES-256-GCM-SIV (RFC 8452) |
 | any other | `<8 hex digits>/<hex>` | likewise |
 
-**Values.** The plaintext is one zero byte and the value; the associated data is the plain name, so a row that
+**Values.** The plaintext is one zero byte and the value. The associated data is the plain name, so a row that
 was changed, or moved to another name, does not open. The nonce is 12 bytes of keyed BLAKE3 over the name, its
-length before it, and the value: the same name and value give the same row. That is what compare_and_swap and
-deduplication need, and all that it tells is whether a row changed. Two values whose nonces collide would
-still be safe, which is why it is GCM-SIV and not GCM.
+length before it, and the value. So the same name and value give the same row: compare_and_swap and
+deduplication need that. The row only tells whether the value changed. The cipher is GCM-SIV and not GCM,
+because two values whose nonces collide stay safe under it.
 
-**Objects' names** have to be found again without reading the values, and to stay as short as they are. An id
-is encrypted by AES-256-CBC over its two blocks, with an initialisation vector of zeros. With one that is
-constant, CBC shows where two names begin with the same block. Ids are BLAKE3 hashes: two begin with the same
-16 bytes by an accident of 1 in 2^128, or after somebody has searched through some 2^64 values. So the first
-blocks of all names differ, each encrypts to what looks random, and that makes the second block's input differ
-and look random too.
+**Objects' names** must be found again without reading the values, and must stay as short as they are. An id
+is encrypted by AES-256-CBC over its two blocks, with an initialisation vector of zeros. With a constant
+vector, CBC shows where two names begin with the same block. Ids are BLAKE3 hashes: two begin with the same 16
+bytes by an accident of 1 in 2^128, or after somebody has searched through some 2^64 values. So the first
+blocks of all names differ, and each encrypts to a block that looks random. That makes the second block's
+input differ and look random too.
 
 **Other names** are encrypted by AES-SIV (RFC 5297), which needs no nonce, with the segment's tag as
 associated data. The tag is 4 bytes of keyed BLAKE3 over the name up to and including its first "/", so that a
@@ -42,14 +42,14 @@ from vstate.kv.front import Front
 from vstate.kv.keyfile import Path, read_secret, write_secret
 
 MARK: Final = "encryption"
-"""The one row that is not encrypted, by which a store is known to be: the version, and whose key it is."""
+"""The one plain row. It marks an encrypted store, with the version and a check value of the key."""
 
 VERSION: Final = 1
 KEY_BYTES: Final = 32
 
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
-_PLAIN: Final = b"\0"  # in front of each plaintext: cryptography 44 does not encrypt nothing
+_PLAIN: Final = b"\0"  # in front of each plaintext: cryptography 44 does not encrypt an empty one
 _FILE_BEGIN: Final = "vstate encryption key 1: "
 _OBJECT: Final = re.compile(OBJECT_PREFIX + "[0-9a-f]{64}")
 _OTHER: Final = re.compile(f"([0-9a-f]{{8}})/((?:[0-9a-f]{{2}}){{{_TAG_BYTES + 1},}})")
@@ -62,13 +62,14 @@ def generate_key() -> bytes:
 
 
 def save_key(path: Path, key: bytes) -> None:
-    """Put a key into a new file that only its owner may read; AlreadyExists if there is one."""
+    """Write a key into a new file that only its owner may read; AlreadyExists if there is a file."""
     write_secret(path, f"{_FILE_BEGIN}{_checked(key).hex()}\n".encode())
 
 
 def load_key(path: Path) -> bytes:
-    """The key in a file that `save_key` wrote. NotFound if it is not there, InvalidInput if it holds none, or
-    if others than its owner may read it.
+    """The key in a file that `save_key` wrote.
+
+    NotFound if there is no file. InvalidInput if it holds no key, or if others than its owner may read it.
     """
     key = parse_key(read_secret(path))
     if key is None:
@@ -80,7 +81,7 @@ def load_key(path: Path) -> bytes:
 
 
 def parse_key(data: bytes) -> bytes | None:
-    """The key that the contents of a key file spell, None if they spell none."""
+    """The key in the contents of a key file, None if there is none."""
     text = data.decode("ascii", "replace").strip()
     digits = text.removeprefix(_FILE_BEGIN)
     if digits == text or not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", digits):
@@ -89,7 +90,7 @@ def parse_key(data: bytes) -> bytes | None:
 
 
 def fingerprint(key: bytes) -> str:
-    """16 hex digits by which people can tell which key a store needs. They do not give the key away."""
+    """16 hex digits that tell people which key a store needs. They do not reveal the key."""
     return _subkey(_checked(key), "check").hex()[:16]
 
 
@@ -97,17 +98,17 @@ class Encrypted(Front):
     """`store`, in which names and values are encrypted and authenticated with `key`: 32 bytes, or the path of
     a file that holds them.
 
-    Whoever reads the store without the key learns how many rows there are and of which sizes, which of them
-    are objects, and which change when. Whoever writes to it can take rows away, or put an earlier value of a
-    name back in its place; anything else raises CorruptObject or CorruptStore as it is read. Without the key,
-    what is in the store is lost.
+    A reader of the store without the key learns how many rows there are and how long they are, which of them
+    are objects, and which change when. A writer without the key can remove rows, or put an earlier value of a
+    name back; any other change raises CorruptObject or CorruptStore when the row is read. Without the key,
+    the contents of the store are lost.
 
     Every promise of `store` holds here: transactions, durability, exclusion of other writers. A name of n
-    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or not with this key. A
-    store that is empty becomes an encrypted one with the first write.
+    bytes takes 2n + 43 there. Raises InvalidInput if the store is not encrypted, or with another key. The
+    first write makes an empty store an encrypted one.
 
-    It needs the package cryptography. A Cache with a directory belongs behind it, where it holds what is
-    encrypted: `Encrypted(Cache(store, directory=...), key)`.
+    It needs the package cryptography. A Cache with a directory belongs behind it, where it holds encrypted
+    rows: `Encrypted(Cache(store, directory=...), key)`.
     """
 
     def __init__(self, store: KVStore, key: bytes | Path) -> None:
@@ -132,7 +133,7 @@ class Encrypted(Front):
         return found
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a row of that name; what it holds is not looked at."""
+        """Whether there is a row of that name. Its value is not read."""
         name = self._cipher.name(key)
         return self._is_marked() and name in self._store
 
@@ -197,7 +198,7 @@ class Encrypted(Front):
 
         def encrypted() -> Mapping[str, bytes | None]:
             rows = self._rows(plan())
-            # Nobody else can write now, so the mark may go with the rest.
+            # Nobody else can write now, so the mark goes with the other rows.
             if any(row is not None for row in rows.values()) and not self._is_marked():
                 rows[MARK] = self._cipher.mark
             return rows
@@ -231,16 +232,16 @@ class Encrypted(Front):
         return {self._cipher.name(key): self._row(key, value) for key, value in values.items()}
 
     def _opened(self, key: str, name: str, row: bytes) -> bytes | None:
-        """The value of a row, read again if it does not open; None if it is gone by then."""
+        """The value of a row. If the row does not open, it is read again; None if it is gone by then."""
         value = self._cipher.open(key, row)
         if value is None:
-            self._store.forget(name)  # perhaps only a cache in between is damaged
+            self._store.forget(name)  # perhaps only the copy in a cache is damaged
             again = self._store.get(name)
             if again is None:
                 return None
             value = self._cipher.open(key, again)
         if value is None:
-            reason = "it cannot be decrypted: it was changed, or belongs elsewhere"
+            reason = "it cannot be decrypted: it was changed, or moved here from another name"
             if _OBJECT.fullmatch(key):
                 raise CorruptObject(key.removeprefix(OBJECT_PREFIX), reason)
             raise CorruptStore(self.location, f"the value of {key!r}: {reason}")
@@ -251,8 +252,7 @@ class Encrypted(Front):
     ) -> Iterator[tuple[str, str, bytes]]:
         """The plain names with this prefix, the names that they have in the store, and the rows.
 
-        CorruptStore at the end if there is a name that was not written with this key: it may have had the
-        prefix.
+        CorruptStore at the end if another key wrote a name there: that one may have had the prefix.
         """
         bad = ""
         places = self._cipher.places(prefix)
@@ -275,14 +275,16 @@ class Encrypted(Front):
     # The mark
 
     def _is_marked(self) -> bool:
-        """Whether the store is an encrypted one; False if it is empty, InvalidInput if it is another one."""
+        """Whether the store is encrypted; False if it is empty. InvalidInput if it is plain, or has another
+        key.
+        """
         if self._marked:
             return True
         row = self._store.get(MARK)
         if row is None:
             if next(iter(self._store.keys()), None) is None:
                 return False
-            # Another process may have begun in between, and the mark is what it writes first.
+            # Another process may have begun in between. It writes the mark first.
             row = self._store.get(MARK)
         if row is None:
             raise InvalidInput(
@@ -296,7 +298,7 @@ class Encrypted(Front):
     def _check_mark(self, row: bytes) -> None:
         version, _, check = row.decode("ascii", "replace").partition(" ")
         if not re.fullmatch("[1-9][0-9]{0,8}", version):
-            raise CorruptStore(self.location, f"its row {MARK!r} makes no sense")
+            raise CorruptStore(self.location, f"its row {MARK!r} is damaged")
         if int(version) > VERSION:
             raise UnsupportedFormat(f"{version} (of its encryption)", VERSION)
         if row != self._cipher.mark:
@@ -306,13 +308,13 @@ class Encrypted(Front):
             )
 
     def _mark(self) -> None:
-        """See to it that the store is marked, by this process or by another that has the same key."""
+        """Make sure that the store is marked, by this process or by another one with the same key."""
         while not self._is_marked():
             self._store.compare_and_swap(MARK, None, self._cipher.mark)
 
 
 class _Cipher:
-    """Names and values, encrypted and decrypted. Threads may share it: each call has a context of its own."""
+    """Encrypts and decrypts names and values. Threads may share it: each call has a context of its own."""
 
     def __init__(self, key: bytes) -> None:
         try:
@@ -346,7 +348,7 @@ class _Cipher:
         return nonce + self._values.encrypt(nonce, _PLAIN + value, name)
 
     def open(self, key: str, row: bytes) -> bytes | None:
-        """The value of a row under this plain name; None if it is not a row for it."""
+        """The value of a row under this plain name; None if the row is damaged or belongs to another name."""
         if len(row) < _NONCE_BYTES + _TAG_BYTES + len(_PLAIN):
             return None
         view = memoryview(row)
@@ -357,7 +359,7 @@ class _Cipher:
         return plain[len(_PLAIN) :]
 
     def name(self, key: str) -> str:
-        """The name in the store of a plain one; InvalidInput if that is no key at all."""
+        """The name in the store of a plain one; InvalidInput if the plain one is no key."""
         check_key(key)
         if _OBJECT.fullmatch(key):
             encrypted = self._ids.encryptor().update(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
@@ -366,7 +368,7 @@ class _Cipher:
         return f"{tag}/{self._names.encrypt(_PLAIN + key.encode(), [tag.encode()]).hex()}"
 
     def plain_name(self, name: str) -> str | None:
-        """The plain name of one in the store; None if this key did not make it."""
+        """The plain name of a name in the store; None if this key did not make it."""
         if _OBJECT.fullmatch(name):
             plain = self._ids.decryptor().update(bytes.fromhex(name[len(OBJECT_PREFIX) :]))
             return OBJECT_PREFIX + plain.hex()
@@ -379,9 +381,7 @@ class _Cipher:
             return None
 
     def places(self, prefix: str) -> list[str]:
-        """Prefixes in the store under which all the names lie that begin with a plain prefix, and some
-        more.
-        """
+        """The prefixes in the store of all names that begin with a plain prefix, and of some others."""
         segment, slash, rest = check_key(prefix).partition("/")
         if not slash:
             return [""]

@@ -1,24 +1,27 @@
-"""Front: a store in front of a store, which passes on what it does not do itself."""
+"""Front: a store in front of another one, to which it passes every call that it does not override."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
-from typing import Self
+from typing import Self, TypeVar
 
 from vstate.errors import InvalidInput
-from vstate.kv.base import KVStore
+from vstate.kv.base import KVStore, check_value, is_object
+
+T = TypeVar("T")
 
 
 class Front(KVStore):
-    """`store`, as it is: a subclass overrides what is otherwise with it.
+    """`store`, unchanged. A subclass overrides the calls that it changes.
 
-    All that KVStore knows is passed on, since its defaults would do with the store what that does better, or
-    otherwise. A subclass whose keys have other names in the store overrides all that takes a key, or a name.
+    Every method of KVStore is passed on: its defaults are slower than the store, or promise less. A subclass
+    with other keys than the store overrides every method that takes a key or a name.
     """
 
     def __init__(self, store: KVStore) -> None:
-        self._store = check_store(store, type(self))
+        self._store = check_kvstore(store, type(self))
 
     def get(self, key: str) -> bytes | None:
         return self._store.get(key)
@@ -75,7 +78,7 @@ class Front(KVStore):
         self._store.forget(key)
 
     def uncached(self) -> KVStore:
-        """The same in front of the store without its cached copies. What caches returns that store itself."""
+        """The same in front of the store without its cached copies. A cache returns that store itself."""
         behind = self._store.uncached()
         return self if behind is self._store else self._before(behind)
 
@@ -101,11 +104,92 @@ class Front(KVStore):
         return other
 
 
-def check_store(store: object, front: type[KVStore]) -> KVStore:
-    """`store` itself; InvalidInput unless it is one."""
+class CopyingFront(Front):
+    """`store`, with copies of its objects (keys under "o/", which never change) at hand. A subclass holds
+    them.
+
+    A write goes to the store first, a transaction as one transaction; then its objects are copied. A deleted
+    object is dropped even if the deletion failed, because it may have happened. The store itself says whether
+    a key is present, and lists keys: a writer leaves out an object that is present, and a copy may outlive an
+    object that was collected as garbage.
+    """
+
+    @abstractmethod
+    def _keep(self, objects: Mapping[str, bytes]) -> None:
+        """Copy the objects."""
+
+    @abstractmethod
+    def _drop(self, objects: Iterable[str]) -> None:
+        """Delete the copies of the objects."""
+
+    def set(self, key: str, value: bytes) -> None:
+        value = check_value(value)
+        self._store.set(key, value)
+        if is_object(key):
+            self._keep({key: value})
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        items = {key: check_value(value) for key, value in items.items()}
+        self._store.set_many(items)
+        self._keep({key: value for key, value in items.items() if is_object(key)})
+
+    def delete(self, key: str) -> None:
+        self._write({key: None}, lambda: self._store.delete(key))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        self._write(dict.fromkeys(keys), lambda: self._store.delete_many(keys))
+
+    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
+        new = None if new is None else check_value(new)
+        return self._write({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """As the store does it."""
+        writes = _checked(writes)
+        return self._write(writes, lambda: self._store.transact(writes, expected))
+
+    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
+        """As the store does it."""
+        writes: dict[str, bytes | None] = {}
+
+        def noting() -> Mapping[str, bytes | None]:
+            planned = _checked(plan())
+            writes.clear()
+            writes.update(planned)
+            return planned
+
+        return self._write(writes, lambda: self._store.exclusively(noting))
+
+    def forget(self, key: str) -> None:
+        """Drop the copy of `key`; the store drops its cached copies, and keeps its own value."""
+        if is_object(key):
+            self._drop([key])
+        self._store.forget(key)
+
+    def uncached(self) -> KVStore:
+        return self._store.uncached()
+
+    def _write(self, writes: Mapping[str, bytes | None], write: Callable[[], T]) -> T:
+        done: T | None = None
+        try:
+            done = write()
+        finally:
+            self._drop([key for key, value in writes.items() if value is None and is_object(key)])
+        if done:
+            self._keep({key: value for key, value in writes.items() if value is not None and is_object(key)})
+        return done
+
+
+def check_kvstore(store: object, front: type[KVStore]) -> KVStore:
+    """Return `store`; InvalidInput unless it is a store."""
     if not isinstance(store, KVStore):
         raise InvalidInput(
             f"{front.__name__} stands in front of a KVStore, not of a {type(store).__name__}: open the store "
             "first, with open_store(...)"
         )
     return store
+
+
+def _checked(writes: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    return {key: None if value is None else check_value(value) for key, value in writes.items()}

@@ -15,26 +15,28 @@ _OTHERS = 0o077
 
 
 def read_secret(path: Path) -> bytes:
-    """What is in a key file. NotFound if it is not there; InvalidInput if it cannot be one, or if others
-    than its owner may read it.
+    """The contents of a key file.
+
+    NotFound if it is missing; InvalidInput if it cannot be a key file, or if others than its owner may read
+    it.
     """
     name = os.fspath(path)
     try:
-        # Without O_NONBLOCK, opening a pipe that somebody put there would wait for ever.
+        # Without O_NONBLOCK, opening a pipe would wait forever.
         descriptor = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise NotFound(
-            f"no key file {name}; make one with `vstate key new {name}`, and --kind encryption if it is to "
-            "encrypt a store",
+            f"no key file {name}; make one with `vstate key new {name}`, and with --kind encryption if it "
+            "encrypts a store",
             name=name,
         ) from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"the key file {name!r} cannot be opened: {error}") from error
     try:
-        # Of the file that is open, not of the name, which may be another file by now.
+        # The mode of the open file: the name may stand for another file by now.
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise InvalidInput(f"{name} is no file, so it holds no key")
+            raise InvalidInput(f"{name} is not a file, so it holds no key; give the path of a key file")
         if os.name == "posix" and mode & _OTHERS:
             raise InvalidInput(f"others than its owner may read the key file {name}: chmod 600 {name}")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -47,14 +49,14 @@ def read_secret(path: Path) -> bytes:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Put a secret into a new file that only its owner may read, durably; AlreadyExists if there is one."""
+    """Write a secret durably into a new file that only its owner may read. Raises AlreadyExists."""
     name = os.fspath(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(name, flags, 0o600)
     except FileExistsError:
         raise AlreadyExists(
-            f"{name} is there already, and a key that is overwritten is lost: choose another name", name=name
+            f"{name} is there already, and an overwritten key is lost: choose another name", name=name
         ) from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"the key file {name!r} cannot be made: {error}") from error
@@ -65,5 +67,5 @@ def write_secret(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
         sync_directory(os.path.dirname(os.path.abspath(name)))
     except BaseException:
-        os.unlink(name)  # half a key is none, and it would be in the way
+        os.unlink(name)  # half a key is useless, and would be in the way
         raise

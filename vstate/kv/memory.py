@@ -15,8 +15,7 @@ class Memory(TransactionalStore, ForkAware):
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._lock = threading.RLock()
-        # The sets and deletes of a transaction, until all of them are done: an interruption may come in
-        # between.
+        # The sets and deletes of a transaction until all are done: an interruption may come in between.
         self._journal: tuple[dict[str, bytes], list[str]] | None = None
         survive_forks(self)
 

@@ -12,30 +12,30 @@ from vstate.kv.base import KVStore, check_key
 from vstate.kv.front import Front
 
 LONGEST_NAME: Final = 200
-"""Bytes of UTF-8: some stores take keys of 1,024 bytes at the most, and a branch's name needs room too."""
+"""Bytes of UTF-8. Some stores take keys of 1,024 bytes at most, and the name of a branch needs room too."""
 
 RESERVED: Final = frozenset(
     ["damaged", "expiry", "lease", "o", "policy", "r", "reflog", "remote", "shallow", "trash"]
 )
-"""What the keys of a repository begin with: there may be one in the store itself, beside its tenants."""
+"""The first segments of a repository's keys: there may be one in the store itself, beside its tenants."""
 
 
 class Prefixed(Front):
     """The part of `store` that is called `name`: a key here is the store's key `name/key`.
 
-    Parts of different names never see each other: no key of one is a key of the other, nothing that is done
-    to one changes, deletes or lists what is in the other, and equal objects are stored once for each. A name
-    is one segment: not empty, without "/" (or "a" would hold all of "a/b"), and none with which the keys of a
-    repository begin. Parts nest: `Prefixed(Prefixed(store, "a"), "b")` is a part of the part "a".
+    Parts of different names never see each other. No call on one part changes, deletes or lists keys of
+    another, and equal objects are stored once for each. A name is one segment: not empty, without "/" (or "a"
+    would hold all of "a/b"), and none of the first segments of a repository's keys. Parts nest:
+    `Prefixed(Prefixed(store, "a"), "b")` is a part of the part "a".
 
-    All the promises of the store hold. But its objects are not objects to what stands behind it: a Cache or
-    a Tiered store belongs in front, `Cache(Prefixed(store, "a"))`. Were they kept under "o/" there with
-    everybody else's, a part would lie in two places, and one that is copied, deleted, or opened to a user by
-    its prefix alone would miss half of it. Their names take more room, too: on Disk, 20,000 objects of 200
-    bytes take 14.0 MB instead of 9.6. Where a server, a bucket or a disk can be divided by other means (the
-    prefix of Redis, the table of Postgres, the path of S3, a directory), those are the better ones.
+    All the promises of the store hold. But the store behind does not know the part's objects as objects: a
+    Cache or a Tiered store belongs in front, `Cache(Prefixed(store, "a"))`. If they lay under "o/" with
+    everybody else's, a part would lie in two places, and a copy, a deletion or a permission by prefix would
+    miss half of it. Their names take more room, too: on Disk, 20,000 objects of 200 bytes take 14.0 MB
+    instead of 9.6. Where the server, the bucket or the disk can be divided by other means (the prefix of
+    Redis, the table of Postgres, the path of S3, a directory), use those.
 
-    `close` leaves the store open, since other parts of it may be in use, unless `owns` is True.
+    `close` leaves the store open for its other parts, unless `owns` is True.
     """
 
     def __init__(self, store: KVStore, name: str, *, owns: bool = False) -> None:
@@ -86,7 +86,7 @@ class Prefixed(Front):
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         """As the store does it, if it has transactions; otherwise step by step, as promised by KVStore."""
         if not self._store.transactional:
-            # The store could not tell which of the writes are objects, and those have to come first.
+            # The store cannot tell which of the writes are objects, and objects must come first.
             return KVStore.transact(self, writes, expected)
         return self._store.transact(self._renamed(writes), self._renamed(expected))
 
@@ -104,7 +104,7 @@ class Prefixed(Front):
         self._store.forget(self._outer(key))
 
     def check(self) -> Iterator[str]:
-        """As the store does it, all of it: what is damaged in its files may belong to any part."""
+        """As the store does it, for all of it: damage in its files may belong to any part."""
         return super().check()
 
     @property
@@ -132,7 +132,7 @@ class Prefixed(Front):
 
 
 def check_name(name: object) -> str:
-    """`name` itself; InvalidInput unless it can be the name of a part."""
+    """Return `name`; InvalidInput unless it can be the name of a part."""
     if not isinstance(name, str):
         raise InvalidInput(f"the name of a part of a store is a str, not {type(name).__name__}")
     problem = None
@@ -145,9 +145,9 @@ def check_name(name: object) -> str:
     elif name in (".", ".."):
         problem = "means another directory, to stores that have directories"
     elif name in RESERVED:
-        problem = "is what keys of a repository begin with"
+        problem = "is the beginning of a repository's own keys"
     elif len(name.encode()) > LONGEST_NAME:
         problem = f"is longer than {LONGEST_NAME} bytes"
     if problem is not None:
-        raise InvalidInput(f"{name!r} is not the name of a part of a store: it {problem}")
+        raise InvalidInput(f"{name!r} cannot name a part of a store: it {problem}; choose another name")
     return name

@@ -1,4 +1,4 @@
-"""ReadOnly: a store that can be looked at, and not written to."""
+"""ReadOnly: a store that can be read and not written."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from vstate.kv.front import Front
 
 
 class ReadOnly(Front):
-    """`store`, in which every write raises `vstate.errors.ReadOnly`; what others write to it is seen.
+    """`store`, in which every write raises `vstate.errors.ReadOnly`. Writes of others are seen.
 
-    It guards against mistakes of the program that holds it, which may reach the store behind all the same.
-    A Versioned over it reads, and what is set in it is staged: a commit raises, and leaves it staged.
+    It guards against mistakes of the program that holds it, which can still reach the store behind. A
+    Versioned over it reads, and stages changes; its commit raises, and leaves them staged.
     """
 
     def set(self, key: str, value: bytes) -> None:
@@ -33,21 +33,21 @@ class ReadOnly(Front):
         self._refuse()
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """Raises ReadOnly if there is anything to write; whether what is expected is there may be asked."""
+        """Raises ReadOnly if there is anything to write. Without writes it compares the expected values."""
         if writes:
             self._refuse()
         return self._store.transact({}, expected)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """Raises ReadOnly, whatever the plan: it is for writing."""
+        """Raises ReadOnly without calling the plan, which is for writing."""
         self._refuse()
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
-        """Waits for nobody: who does not write need not, and a turn may take files."""
+        """Waits for nobody: a reader needs no turn, and a turn may make files."""
         return nullcontext()
 
     def _refuse(self) -> NoReturn:
         raise errors.ReadOnly(
-            f"the store at {self.location} was opened to be read only: to write to it, open it without "
+            f"the store at {self.location} was opened to be read only: to write, open it without "
             "ReadOnly(...), or without readonly: in front of its URL"
         )

@@ -1,4 +1,4 @@
-"""Tiered: near stores in front of a far one, which hold copies of its objects."""
+"""Tiered: hot stores in front of a cold one, which hold copies of its objects."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from contextlib import suppress
 from typing import TypeVar
 
 from vstate.errors import InvalidInput, StoreFull, VStateError
-from vstate.kv.base import OBJECT_PREFIX, KVStore, check_key, check_value
-from vstate.kv.front import Front, check_store
+from vstate.kv.base import KVStore, is_object
+from vstate.kv.front import CopyingFront, check_kvstore
 
 REST = 10.0
-"""How often as long as it took to fail a hot store is left alone: so it costs a tenth of the time at most."""
+"""A failed hot store rests for so many times the time of the failure. So it costs a tenth of the time at
+most."""
 
 LONGEST_REST = 60.0
-"""Seconds after which a hot store is tried again, however long it took to fail."""
+"""Seconds after which a hot store is tried again, however long the failure took."""
 
 MOST_STALE = 10_000
-"""How many keys that it did not delete are remembered of a hot store, before it is not asked any more."""
+"""The number of keys that a hot store may fail to delete. Beyond it the store is not used any more."""
 
 T = TypeVar("T")
 
 
-class Tiered(Front):
+class Tiered(CopyingFront):
     """Two stores or more, from the hottest to the coldest, `Tiered(Memory(), Disk("near"), S3("s3://far"))`.
 
-    The coldest is the store; the hotter ones hold copies of objects (keys under "o/", which never change).
-    An object is read from the first that has it, and copied into those before. A write goes to the coldest
-    first, and to the others once it is done there: what the coldest does not hold is not stored. Everything
-    else, refs above all, is in the coldest only, and every promise of the whole is the coldest's own. It
-    also says what is there, and lists it, for the reason that it does so behind a Cache.
+    The coldest is the store, and every promise of the whole is the coldest's own. The hotter ones hold copies
+    of objects. An object is read from the first store that has it, and copied into those before. Everything
+    else, refs above all, is in the coldest only.
 
-    A hot store is only ever a help: one that fails is as if it were not there, and is left alone for ten
-    times as long as it took to fail. What it could not delete meanwhile is not read from it by this handle
-    either. It keeps what it is given: as much as its own limit allows, and Memory has none. To keep what was
-    used last, put a Cache in front instead.
+    If a hot store fails, reads use the next one, and the failed store is left alone for ten times as long as
+    the failure took. This handle does not read an object from a hot store that could not delete it. A hot
+    store keeps all copies, up to its own limit, and Memory has none. To keep only the last used objects, put
+    a Cache in front instead.
 
     Closing closes all of them.
     """
@@ -43,12 +42,12 @@ class Tiered(Front):
     def __init__(self, *stores: KVStore) -> None:
         if len(stores) < 2:
             raise InvalidInput("a Tiered store takes two stores or more, the hottest first")
-        self._stores = tuple(check_store(store, Tiered) for store in stores)
+        self._stores = tuple(check_kvstore(store, Tiered) for store in stores)
         super().__init__(stores[-1])
         self._hot = [_Hot(store) for store in stores[:-1]]
 
     def get(self, key: str) -> bytes | None:
-        if not _is_object(key):
+        if not is_object(key):
             return self._store.get(key)
         for position, hot in enumerate(self._hot):
             value = hot.get(key)
@@ -57,12 +56,12 @@ class Tiered(Front):
                 return value
         value = self._store.get(key)
         if value is not None:
-            _copy({key: value}, self._hot)
+            self._keep({key: value})
         return value
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         keys = list(keys)
-        missing = [key for key in keys if _is_object(key)]
+        missing = [key for key in keys if is_object(key)]
         found: dict[str, bytes] = {}
         for position, hot in enumerate(self._hot):
             if missing:
@@ -73,64 +72,12 @@ class Tiered(Front):
         rest = [key for key in keys if key not in found]
         if rest:
             fetched = self._store.get_many(rest)
-            _copy(_objects(fetched), self._hot)
+            self._keep({key: value for key, value in fetched.items() if is_object(key)})
             found.update(fetched)
         return found
 
-    def set(self, key: str, value: bytes) -> None:
-        value = check_value(value)
-        self._store.set(key, value)
-        _copy(_objects({key: value}), self._hot)
-
-    def set_many(self, items: Mapping[str, bytes]) -> None:
-        items = {key: check_value(value) for key, value in items.items()}
-        self._store.set_many(items)
-        _copy(_objects(items), self._hot)
-
-    def delete(self, key: str) -> None:
-        try:
-            self._store.delete(key)
-        finally:
-            self._drop([key])
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        try:
-            self._store.delete_many(keys)
-        finally:
-            self._drop(keys)
-
-    def compare_and_swap(self, key: str, expected: bytes | None, new: bytes | None) -> bool:
-        new = None if new is None else check_value(new)
-        return self._written({key: new}, lambda: self._store.compare_and_swap(key, expected, new))
-
-    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As the coldest does it; then the objects are copied."""
-        writes = {key: None if value is None else check_value(value) for key, value in writes.items()}
-        return self._written(writes, lambda: self._store.transact(writes, expected))
-
-    def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As the coldest does it; then the objects are copied."""
-        writes: dict[str, bytes | None] = {}
-
-        def noted() -> Mapping[str, bytes | None]:
-            planned = {k: None if v is None else check_value(v) for k, v in plan().items()}
-            writes.clear()
-            writes.update(planned)
-            return planned
-
-        return self._written(writes, lambda: self._store.exclusively(noted))
-
-    def forget(self, key: str) -> None:
-        """Delete the hot stores' copies of `key`; the coldest drops what it has cached, and keeps its own."""
-        self._drop([key])
-        self._store.forget(key)
-
-    def uncached(self) -> KVStore:
-        return self._store.uncached()
-
     def check(self) -> Iterator[str]:
-        """What is wrong with any of the stores; that a hot one cannot be looked at is a find as well."""
+        """The damage in any of the stores. A hot store that cannot be checked is a find as well."""
         yield from self._store.check()
         for hot in self._hot:
             yield from hot.check()
@@ -146,30 +93,14 @@ class Tiered(Front):
             hot.close()
         self._store.close()
 
-    def _written(self, writes: Mapping[str, bytes | None], write: Callable[[], bool]) -> bool:
-        done = False
-        try:
-            done = write()
-        finally:
-            # Also when it failed: whether a deletion happened is then unknown.
-            self._drop([key for key, value in writes.items() if value is None])
-        if done:
-            _copy(_objects({key: value for key, value in writes.items() if value is not None}), self._hot)
-        return done
+    def _keep(self, objects: Mapping[str, bytes]) -> None:
+        _copy(objects, self._hot)
 
-    def _drop(self, keys: Iterable[str]) -> None:
-        objects = [key for key in keys if _is_object(key)]
+    def _drop(self, objects: Iterable[str]) -> None:
+        objects = list(objects)
         if objects:
             for hot in self._hot:
                 hot.delete_many(objects)
-
-
-def _is_object(key: str) -> bool:
-    return check_key(key).startswith(OBJECT_PREFIX)
-
-
-def _objects(items: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {key: value for key, value in items.items() if _is_object(key)}
 
 
 def _copy(objects: Mapping[str, bytes], stores: Sequence[_Hot]) -> None:
@@ -179,13 +110,13 @@ def _copy(objects: Mapping[str, bytes], stores: Sequence[_Hot]) -> None:
 
 
 class _Hot:
-    """A hot store. Nothing that goes wrong in it comes out: it then holds nothing, and takes nothing."""
+    """A hot store. It raises nothing: while it fails it holds nothing, and takes nothing."""
 
     __slots__ = ("_given_up", "_rests_until", "_stale", "_store")
 
     def __init__(self, store: KVStore) -> None:
         self._store = store
-        self._stale: set[str] = set()  # it may still hold these, which are deleted
+        self._stale: set[str] = set()  # deleted keys that the store may still hold
         self._rests_until = 0.0
         self._given_up = False
 
@@ -197,33 +128,33 @@ class _Hot:
         return self._attempt(lambda: self._store.get_many(wanted), {})
 
     def set_many(self, objects: Mapping[str, bytes]) -> None:
-        # In that order: what is written anew is stale no more.
+        # In this order: a key that is written again is not stale.
         if self._delete_stale():
             self._attempt(lambda: self._store.set_many(objects), None)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         if not self._given_up:
-            # Before the attempt, so that nobody reads them meanwhile, nor after one that was interrupted.
+            # Before the attempt, so that nobody reads them meanwhile, or after an interruption.
             self._stale.update(keys)
             if not self._delete_stale() and len(self._stale) > MOST_STALE:
                 self._given_up = True
                 self._stale.clear()
 
     def check(self) -> Iterator[str]:
-        # A place of its own in the sentence, since the store as a whole may be as sound as ever.
+        # Named in the sentence, because the store as a whole may be undamaged.
         where = f"the hot store at {self._store.location}"
         try:
             for find in self._store.check():
                 yield f"{where}: {find}"
         except VStateError as error:
-            yield f"{where} could not be looked at: {error}"
+            yield f"{where} could not be checked: {error}"
 
     def close(self) -> None:
-        with suppress(Exception):
+        with suppress(Exception):  # the other stores are closed all the same
             self._store.close()
 
     def _delete_stale(self) -> bool:
-        """Delete what is stale; False if that could not be done now."""
+        """Delete the stale keys; False if the store cannot do so now."""
         keys = list(self._stale)
         if keys:
             if not self._attempt(lambda: self._deleted(keys), False):
@@ -244,8 +175,8 @@ class _Hot:
         try:
             return action()
         except StoreFull:
-            return otherwise  # it is there, and can be read
-        except Exception:
+            return otherwise  # the store can still be read
+        except Exception:  # any failure of a hot store is a miss
             ended = time.monotonic()
             self._rests_until = ended + min(LONGEST_REST, REST * (ended - began))
             return otherwise

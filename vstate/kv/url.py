@@ -1,4 +1,4 @@
-"""open_store: from what a person writes, a path or a URL, to a store."""
+"""open_store: opens the store at a path or URL."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS: Final = "vstate.stores"
-"""The group of the entry points by which other packages open stores: each is named after its scheme, and is a
+"""The group of the entry points by which other packages open stores. Each is named after its scheme, and is a
 function of the URL, `opener(url: str, *, create: bool) -> KVStore`."""
 
 
 def open_store(store: KVStore | str | os.PathLike[str] | None, *, create: bool = True) -> KVStore:
-    """The store that `store` stands for.
+    """The store at a path or URL.
 
-    None is a new Memory; a KVStore is itself; a path is a Disk in that directory, "~" the home directory.
-    A str may also be one of these:
+    None is a new Memory; a KVStore is returned as it is; a path is a Disk in that directory, "~" the home
+    directory. A str may also be a URL:
 
     | | |
     |---|---|
     | `memory:` | a new Memory |
     | `disk:PATH` | a Disk; options: durability, size_limit, timeout |
-    | `redis://`, `rediss://`, `redis+unix://` | a Redis; options: prefix, ttl, timeout, and those of redis-py |
+    | `redis://`, `rediss://`, `redis+unix://` | a Redis; options: prefix, ttl, timeout, redis-py's own |
     | `redis+cluster://`, `rediss+cluster://` | the same on a cluster |
-    | `postgresql://`, `postgres://` | a Postgres; options: table, timeout, connections, and those of libpq |
+    | `postgresql://`, `postgres://` | a Postgres; options: table, timeout, connections, libpq's own |
     | `s3://`, `gs://`, `az://` | an S3; options: timeout, and those of obstore: endpoint, region, ... |
     | `encrypted:STORE?key_file=PATH` | an Encrypted over the STORE |
-    | `cache:STORE` | a Cache before it; options: max_bytes, directory, directory_bytes |
+    | `cache:STORE` | a Cache in front of it; options: max_bytes, directory, directory_bytes |
     | `prefixed:STORE?name=NAME` | the part of it that has this name |
-    | `readonly:STORE` | a ReadOnly over it; it is never created |
+    | `readonly:STORE` | a ReadOnly over it, which must exist |
 
     STORE is a path or a URL, and keeps its other options. Options stand behind "?", with "&" between them, as
-    in `disk:agent-state?durability=process&size_limit=1000000`; in their values, as in passwords, what means
-    something in a URL is percent-encoded. A path that holds "?" must be given without "disk:". Other packages
-    add schemes, see ENTRY_POINTS.
+    in `disk:agent-state?durability=process&size_limit=1000000`. In their values and in passwords,
+    percent-encode the characters that mean something in a URL. Give a path that holds "?" without "disk:".
+    Other packages add schemes, see ENTRY_POINTS.
 
-    Anything else raises InvalidInput, which never shows more of a URL than its scheme and the names of its
-    options. If `create` is False, NotFound for a store that is not there; on Redis, in a bucket, and as a
-    part of another, one that holds nothing is not there.
+    Anything else raises InvalidInput, which shows no more of a URL than its scheme and the names of its
+    options. If `create` is False, NotFound if there is no store; on Redis, in a bucket, and as a part of
+    another store, an empty store counts as none.
     """
     if store is None:
         return Memory()
@@ -72,18 +72,14 @@ _S = TypeVar("_S")
 
 
 def check_store(store: _S) -> _S:
-    """What is given as a store, if its kind is one that `open_store` takes; InvalidInput. Nothing is
-    opened.
-    """
+    """Return `store`; InvalidInput unless `open_store` takes its type. Nothing is opened."""
     if store is None or isinstance(store, KVStore | str | os.PathLike):
         return store
     raise InvalidInput(f"a store is given as a KVStore, a path or a URL, not as {type(store).__name__}")
 
 
 def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
-    """Where a store is, or will be, for messages to people: its location, the path, or of a URL the scheme.
-    No secret.
-    """
+    """Where a store is, for messages: its location, its path, or the scheme of its URL. No secret."""
     if store is None or isinstance(store, KVStore):
         return "memory" if store is None else store.location
     text = os.fspath(store)
@@ -97,9 +93,7 @@ def location_of(store: KVStore | str | os.PathLike[str] | None) -> str:
 
 
 class _Address(NamedTuple):
-    """A URL, taken apart: what its scheme's options are about, and the rest, which something else will
-    read.
-    """
+    """A URL, taken apart: the options of its scheme as values, and the rest, which another reader takes."""
 
     scheme: str
     rest: str
@@ -107,11 +101,11 @@ class _Address(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """How a URL is read: its options, each with what turns its text into a value, and what else it holds.
+    """How a URL of a scheme is opened and read: its options, with their types, and the kind of its rest.
 
-    "path": nothing that is secret, and no other options. "store": another path or URL, with its own.
-    "server": an address for a driver, with its own. "bucket": likewise, but the driver takes its options
-    apart from the address.
+    "path": a path without a secret and without other options. "store": another path or URL, with its own
+    options. "server": an address for a driver, with options of the driver. "bucket": the same, but the driver
+    takes its options apart from the address.
     """
 
     open: Callable[[_Address, bool], KVStore]
@@ -120,34 +114,34 @@ class _Scheme(NamedTuple):
 
 
 def _scheme_of(text: str) -> str | None:
-    """The scheme of a URL, None for what is a path."""
+    """The scheme of a URL, None for a path."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", text)
     if match is not None:
         if match[2]:
             return match[1].lower()
-        # "C:" is a drive, and a file may be called "a:b"; "encryped:a" is rather a slip, and would be a store
-        # in the clear.
+        # "C:" is a drive, and a file may be called "a:b". But "encryped:a" is probably a slip, and would be a
+        # store that is not encrypted.
         known = match[1] in _SCHEMES or (len(match[1]) > 1 and _plugins(match[1]))
         if known or (_resembled(match[1]) and not os.path.exists(text)):
             return match[1]
     if "://" in text and not text.startswith(("/", ".", "~")):
-        # A server's URL with a slip in its scheme, or a space before it, would be a directory named after its
-        # password.
+        # The URL of a server with a slip in its scheme, or a space before it, would become a directory named
+        # after its password.
         raise InvalidInput(
-            "this is no URL, which begins with its scheme and no space, as in redis://; a path that holds "
-            ":// is written with ./ before it"
+            "this is no URL: a URL begins with its scheme and no space, as in redis://; write a path that "
+            "holds :// with ./ before it"
         )
     if is_connection_string(text):
-        # It would be a directory named after its password, too.
+        # It would become a directory named after its password, too.
         raise InvalidInput(
-            "a connection string of libpq is for Postgres(…) alone: write it as a URL, "
-            "postgresql://USER@HOST/DATABASE; a path that looks like one is written with ./ before it"
+            "only Postgres(…) takes a connection string of libpq: write it as a URL, "
+            "postgresql://USER@HOST/DATABASE; write a path that looks like one with ./ before it"
         )
     return None
 
 
 def is_connection_string(text: str) -> bool:
-    """Whether it is written as libpq has it, `host=HOST dbname=DATABASE`, rather than as a path."""
+    """Whether the text is a connection string of libpq, `host=HOST dbname=DATABASE`, rather than a path."""
     found = set(_LIBPQ.findall(text))
     return not text.startswith(("/", ".", "~")) and (len(found) > 1 or any("pass" in name for name in found))
 
@@ -158,14 +152,14 @@ _LIBPQ: Final = re.compile(
 
 
 def _resembled(scheme: str) -> list[str]:
-    """The scheme that this one is nearly, if there is one."""
+    """The known scheme that this one resembles, if there is one."""
     from difflib import get_close_matches  # late, for a quick `import vstate`
 
     return get_close_matches(scheme.lower(), _SCHEMES, 1, 0.75)
 
 
 def _parse(scheme: str, known: _Scheme, text: str) -> _Address:
-    """What stands behind the scheme's colon, without the options that are vstate's; and those, as values."""
+    """The text behind the scheme's colon without the options of vstate, and those options as values."""
     # The STORE of "store" may be a path with a "?" in it.
     place, mark, query = text.rpartition("?") if known.holds == "store" else text.partition("?")
     if not mark:
@@ -190,7 +184,7 @@ def _parse(scheme: str, known: _Scheme, text: str) -> _Address:
             options[name] = _value(scheme, name, value, kind)
     if others:
         if known.holds == "store" and _scheme_of(place) is None:
-            # Behind a plain path they would be part of its name.
+            # Behind a plain path the options would be part of its name.
             place = f"disk:{place}"
         place = f"{place}?{'&'.join(others)}"
     return _Address(scheme, place, options)
@@ -201,7 +195,7 @@ def _value(scheme: str, name: str, text: str, kind: type) -> Any:
     try:
         if not re.search(_BAD_ESCAPE, text):
             return kind(unquote(text, errors="strict"))
-        wrong = "is wrongly percent-encoded: a % of its own is %25"
+        wrong = "is wrongly percent-encoded: write a single % as %25"
     except UnicodeDecodeError:
         wrong = "is not percent-encoded UTF-8"
     except ValueError:
@@ -210,7 +204,7 @@ def _value(scheme: str, name: str, text: str, kind: type) -> Any:
 
 
 def _shown(name: str) -> str:
-    # What looks like a name may be the end of a password that holds "?".
+    # Any other text may be the end of a password that holds "?".
     return repr(name) if _is_name(name) else "of that name"
 
 
@@ -223,22 +217,20 @@ _HOST: Final = r"(?:\[[0-9A-Za-z:.%]*\]|[^\[\]:]*)(?::([0-9]{0,5}))?"
 
 
 def _check_address(scheme: str, text: str, query: str) -> None:
-    """InvalidInput for an address that means something else than it seems to, or of which a driver's
-    complaint would quote the password.
+    """InvalidInput for an address that a driver reads in another way than it looks, or whose password a
+    driver would show in its complaint.
     """
     authority, _, path = text.removeprefix("//").partition("/")
     user, _, hosts = authority.rpartition("@")
     problem = None
     if not text.startswith("//"):
-        problem = f"it has to begin with {scheme}://"
+        problem = f"it must begin with {scheme}://"
     elif not (text + query).isprintable() or " " in text + query:
-        problem = "spaces and control characters have to be percent-encoded"
+        problem = "spaces and control characters must be percent-encoded"
     elif "#" in text + query or "@" in path + query + user or not all(map(_is_host, hosts.split(","))):
-        problem = (
-            "ports are numbers up to 65535, and in a password / ? # @ [ ] : % have to be percent-encoded"
-        )
+        problem = "ports are numbers up to 65535, and / ? # @ [ ] : % in a password must be percent-encoded"
     elif re.search(_BAD_ESCAPE, text + query) or "\ufffd" in unquote(text + query):
-        problem = "what is percent-encoded has to be UTF-8, and a % of its own is %25"
+        problem = "percent-encoded text must be UTF-8, and a single % is written %25"
     elif scheme in ("redis", "rediss") and not re.fullmatch("[0-9]{0,9}", path):
         problem = f"behind the host comes the number of a database, as in {scheme}://host/0"
     elif scheme in ("s3", "gs", "az") and ("@" in authority or ":" in authority or not authority):
@@ -257,12 +249,12 @@ def _is_host(text: str) -> bool:
 
 def _open_memory(address: _Address, create: bool) -> KVStore:
     if address.rest.strip("/"):
-        raise InvalidInput('"memory:" takes nothing behind it: every one is a new, empty store')
+        raise InvalidInput('"memory:" takes nothing behind it: it is always a new, empty store')
     return Memory()
 
 
 def _open_disk(address: _Address, create: bool) -> KVStore:
-    # "disk:///var/state" is what people write who are used to URLs.
+    # People who are used to URLs write "disk:///var/state".
     return Disk(os.path.expanduser(address.rest.removeprefix("//")), create=create, **address.options)
 
 
@@ -309,9 +301,9 @@ def _open_readonly(address: _Address, create: bool) -> KVStore:
 
 
 def _over(address: _Address, create: bool, make: Callable[[KVStore], KVStore]) -> KVStore:
-    """The store that `make` puts before the one that the address holds."""
+    """The store that `make` puts in front of the store in the address."""
     if not address.rest:
-        raise InvalidInput(f"{address.scheme}: stands before a path or the URL of a store")
+        raise InvalidInput(f"{address.scheme}: needs the path or the URL of a store behind it")
     store = open_store(address.rest, create=create)
     try:
         return make(store)
@@ -322,14 +314,16 @@ def _over(address: _Address, create: bool, make: Callable[[KVStore], KVStore]) -
 
 def _needed(address: _Address, name: str, value: str) -> str:
     if not address.rest or not address.options.get(name):
-        raise InvalidInput(f"{address.scheme}: is given as {address.scheme}:STORE?{name}={value}")
+        raise InvalidInput(
+            f"{address.scheme}: needs a store and an option: write {address.scheme}:STORE?{name}={value}"
+        )
     return str(address.options[name])
 
 
 def _found(store: KVStore, create: bool) -> KVStore:
-    """The store itself; NotFound if it is not to be created, and holds nothing."""
+    """Return the store; NotFound if it is empty and `create` is False."""
     try:
-        # A look at two keys first: a server may take long to find the first of few among many others'.
+        # These two keys first: a server may take long to find the first of few keys among many others.
         if create or store.present(["format", MARK]) or next(iter(store.keys()), None) is not None:
             return store
         raise NotFound(f"no store at {store.location}: there is nothing in it", name=store.location)
@@ -375,7 +369,7 @@ def _open_with_plugin(scheme: str, url: str, create: bool) -> KVStore:
     plugins = _plugins(scheme)
     packages = [plugin.dist.name if plugin.dist is not None else "(unnamed)" for plugin in plugins]
     if not plugins:
-        # Only the scheme is shown: what follows may hold a password.
+        # Only the scheme is shown: the rest may hold a password.
         raise InvalidInput(
             f"no store has the scheme {scheme!r}; known are {_known()}, and plain paths: write ./{scheme}:… "
             "for a directory of that name",
@@ -386,24 +380,22 @@ def _open_with_plugin(scheme: str, url: str, create: bool) -> KVStore:
             f"several packages have a store for {scheme}:, {', '.join(sorted(packages))}: uninstall all but "
             "one"
         )
-    what = f"the package {packages[0]}, which has the store for {scheme}:, is broken"
+    broken = f"the package {packages[0]}, which has the store for {scheme}:, is broken"
     try:
         opener = plugins[0].load()
-    except Exception as error:
-        # Here the URL has not come into play yet.
+    except Exception as error:  # any; it cannot hold the URL, which nobody has passed on yet
         raise InvalidInput(
-            f"{what}: loading {plugins[0].value!r} failed with {type(error).__name__}: {error}; install it "
+            f"{broken}: loading {plugins[0].value!r} failed with {type(error).__name__}: {error}; install it "
             "again"
         ) from error
     try:
         store = opener(url, create=create)
     except VStateError:
         raise
-    except Exception as error:
-        # Its text, and what it was raised from, may hold the URL.
-        raise InvalidInput(f"{what}: {plugins[0].value!r} failed with {type(error).__name__}") from None
+    except Exception as error:  # any; its text and its cause are not shown, since they may hold the URL
+        raise InvalidInput(f"{broken}: {plugins[0].value!r} failed with {type(error).__name__}") from None
     if not isinstance(store, KVStore):
-        raise InvalidInput(f"{what}: {plugins[0].value!r} returned {type(store).__name__}, not a KVStore")
+        raise InvalidInput(f"{broken}: {plugins[0].value!r} returned {type(store).__name__}, not a KVStore")
     return store
 
 

@@ -191,7 +191,7 @@ def _rank(checkpoint: AgentCheckpoint) -> tuple[int, int]:
 
 def _agent_ids(records: Namespace) -> set[str]:
     """The agents with records here: the first part of a key is the id of the agent."""
-    return {split_path(key.partition("/")[0])[0] for key in records.scan_keys("")}
+    return {split_path(key.partition("/")[0])[0] for key in records}
 
 
 def recoveries_of(part: Namespace) -> Records[Recovery]:

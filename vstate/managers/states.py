@@ -180,7 +180,7 @@ class StateManager(Manager):
     async def list_keys(self, pattern: str = "*") -> list[str]:
         """The keys like `agent:*`, sorted. "*" is any text, "?" one character, "[ab]" one of these."""
         begin = re.split(r"[*?[]", pattern, maxsplit=1)[0]
-        committed = await self.read(lambda part: list(part.scan_keys(begin)))
+        committed = await self.read(lambda part: list(part.keys(begin)))
         return sorted(key for key in self._pending.keys_after(committed) if fnmatchcase(key, pattern))
 
     # Committing

@@ -14,9 +14,9 @@ from vstate.errors import InvalidInput, quoted
 from vstate.patterns.events import EventStream
 from vstate.patterns.paths import Id, path_of
 from vstate.patterns.sequence import Sequence
-from vstate.state.base import State
+from vstate.state.base import State, handle_of
 from vstate.state.snapshot import Snapshot
-from vstate.state.worktree import Worktree
+from vstate.state.versioned import Versioned
 
 Cost = Callable[[Any], float]
 Shrink = Literal["oldest"] | Callable[[Any], Any]
@@ -100,13 +100,13 @@ class _Bound:
     def _committed(self) -> Snapshot | None:
         """The newest commit. Reads of it load nothing into the state, and no update depends on them."""
         root = self._state.root
-        if not isinstance(root, Worktree) or root.head is None:
+        if not isinstance(root, Versioned) or root.head is None:
             return None
         return Snapshot(root.repo, root.head)
 
     def _entry_of(self, key: str, committed: Snapshot | None) -> object:
         """The stored entry of the value; None if the value may have changed since."""
-        if committed is None or self._state.may_have_changed(key):
+        if committed is None or handle_of(self._state).may_have_changed(self._state.prefix + key):
             return None
         return committed.repo.entry(committed.commit.tree, self._state.prefix + key)
 

@@ -138,7 +138,7 @@ class Folds:
             newest = next((c for c in sorted(checkpoints)[::-1] if c.last_key in self._state), None)
             if newest is None or place + newest.name in state:
                 continue
-            names = {key: _NAME.fullmatch(key[len(place) :]) for key in state.scan_keys(place)}
+            names = {key: _NAME.fullmatch(key[len(place) :]) for key in state.keys(place)}
             numbers = {key: int(found[1]) for key, found in names.items() if found}
             kept = _sparse([*numbers.values(), newest.number]) - {newest.number}
             state[place + newest.name] = pickle.loads(checkpoints[newest])
@@ -148,7 +148,7 @@ class Folds:
 
     def _checkpoints(self, identity: str) -> _Stored:
         stored: _Stored = {}
-        for key in self._base.scan_keys(f"{self._prefix}{identity}/"):
+        for key in self._base.keys(f"{self._prefix}{identity}/"):
             if found := _NAME.fullmatch(key.rpartition("/")[2]):
                 stored.setdefault(int(found[1]), {})[found[2]] = key
         for checkpoint, data in self._in_memory().get(identity, {}).items():

@@ -55,7 +55,7 @@ class Index(Generic[M]):
 
     def hints(self, state: ReadableState, within: tuple[Part, ...] = ()) -> Iterator[str]:
         """The hints at places that begin with these parts, in order of place."""
-        return state.scan_keys(f"{self._prefix}{_path(within)}/")
+        return iter(state.keys(f"{self._prefix}{_path(within)}/"))
 
 
 @lru_cache(256)  # managers make the same Records for each call

@@ -66,17 +66,17 @@ class Scope(ReadableState):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self.base
 
-    def scan_keys(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self.base.scan_keys(self.prefix + prefix))
+    def _scan(self, prefix: str) -> Iterator[str]:
+        return (key[len(self.prefix) :] for key in self.base.keys(self.prefix + prefix))
 
-    def count_keys(self, prefix: str) -> int:
-        return self.base.count_keys(self.prefix + prefix)
+    def _count(self, prefix: str) -> int:
+        return len(self.base.keys(self.prefix + prefix))
 
-    def describe_key(self, key: str) -> str:
-        return self.base.describe_key(self.prefix + key)
+    def _describe(self, key: str) -> str:
+        return self.base._describe(self.prefix + key)
 
-    def title(self) -> str:
-        return f"{self.prefix!r} of {self.base.title()}"
+    def _title(self) -> str:
+        return f"{self.prefix!r} of {self.base._title()}"
 
 
 @overload

@@ -68,7 +68,7 @@ class Records(Generic[M]):
         self._stale_hints: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
-        return f"<Records of {self._name} in {self._state.title()}>"
+        return f"<Records of {self._name} in {self._state._title()}>"
 
     @property
     def state(self) -> State:
@@ -109,8 +109,8 @@ class Records(Generic[M]):
     def count(self, *within: str) -> int:
         """The number of records, or of those whose ids begin with these parts."""
         if within:
-            return self._state.count_keys(_prefix(within))
-        return self._state.count_keys("") - self._state.count_keys(INDEXES)
+            return len(self._state.keys(_prefix(within)))
+        return len(self._state) - len(self._state.keys(INDEXES))
 
     def ids(self, *within: str) -> Iterator[Id]:
         """The ids in order of key, or those that begin with these parts."""
@@ -195,7 +195,7 @@ class Records(Generic[M]):
     def clear(self) -> None:
         """Delete all records and index entries, invalid records too: none is read."""
         state = self._writable()
-        for key in [*self._keys(()), *state.scan_keys(INDEXES)]:
+        for key in [*self._keys(()), *state.keys(INDEXES)]:
             with suppress(KeyNotFound):  # it expired meanwhile
                 del state[key]
 
@@ -299,7 +299,7 @@ class Records(Generic[M]):
         return record if place is not None and self._indexes[name].hint(place, key) == hint else None
 
     def _keys(self, within: Sequence[str]) -> Iterator[str]:
-        return (key for key in self._state.scan_keys(_prefix(within)) if not key.startswith(INDEXES))
+        return (key for key in self._state.keys(_prefix(within)) if not key.startswith(INDEXES))
 
     def _items(self, within: Sequence[str]) -> Iterator[tuple[str, Any]]:
         for key in self._keys(within):

@@ -15,8 +15,8 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
-from vstate.state.base import ReadableState, State
-from vstate.state.worktree import Worktree
+from vstate.state.base import ReadableState, State, handle_of
+from vstate.state.versioned import Versioned
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Sequence(abc.Sequence[T]):
         return deep_copy(self._base[self._key_at(index)])  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
-        return self._items(self._base.scan_keys(self._prefix + _ALL))
+        return self._items(self._base.keys(self._prefix + _ALL))
 
     def __reversed__(self) -> Iterator[T]:
         return self._items(self._downwards(self._common_digits()))
@@ -113,7 +113,7 @@ class Sequence(abc.Sequence[T]):
 
     def may_have_changed(self) -> bool:
         """Whether items may have been added, deleted or changed since the last commit."""
-        return isinstance(self._base, State) and self._base.may_have_changed(self._prefix)
+        return isinstance(self._base, State) and handle_of(self._base).may_have_changed(self._prefix)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}, {len(self)} items>"
@@ -180,10 +180,10 @@ class Sequence(abc.Sequence[T]):
             yield deep_copy(value)
 
     def _count(self, digits: str) -> int:
-        return self._base.count_keys(self._prefix + digits)
+        return len(self._base.keys(self._prefix + digits))
 
     def _scan(self, digits: str) -> Iterator[str]:
-        return self._base.scan_keys(self._prefix + digits)
+        return iter(self._base.keys(self._prefix + digits))
 
     def _keys_of(self, index: slice) -> list[str]:
         start, stop, step = index.indices(len(self))
@@ -259,7 +259,7 @@ class Sequence(abc.Sequence[T]):
         head = _head(state)
         if head == hint.head:
             return True
-        if not isinstance(state, Worktree) or state.head is None:
+        if not isinstance(state, Versioned) or state.head is None:
             return False
         # The one commit since then is this handle's own, so it contains no items of others.
         if state.head.parents != (() if hint.head is None else (hint.head,)):
@@ -300,5 +300,5 @@ def _remember(state: State, prefix: str, hint: _Hint) -> None:
 
 
 def _head(state: State) -> ObjectId | None:
-    head = state.head if isinstance(state, Worktree) else None
+    head = state.head if isinstance(state, Versioned) else None
     return None if head is None else head.oid

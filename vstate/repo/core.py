@@ -19,6 +19,7 @@ from vstate.errors import (
     InvalidInput,
     NotFound,
     RefMoved,
+    StorageError,
     StoreUnavailable,
     UnsupportedFormat,
 )
@@ -291,7 +292,7 @@ class Core:
         try:
             done = self._keeping(needs, move)
         except StoreUnavailable as error:
-            if not (error.outcome_unknown and self.has_landed(branch, last.oid)):
+            if not (error.outcome_unknown and self._has_landed_after(error, branch, last.oid)):
                 raise
             done = True
         if not done and guard is not None:
@@ -303,9 +304,19 @@ class Core:
     def has_landed(self, branch: str, commit: ObjectId) -> bool:
         """Whether the branch holds the commit, although the write reported an error."""
         now = self.refs.read(HEADS + branch)
-        return now is not None and (
-            now == commit
-            or (self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, now))
+        return now is not None and self.is_behind(commit, now)
+
+    def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
+        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not answer this either."""
+        try:
+            return self.has_landed(branch, commit)
+        except StorageError as failure:
+            raise error from failure
+
+    def is_behind(self, commit: ObjectId, head: ObjectId) -> bool:
+        """Whether a commit, which may not be stored, is `head` or one of its ancestors."""
+        return commit == head or (
+            self.objects.find_commit(commit) is not None and self.history.is_ancestor(commit, head)
         )
 
     def swap_branch(self, branch: str, old: Commit | None, new: Commit, *, action: str) -> None:

@@ -19,14 +19,14 @@ _DIGITS = 12
 def highest_round(mapping: ReadableState, path: str) -> int | None:
     """The highest number of a round there is, found by counting keys, digit by digit."""
     prefix = rounds(path)
-    count = mapping.count_keys(prefix)
+    count = len(mapping.keys(prefix))
     if not count:
         return None
     digits = "0" * max(0, _DIGITS - len(str(count)))
-    if mapping.count_keys(prefix + digits) != count:  # there are gaps
+    if len(mapping.keys(prefix + digits)) != count:  # there are gaps
         digits = ""
     while len(digits) < _DIGITS:
-        next_one = next((d for d in "9876543210" if mapping.count_keys(prefix + digits + d)), None)
+        next_one = next((d for d in "9876543210" if len(mapping.keys(prefix + digits + d))), None)
         if next_one is None:
             return number_of(next(iter(mapping.keys(prefix + digits))))  # which says that it is none
         digits += next_one

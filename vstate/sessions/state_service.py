@@ -258,7 +258,7 @@ class StateService:
                 deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
-                    if not mapping.count_keys(rounds(path)):
+                    if not mapping.keys(rounds(path)):
                         del mapping[session_key(path)]
                 return
             within = join_path(user_id) if everything else path

@@ -1,4 +1,4 @@
-"""State: what Versioned, Live, Snapshot and Namespace have in common."""
+"""State: the mapping that Versioned, Live, Snapshot and Namespace have in common."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
+from weakref import ReferenceType, ref
 
 from vstate.arguments import called, require_plain
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.forks import ForkAware, survive_forks
+from vstate.objects import expiry
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
+from vstate.objects.expiry import Expiry
+from vstate.repo.names.dates import parse_ttl
+from vstate.state.position import Token, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
@@ -32,18 +37,18 @@ if TYPE_CHECKING:
 MAX_KEY_BYTES = 4096
 
 Message = str | Callable[[Any], str]
-"""The message of an update's commit, or a function of what the function of the update returned."""
+"""The message of an update's commit, or a function that makes it from the result of the update's function."""
 
 _SHOWN = 20
 
 
 def check_key(key: object) -> str:
-    """The key, if it is one: a str that UTF-8 can encode in 4,096 bytes. TypeError, InvalidInput."""
-    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # as nearly all are
+    """The key as text; TypeError unless it is a str, InvalidInput unless UTF-8 encodes it in 4,096 bytes."""
+    if type(key) is str and key.isascii() and len(key) <= MAX_KEY_BYTES:  # nearly every key
         return key
     if not isinstance(key, str):
         raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
-    key = str.__str__(key)  # the characters of a subclass, such as a str Enum, whatever its own __str__ says
+    key = str.__str__(key)  # the text of a subclass, such as a str Enum, whatever its own __str__ says
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
@@ -54,28 +59,124 @@ def check_key(key: object) -> str:
 
 
 def make_event(kind: str, data: Mapping[str, Any], namespace: str) -> Event:
-    """An event of now; InvalidInput unless its data is plain."""
+    """An event, dated now; InvalidInput unless its data is plain."""
     if not isinstance(kind, str):
         raise TypeError(f"an event's kind is a str, not {type(kind).__name__}")
     return Event(plain(kind, "kind"), datetime.now(UTC), plain(dict(data), "data"), namespace)
+
+
+def ttl_microseconds(ttl: float | timedelta) -> int:
+    """A time to live in whole microseconds, at least one; InvalidInput."""
+    return max(round(parse_ttl(ttl) * 1_000_000), 1)
+
+
+def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
+    """The expiry of a key that lives for `ttl` seconds from now, or from each change if it slides; InvalidInput."""
+    length = ttl_microseconds(ttl)
+    return Expiry(expiry.now() + length, length if sliding else 0)
+
+
+class Hooks:
+    """The functions that a state calls before each commit."""
+
+    def __init__(self) -> None:
+        self._functions: tuple[Callable[[], object], ...] = ()
+        self._running: ReferenceType[Token] | None = None
+
+    def add(self, function: Callable[[], object]) -> Callable[[], None]:
+        """Call the function from now on, until the returned one is called."""
+        require_plain("the function of before_commit", function)
+        once = partial(function)  # its own object, so that the same function can be given twice
+        self._functions = (*self._functions, once)
+
+        def remove() -> None:
+            self._functions = tuple(each for each in self._functions if each is not once)
+
+        return remove
+
+    def run(self) -> None:
+        """Call them, in the order in which they were added."""
+        self.require_none()
+        if self._functions:
+            token = Token()
+            with token.held:
+                self._running = ref(token)
+                for function in self._functions:
+                    called("the function of before_commit", function)
+
+    def require_none(self) -> None:
+        """Raise InvalidInput inside a function that a commit calls."""
+        if self._running is not None and is_live(self._running):
+            raise InvalidInput(
+                "a function that a commit calls before it cannot commit, nor move the branch: leave that out"
+            )
+
+
+class Undoable(Protocol):
+    """A savepoint. Dropped without `restore` or `release`, a savepoint of a Versioned is restored."""
+
+    def restore(self) -> None:
+        """Take the mapping back to the savepoint; recorded events stay."""
+
+    def release(self) -> None:
+        """Keep the mapping as it is."""
+
+
+class StateHandle(ForkAware):
+    """The part of a state that layers above use and programs do not see. Threads may share it."""
+
+    fork_order = 2
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.turns = Turns()
+        """Whose transaction may run now."""
+        self.hooks = Hooks()
+        survive_forks(self)
+
+    @abstractmethod
+    def savepoint(self) -> Undoable:
+        """Where the mapping is now, to go back to."""
+
+    @abstractmethod
+    def record_event(self, event: Event) -> None:
+        """Keep an event for the next commit."""
+
+    @abstractmethod
+    def pending_events(self) -> list[Event]:
+        """The events that no commit holds yet, oldest first."""
+
+    @abstractmethod
+    def may_have_changed(self, prefix: str) -> bool:
+        """Whether a key with this prefix is staged, or its value is in hand and may have been edited."""
+
+    def before_fork(self) -> None:
+        """Wait until no other thread is in the middle of an operation: the child gets a whole state."""
+        self.lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        """Go on, in the parent and in the child."""
+        self.lock.release()
+        if child:
+            self.turns.after_fork_in_child()
 
 
 class ReadableState(Mapping[str, Any]):
     """A mapping of str to any value, sorted by key, with lazy views by prefix."""
 
     @abstractmethod
-    def scan_keys(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str) -> Iterator[str]:
         """The keys that begin with `prefix`, sorted, read as they are asked for."""
 
     @abstractmethod
-    def count_keys(self, prefix: str) -> int:
+    def _count(self, prefix: str) -> int:
         """How many keys begin with `prefix`."""
 
     def __iter__(self) -> Iterator[str]:
-        return self.scan_keys("")
+        return self._scan("")
 
     def __len__(self) -> int:
-        return self.count_keys("")
+        return self._count("")
 
     def keys(self, prefix: str = "") -> KeysView[str]:
         """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
@@ -89,26 +190,26 @@ class ReadableState(Mapping[str, Any]):
         """The items whose keys begin with `prefix`, in key order, each read as it is asked for."""
         return _Items(self, prefix)
 
-    def describe_key(self, key: str) -> str:
-        """Type and size of a value, to be read, without loading it where that is possible."""
+    def _describe(self, key: str) -> str:
+        """Type and size of a value, in words, without loading it where that is possible."""
         return type(self[key]).__name__
 
-    def title(self) -> str:
+    def _title(self) -> str:
         """The line that begins the readable form."""
         return type(self).__name__
 
     def __str__(self) -> str:
-        lines = [f"{self.title()}, {len(self)} keys"]
-        for i, key in enumerate(self.scan_keys("")):
+        lines = [f"{self._title()}, {len(self)} keys"]
+        for i, key in enumerate(self._scan("")):
             if i == _SHOWN:
                 lines.append(f"  … and {len(self) - _SHOWN} more")
                 break
             name = key if key.isprintable() else ascii(key)
-            lines.append(f"  {name}  ({self.describe_key(key)})")
+            lines.append(f"  {name}  ({self._describe(key)})")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<{self.title()}, {len(self)} keys>"
+        return f"<{self._title()}, {len(self)} keys>"
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
@@ -117,7 +218,7 @@ class ReadableState(Mapping[str, Any]):
         return f"<b>{escape(head)}</b><pre>{escape(chr(10).join(lines))}</pre>"
 
     def __eq__(self, other: object) -> bool:
-        # By content would read every value of a store; by identity is what a handle is.
+        # Equality by content would read every value of a store; a handle is equal to itself alone.
         return self is other
 
     def __hash__(self) -> int:
@@ -125,81 +226,63 @@ class ReadableState(Mapping[str, Any]):
 
 
 class State(ReadableState, MutableMapping[str, Any]):
-    """A state that can be written to: what a task takes, `Versioned`, `Live` or a Namespace of one."""
+    """A state that can be written to, which a task takes: `Versioned`, `Live` or a Namespace of one."""
+
+    _handle: StateHandle
+
+    prefix: str = ""
+    """The beginning of its keys in the root: empty, or a namespace's name and "/"."""
 
     @property
-    @abstractmethod
     def root(self) -> State:
         """The state that commits: this one, or the one that a namespace belongs to."""
+        return self
 
     @abstractmethod
     def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit what changed; None if nothing did, or the state keeps no history."""
-
-    @abstractmethod
-    def record_event(self, event: Event) -> None:
-        """Keep an event for the next commit."""
+        """Commit the changes; None if nothing changed, or the state keeps no history."""
 
     @abstractmethod
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
-        """Commit at the end of the with block; discard what was changed inside on an exception."""
+        """Commit at the end of the with block; discard the changes made inside on an exception."""
 
     @abstractmethod
     def has_uncommitted(self) -> bool:
         """Whether `commit` would make a commit."""
 
     @abstractmethod
-    def savepoint(self) -> Callable[[], None]:
-        """A function that takes the mapping back to what it is now; recorded events stay."""
-
-    @abstractmethod
-    def pending_events(self) -> list[Event]:
-        """The events that no commit holds yet, oldest first."""
-
-    @abstractmethod
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        """Let a key count as absent once `ttl` is over, in seconds or as a timedelta; None takes that away.
+        """Let a key count as absent after `ttl`, in seconds or as a timedelta; None takes the expiry away.
 
-        It is staged, and committed with the value: whoever reads the branch goes by it, and whatever becomes of the
-        value (a branch, a merge, a push, a rollback) becomes of it. The time begins now, and with `sliding` again
-        with each commit that changes the value. Without, an edit in place leaves it as it is, and setting
-        the key takes it away: that is another value, of which nobody said that it expires, and one that goes
-        unasked would be lost.
+        The expiry is staged, and committed with the value. It goes wherever the value goes: into branches, merges,
+        pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit that changes the
+        value. Without `sliding`, an edit in place leaves the time as it is, and setting the key takes the expiry
+        away: nobody said that the new value expires, and a value that vanished unasked would be lost.
 
-        An expired key is in no mapping, listing, or count; `purge` removes it, as does the next commit if the key was
-        changed. History is not rewritten: `checkout` shows what was committed. Moments are compared with the
-        time of day where they are read. Raises KeyNotFound, and InvalidInput for a time that is none.
+        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if the key
+        was changed. History stays: `checkout` shows the commit as it was made. The reader's clock decides.
+        Raises KeyNotFound, and InvalidInput for a time that is none.
         """
 
     @abstractmethod
     def expires(self, key: str) -> datetime | None:
-        """When the key is going to expire, in UTC; None for never. Raises KeyNotFound."""
-
-    turns: Turns
-    """Who may run a transaction now; a namespace has none of its own."""
-
-    prefix: str = ""
-    """What the keys begin with in the root: empty, or a namespace's name and "/"."""
+        """When the key expires, in UTC; None for never. Raises KeyNotFound."""
 
     @abstractmethod
-    def run_update(
+    def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
         """As `update` with a function promises, on the whole state."""
 
-    @abstractmethod
     def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
-        """Call the function at the beginning of each commit made through this handle; what is returned ends that.
+        """Call the function at the beginning of each commit made through this handle, until the result is called.
 
-        It is called in whoever's turn it is, before what changed is looked at, and once a commit: again with each
-        attempt of an update. It may read and change the state, and should do the same if it is called again after
-        an interruption. What it raises stops the commit, and everything is still staged. It cannot commit, nor
-        go to another commit, and no other thread can write to the state meanwhile: it should not wait for one.
+        It runs in the turn of the commit, before changes are looked for, and once a commit: again with each attempt of
+        an update. It may read and change the state, and should do the same if it is called again after an
+        interruption. Its exception stops the commit, and everything is still staged. It cannot commit nor move
+        the branch. No other thread can write to the state meanwhile, so it should not wait for one.
         """
-
-    @abstractmethod
-    def may_have_changed(self, prefix: str) -> bool:
-        """Whether a key with this prefix was set, deleted, or is in hand and so perhaps edited, since the last commit."""
+        return self._handle.hooks.add(hook)
 
     @overload  # type: ignore[override]  # a dict's update, and one more way to call it
     def update(
@@ -216,102 +299,49 @@ class State(ReadableState, MutableMapping[str, Any]):
     def update(self, other: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **values: Any) -> None: ...
 
     def update(self, other: Any = (), /, **values: Any) -> Commit | None:
-        """With a function: call it with this state and commit what it changed; again, on the fresh state,
-        until nobody else has changed what it read or changed. With a mapping or pairs: set them, as a dict does.
+        """With a function: call it with this state and commit its changes. With a mapping or pairs: set them.
 
-        The function sees the newest commit and should do nothing but read and change the state. After
-        `attempts` runs the last Conflict is raised, with nothing changed; so is what the function raises. The
-        result is the commit, None if nothing changed. Inside a task or transaction it runs once, and
-        the outer one commits. Raises UncommittedChanges rather than mix earlier changes in.
+        The function sees the newest commit, and runs again until nobody else has changed a key that it read or
+        changed. It should do nothing but read and change the state. After `attempts` runs the last Conflict is raised
+        and nothing has changed; the same goes for an exception of the function. The result is the commit, None if
+        nothing changed. Inside a task or transaction the function runs once, and the outer one commits. Raises
+        UncommittedChanges rather than mix earlier changes in.
 
-        `message` may be a function, too: of what the first one returned, which knows what it has done.
+        `message` may be a function, which makes the message from the function's result.
         """
         if callable(other) and not hasattr(other, "keys"):
-            return self.root.run_update(partial(other, self), **values)
+            return self.root._update(partial(other, self), **values)
         super().update(other, **values)
         return None
 
     def clear(self) -> None:
         """Delete every key."""
-        for key in list(self.scan_keys("")):
+        for key in list(self._scan("")):
             self.pop(key, None)
 
     def record(self, kind: str, **data: Any) -> Event:
-        """Record that something happened; the next commit keeps it. `data` is plain data.
+        """Record that something happened; the next commit keeps the event. `data` is plain data.
 
         Raises InvalidInput, naming the place, for data that is not plain.
         """
         event = make_event(kind, data, self.prefix.removesuffix("/"))
-        self.root.record_event(event)
+        self._handle.record_event(event)
         return event
 
     def namespace(self, name: str) -> Namespace:
-        """The mapping of the keys under `name/`; it nests, and one commit covers all."""
-        from vstate.state.namespace import Namespace  # stands on this module
+        """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all of the state."""
+        from vstate.state.namespace import Namespace  # late: it stands on this module
 
         return Namespace(self, name)
 
 
-class RootState(State, ForkAware):
-    """A state that is not part of another: it has the lock and the turns. Threads may share it."""
-
-    fork_order = 2
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._hooks: list[Callable[[], object]] = []
-        self._in_hooks = False
-        self.turns = Turns()
-        survive_forks(self)
-
-    @property
-    def root(self) -> State:
-        """This state."""
-        return self
-
-    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
-        """As promised by State."""
-        require_plain("what before_commit is given", hook)
-        once = partial(hook)  # what is returned ends this one, also where the same function was given twice
-        with self._lock:
-            self._hooks = [*self._hooks, once]
-
-        def remove() -> None:
-            with self._lock:
-                self._hooks = [each for each in self._hooks if each is not once]
-
-        return remove
-
-    def _run_hooks(self) -> None:
-        """Call what was registered by `before_commit`; the lock is held."""
-        self._require_no_hook()
-        try:
-            self._in_hooks = True
-            for hook in self._hooks:
-                called("what before_commit is given", hook)
-        finally:
-            self._in_hooks = False
-
-    def _require_no_hook(self) -> None:
-        """Raise InvalidInput inside of what `before_commit` registered; the lock is held."""
-        if self._in_hooks:
-            raise InvalidInput(
-                "what a commit calls before it cannot commit, nor move the branch: leave that out"
-            )
-
-    def before_fork(self) -> None:
-        """Wait until no other thread is in the middle of anything: the child gets a whole state."""
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        """Go on, in the parent and in the child."""
-        self._lock.release()
-        if child:
-            self.turns.after_fork_in_child()
+def handle_of(state: State) -> StateHandle:
+    """The handle of the state's root, for the layers above."""
+    return state._handle
 
 
 def missing(key: object) -> KeyNotFound:
-    """The error for a key that is not there; TypeError if it is no str."""
+    """The error for an absent key; TypeError if the key is no str."""
     if not isinstance(key, str):
         raise TypeError(f"a state's keys are str, not {type(key).__name__}: {key!r}")
     return KeyNotFound(key)
@@ -324,10 +354,10 @@ class _Keys(KeysView[str]):
         self._prefix = prefix
 
     def __iter__(self) -> Iterator[str]:
-        return self._state.scan_keys(self._prefix)
+        return self._state._scan(self._prefix)
 
     def __len__(self) -> int:
-        return self._state.count_keys(self._prefix)
+        return self._state._count(self._prefix)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key.startswith(self._prefix) and key in self._state
@@ -346,7 +376,7 @@ class _Values(ValuesView[Any]):
         return (value for _, value in _Items(self._state, self._prefix))
 
     def __len__(self) -> int:
-        return self._state.count_keys(self._prefix)
+        return self._state._count(self._prefix)
 
     def __contains__(self, value: object) -> bool:
         return any(item is value or item == value for item in self)
@@ -362,15 +392,15 @@ class _Items(ItemsView[str, Any]):
         self._prefix = prefix
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for key in self._state.scan_keys(self._prefix):
+        for key in self._state._scan(self._prefix):
             try:
                 value = self._state[key]
-            except KeyNotFound:  # deleted while we looked
+            except KeyNotFound:  # deleted since the scan reached it
                 continue
             yield key, value
 
     def __len__(self) -> int:
-        return self._state.count_keys(self._prefix)
+        return self._state._count(self._prefix)
 
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):

@@ -17,7 +17,7 @@ from vstate.repo.rules.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
-    from vstate.state.worktree import Worktree
+    from vstate.state.handle import Handle
 
 _RENEWALS = 3  # in the time that a lease runs
 _RETRIES = 20  # so many more, when the store fails
@@ -31,16 +31,16 @@ class Lease:
     from giving it back leaves that to the thread, which does so once the exception is let go of.
     """
 
-    def __init__(self, state: Worktree, name: str, *, ttl: float, wait: float | None) -> None:
+    def __init__(self, handle: Handle, name: str, *, ttl: float, wait: float | None) -> None:
         if ttl < SHORTEST_TTL:
             raise InvalidInput(
                 f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not {ttl:g} s"
             )
         self.name = name
         self.ttl = ttl
-        self._state = state
+        self._handle = handle
         self._wait = wait
-        self._tenure = Tenure(state.repo, name, ttl)
+        self._tenure = Tenure(handle.repo, name, ttl)
 
     @property
     def fence(self) -> int:
@@ -70,8 +70,8 @@ class Lease:
             raise InvalidInput("a lease's commit has its own info called 'lease': choose another name")
         with self._tenure.lock:
             self._tenure.require_held()
-        return self._state.commit_guarded(
-            self, message, {**info, "lease": {"name": self.name, "fence": self.fence}}
+        return self._handle.commit(
+            message, {**info, "lease": {"name": self.name, "fence": self.fence}}, guard=self
         )
 
     @contextmanager

@@ -14,171 +14,202 @@ from vstate.errors import NotVersioned
 from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
-from vstate.state.base import Message, RootState, check_key, missing
-from vstate.state.timed import make_expiry
+from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
 from vstate.state.turns import Turn
 
 
-class Live(RootState):
+class LiveHandle(StateHandle):
+    """The values of a Live, its expiries, and the events recorded on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, Any] = {}
+        self.expiries: dict[str, Expiry] = {}
+        self._events: list[Event] = []
+        self._sorted: list[str] | None = None  # None once keys came or went since they were sorted
+
+    def write(self, key: str, value: Any) -> None:
+        """Set a key. A sliding expiry begins again, any other is taken away."""
+        key = check_key(key)
+        with self.lock:
+            before, at = self.expiries.get(key), expiry.now()
+            again = None if before is None or before.at <= at else before.begun_anew(at)
+            # No call from here on: an exception could come between the changes.
+            if key not in self.values:
+                self._sorted = None
+            self.values[key] = value
+            if again is not None and again.ttl:
+                self.expiries[key] = again
+            elif before is not None:
+                del self.expiries[key]
+
+    def delete(self, key: str) -> None:
+        """Delete a key; KeyNotFound."""
+        with self.lock:
+            self.require(key)
+            self._sorted = None
+            del self.values[key]
+            if key in self.expiries:
+                del self.expiries[key]
+
+    def require(self, key: str) -> None:
+        """Raise KeyNotFound unless the key is there now."""
+        check_key(key)
+        self.drop_expired()
+        if key not in self.values:
+            raise missing(key)
+
+    def find(self, prefix: str) -> tuple[list[str], int, int]:
+        """The sorted keys, and the first and last position of those that begin with `prefix`."""
+        with self.lock:
+            self.drop_expired()
+            keys = self._sorted
+            if keys is None:
+                keys = self._sorted = sorted(self.values)
+            start = bisect_left(keys, prefix)
+            # In the order of the keys, their first characters are less than, equal to, or greater than the prefix.
+            end = bisect_right(keys, prefix, lo=start, key=lambda key: key[: len(prefix)])
+            return keys, start, end
+
+    def drop_expired(self) -> None:
+        """Let go of expired keys."""
+        if not self.expiries:
+            return
+        with self.lock:
+            at = expiry.now()
+            for key in [key for key, found in self.expiries.items() if found.at <= at]:
+                self._sorted = None
+                del self.expiries[key]
+                if key in self.values:
+                    del self.values[key]
+
+    def restore(self, values: dict[str, Any], expiries: dict[str, Expiry]) -> None:
+        """Have these values and expiries, in two assignments."""
+        with self.lock:
+            self.values, self.expiries, self._sorted = values, expiries, None
+
+    def savepoint(self) -> LiveSavepoint:
+        return LiveSavepoint(self)
+
+    def record_event(self, event: Event) -> None:
+        with self.lock:
+            self._events.append(event)
+
+    def pending_events(self) -> list[Event]:
+        with self.lock:
+            return list(self._events)
+
+    def may_have_changed(self, prefix: str) -> bool:
+        """True: there is nothing to compare with."""
+        return True
+
+
+class LiveSavepoint:
+    """The values of a Live by key, to go back to."""
+
+    def __init__(self, handle: LiveHandle) -> None:
+        self._handle = handle
+        with handle.lock:
+            self._values, self._expiries = dict(handle.values), dict(handle.expiries)
+
+    def restore(self) -> None:
+        """Have the keys and values of then. A value that was edited in place stays edited."""
+        self._handle.restore(self._values, self._expiries)
+
+    def release(self) -> None:
+        """Keep the values as they are."""
+
+
+class Live(State):
     """A dict-like state in memory, for any object, unpicklable ones too.
 
     It has the methods that a task calls on `Versioned`; `commit` does nothing and returns None, and the
     methods that need a history raise NotVersioned.
     """
 
+    _handle: LiveHandle
+
     def __init__(self) -> None:
-        super().__init__()
-        self._values: dict[str, Any] = {}
-        self._sorted: list[str] | None = None  # the keys, unless some came or went since they were sorted
-        self._expiries: dict[str, Expiry] = {}
-        self._events: list[Event] = []
+        self._handle = LiveHandle()
 
     def __getitem__(self, key: str) -> Any:
-        if self._expiries:
-            self._drop_expired()
+        self._handle.drop_expired()
         try:
-            return self._values[key]
+            return self._handle.values[key]
         except (KeyError, TypeError):
             raise missing(key) from None
 
     def __setitem__(self, key: str, value: Any) -> None:
-        key = check_key(key)
-        with self._lock:
-            before, at = self._expiries.get(key), expiry.now()
-            anew = None if before is None or before.at <= at else before.begun_anew(at)
-            # Together: a call in between could be interrupted.
-            if key not in self._values:
-                self._sorted = None
-            self._values[key] = value
-            if anew is not None and anew.ttl:
-                self._expiries[key] = anew
-            elif before is not None:
-                del self._expiries[key]
+        self._handle.write(key, value)
 
     def __delitem__(self, key: str) -> None:
-        key = check_key(key)
-        with self._lock:
-            if key not in self:
-                raise missing(key)
-            self._sorted = None
-            del self._values[key]
-            if key in self._expiries:
-                del self._expiries[key]
+        self._handle.delete(key)
 
     def __contains__(self, key: object) -> bool:
-        if self._expiries:
-            self._drop_expired()
-        return isinstance(key, str) and key in self._values
+        self._handle.drop_expired()
+        return isinstance(key, str) and key in self._handle.values
 
-    def scan_keys(self, prefix: str) -> Iterator[str]:
-        with self._lock:
-            keys, start, end = self._found(prefix)
-        return islice(keys, start, end)
+    def _scan(self, prefix: str) -> Iterator[str]:
+        return islice(*self._handle.find(prefix))
 
-    def count_keys(self, prefix: str) -> int:
-        with self._lock:
-            _, start, end = self._found(prefix)
+    def _count(self, prefix: str) -> int:
+        _, start, end = self._handle.find(prefix)
         return end - start
 
-    def _found(self, prefix: str) -> tuple[list[str], int, int]:
-        """The keys, sorted, and where in them are those that begin with `prefix`."""
-        self._drop_expired()
-        keys = self._sorted
-        if keys is None:
-            keys = self._sorted = sorted(self._values)
-        start = bisect_left(keys, prefix)
-        # A slice of equal length is before, equal to, or behind the prefix, in the order of the keys.
-        end = bisect_right(keys, prefix, lo=start, key=lambda key: key[: len(prefix)])
-        return keys, start, end
-
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
-        """As promised by State; what slides begins anew each time that the key is set."""
-        wanted = None if ttl is None else make_expiry(ttl, sliding=sliding)
-        with self._lock:
-            if check_key(key) not in self:
-                raise missing(key)
+        """As promised by State; a sliding expiry begins again each time that the key is set."""
+        handle, wanted = self._handle, None if ttl is None else make_expiry(ttl, sliding=sliding)
+        with handle.lock:
+            handle.require(key)
             if wanted is not None:
-                self._expiries[key] = wanted
-            elif key in self._expiries:
-                del self._expiries[key]
+                handle.expiries[key] = wanted
+            elif key in handle.expiries:
+                del handle.expiries[key]
 
     def expires(self, key: str) -> datetime | None:
-        with self._lock:
-            if check_key(key) not in self:
-                raise missing(key)
-            found = self._expiries.get(key)
+        with self._handle.lock:
+            self._handle.require(key)
+            found = self._handle.expiries.get(key)
         return None if found is None else found.moment
 
     def purge(self) -> None:
-        """Let go of what has expired."""
-        self._drop_expired()
-
-    def _drop_expired(self) -> None:
-        with self._lock:
-            at = expiry.now()
-            for key in [key for key, found in self._expiries.items() if found.at <= at]:
-                self._sorted = None
-                del self._expiries[key]
-                if key in self._values:
-                    del self._values[key]
+        """Let go of expired keys."""
+        self._handle.drop_expired()
 
     def commit(self, message: str = "", **info: Any) -> None:
-        """Call what was registered by `before_commit`, and nothing else: there is no history to commit to."""
-        with self._lock:
-            self._run_hooks()
+        """Call the functions of `before_commit`, and nothing else: there is no history to commit to."""
+        with self._handle.lock:
+            self._handle.hooks.run()
 
     @contextmanager
     def transaction(self, message: str = "", **info: Any) -> Iterator[Live]:
-        """Undo by key, on an exception, what was set and deleted inside.
+        """Undo by key, on an exception, every set and delete made inside.
 
         A value that was edited in place stays edited: a value that cannot be pickled cannot be copied.
         """
-        turn = Turn()
+        handle, turn = self._handle, Turn()
         with turn.bell, turn.held:
-            outermost = not self.turns.nested
+            outermost = not handle.turns.nested
             if outermost:
-                self.turns.take(turn)
-            values, expiries = dict(self._values), dict(self._expiries)
+                handle.turns.take(turn)
+            savepoint = handle.savepoint()
             try:
                 yield self
                 if outermost:
-                    with self._lock:
-                        self._run_hooks()
+                    self.commit()
             except BaseException:
-                self._values, self._expiries, self._sorted = values, expiries, None
+                savepoint.restore()
                 raise
 
-    def run_update(
+    def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> None:
-        """Run the function once, in a transaction: nobody else can be in the way, and no commit has a message."""
+        """Run the function once, in a transaction: there is no other writer, and no commit to have a message."""
         with self.transaction():
             called("the function of an update", function)
 
-    def savepoint(self) -> Callable[[], None]:
-        with self._lock:
-            values, expiries = dict(self._values), dict(self._expiries)
-
-        def restore() -> None:
-            with self._lock:
-                self._values, self._expiries, self._sorted = dict(values), dict(expiries), None
-
-        return restore
-
     def has_uncommitted(self) -> bool:
         return False
-
-    def may_have_changed(self, prefix: str) -> bool:
-        """True: there is nothing that it could be compared with."""
-        return True
-
-    def record_event(self, event: Event) -> None:
-        with self._lock:
-            self._events.append(event)
-
-    def pending_events(self) -> list[Event]:
-        with self._lock:
-            return list(self._events)
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import require_plain
 from vstate.errors import InvalidInput, NotVersioned
-from vstate.objects.commit import Commit, Event
-from vstate.state.base import Message, State, check_key, missing
+from vstate.objects.commit import Commit
+from vstate.state.base import Message, State, check_key, handle_of, missing
 
 if TYPE_CHECKING:
     from vstate.repo.compare.diff import Change
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 class Namespace(State):
     """The mapping of the keys under `name/` of a state, without that prefix.
 
-    It holds nothing itself: what is written here is written to the state, and a commit commits all of it.
+    It holds nothing itself: writes go to the state, and a commit commits all of the state.
     """
 
     def __init__(self, parent: State, name: str) -> None:
         if not check_key(name) or "/" in (name[0], name[-1]):
             raise InvalidInput(f"{name!r} is not a namespace: it needs a name without '/' at either end")
         self._root = parent.root
+        self._handle = handle_of(parent)
         self.prefix = f"{parent.prefix}{name}/"
 
     @property
     def root(self) -> State:
-        """The state that this is a part of."""
+        """The state that this namespace belongs to."""
         return self._root
 
     def __getitem__(self, key: str) -> Any:
@@ -49,17 +50,17 @@ class Namespace(State):
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.prefix + key in self._root
 
-    def scan_keys(self, prefix: str) -> Iterator[str]:
-        return (key[len(self.prefix) :] for key in self._root.scan_keys(self.prefix + prefix))
+    def _scan(self, prefix: str) -> Iterator[str]:
+        return (key[len(self.prefix) :] for key in self._root._scan(self.prefix + prefix))
 
-    def count_keys(self, prefix: str) -> int:
-        return self._root.count_keys(self.prefix + prefix)
+    def _count(self, prefix: str) -> int:
+        return self._root._count(self.prefix + prefix)
 
-    def describe_key(self, key: str) -> str:
-        return self._root.describe_key(self.prefix + key)
+    def _describe(self, key: str) -> str:
+        return self._root._describe(self.prefix + key)
 
-    def title(self) -> str:
-        return f"Namespace {self.prefix!r} of {self._root.title()}"
+    def _title(self) -> str:
+        return f"Namespace {self.prefix!r} of {self._root._title()}"
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         self._root.expire(self.prefix + check_key(key), ttl, sliding=sliding)
@@ -68,18 +69,18 @@ class Namespace(State):
         return self._root.expires(self.prefix + check_key(key))
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys of this namespace as they are committed, by their names here: see `Versioned.watch`.
+        """The changes of keys of this namespace as they are committed, under their names here: see `Versioned.watch`.
 
         NotVersioned in one of a Live.
         """
-        from vstate.state.versioned import Versioned  # late, since it stands on what this is a part of
+        from vstate.state.versioned import Versioned  # late: it stands on this module
 
         if not isinstance(self._root, Versioned):
             raise NotVersioned("watch")
-        return self._root.watch_within(self.prefix, pattern, since)
+        return self._root._watch(self.prefix, pattern, since)
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Have `function(key, change, commit)` called for each change that `watch` would give: see `Versioned.subscribe`."""
+        """Call `function(key, change, commit)` for each change that `watch` would give: see `Versioned.subscribe`."""
         from vstate.state.watching import Subscription  # late, for a quick `import vstate`
 
         require_plain("the function of subscribe", function)
@@ -93,25 +94,10 @@ class Namespace(State):
         """A transaction of the whole state."""
         return self._root.transaction(message, **info)
 
-    def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
-        return self._root.before_commit(hook)
-
-    def may_have_changed(self, prefix: str) -> bool:
-        return self._root.may_have_changed(self.prefix + prefix)
-
-    def run_update(
+    def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> Commit | None:
-        return self._root.run_update(function, attempts=attempts, message=message, **info)
+        return self._root._update(function, attempts=attempts, message=message, **info)
 
     def has_uncommitted(self) -> bool:
         return self._root.has_uncommitted()
-
-    def savepoint(self) -> Callable[[], None]:
-        return self._root.savepoint()
-
-    def record_event(self, event: Event) -> None:
-        self._root.record_event(event)
-
-    def pending_events(self) -> list[Event]:
-        return self._root.pending_events()

@@ -14,7 +14,7 @@ from vstate.values.inspection import describe
 
 
 class Snapshot(ReadableState):
-    """A read-only mapping of what a commit holds. Values are loaded when asked for, and then kept.
+    """A read-only mapping of the keys and values of one commit. Values are loaded when asked for, and then kept.
 
     Editing a value in place changes this snapshot's copy only, never the store.
     """
@@ -49,19 +49,19 @@ class Snapshot(ReadableState):
             return False
         return tree.lookup(self._repo.objects.node, self._commit.tree, key) is not None
 
-    def scan_keys(self, prefix: str) -> Iterator[str]:
+    def _scan(self, prefix: str) -> Iterator[str]:
         return (key for key, _ in tree.scan(self._repo.objects.node, self._commit.tree, prefix))
 
-    def count_keys(self, prefix: str) -> int:
+    def _count(self, prefix: str) -> int:
         return tree.count_prefix(self._repo.objects.node, self._commit.tree, prefix)
 
-    def describe_key(self, key: str) -> str:
+    def _describe(self, key: str) -> str:
         entry = self._repo.entry(self._commit.tree, key)
         if entry is None:
             raise missing(key)
         return describe(entry)
 
-    def title(self) -> str:
+    def _title(self) -> str:
         return f"Snapshot of {self._commit.short}"
 
     def __setitem__(self, key: str, value: Any) -> NoReturn:

@@ -46,8 +46,8 @@ def is_immutable(value: Any) -> bool:
     return kind in IMMUTABLE or (kind in _FROZEN and all(type(item) in IMMUTABLE for item in value))
 
 
-def is_unshared(holder: dict[str, Any], key: str) -> bool:
-    """Whether `holder[key]` and all in it can be reached through `holder` only.
+def is_unshared(holder: Any, key: Any) -> bool:
+    """Whether `holder[key]` and everything in it can be reached through `holder`, a dict or tuple, only.
 
     True is certain, for the moment of the call; False may be caution.
     """

@@ -1,4 +1,4 @@
-"""Turns: transactions on one state follow one another, and nest within one."""
+"""Turns: the transactions on one state follow one another, and nest within one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _WARN_AFTER_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 1.0
 
-_holding: ContextVar[tuple[Turn, ...]] = ContextVar("vstate_turns", default=())
+_holding: ContextVar[tuple[ReferenceType[Turn], ...]] = ContextVar("vstate_turns", default=())
 
 
 def _in_event_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")  # who has not imported it is in no event loop of its
+    asyncio = sys.modules.get("asyncio")  # a program that has not imported asyncio runs no event loop of it
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class Bell:
-    """What rings when a turn is over, for the threads and the tasks that wait for theirs.
+    """Rings when a turn is over, for the threads and tasks that wait for theirs.
 
-    Only a hint: one who is interrupted may leave it unrung, and those that wait look again by themselves.
+    The bell is a hint. An exception may keep it from ringing, so waiters also look again by themselves.
     """
 
     __slots__ = ("_lock", "turns")
@@ -48,23 +48,34 @@ class Bell:
             self.turns.ring()
 
     def wait(self, seconds: float) -> None:
-        """Block the thread until it rings, or for so long."""
+        """Block the thread until the bell rings, or for so many seconds."""
         if self._lock.acquire(timeout=seconds):
             self._lock.release()
 
 
 class Turn:
-    """One turn: `with turn.bell, turn.held: turns.take(turn)`, and it is over however that block ends.
+    """One turn: `with turn.bell, turn.held: turns.take(turn)`. It is over however the block ends.
 
-    `held` is the truth, and a lock, not a context manager of our own, whose `__exit__` an interruption could keep from
-    running, so that nobody would ever have a turn again. `bell`, which rings after it, is what others wait for.
+    `held` is the truth. It is a lock, whose release in a `with` no exception prevents; the `__exit__` of a class
+    written in Python may never begin. `bell` rings after it.
     """
 
-    __slots__ = ("bell", "held")
+    __slots__ = ("__weakref__", "bell", "held")
 
     def __init__(self) -> None:
         self.bell = Bell()
         self.held = Lock()
+
+    def begin(self) -> None:
+        """As the beginning of the with block, for a turn that lasts longer than a function."""
+        self.bell.__enter__()
+        self.held.acquire()
+
+    def end(self) -> None:
+        """As the end of the with block; harmless if the turn has not begun."""
+        if self.held.locked():
+            self.held.release()
+            self.bell.__exit__()
 
 
 class _Waiter:
@@ -74,16 +85,17 @@ class _Waiter:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.rung = False  # and it has not looked since
+        self.rung = False
+        """Whether the bell rang for the task since it last looked."""
         self._woken = loop.create_future()
 
     def wake(self) -> None:
-        """Let it look, in its loop."""
+        """Let the task look, in its loop."""
         if not self._woken.done():
             self._woken.set_result(None)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until it is to look, at the latest in so many seconds."""
+        """Wait for `wake`, at most so many seconds."""
         timer = self.loop.call_later(seconds, self.wake)
         try:
             await self._woken
@@ -94,54 +106,61 @@ class _Waiter:
 
 
 class Turns:
-    """Who may run a transaction on a state now.
+    """Whose transaction may run on a state now.
 
-    Nesting is by context, not by thread: what an asyncio task or `asyncio.to_thread` starts inside a
-    transaction is part of it. A thread started otherwise is not, unless it runs in a copy of the context.
+    Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a transaction
+    is part of it. Any other thread is not, unless it runs in a copy of the context.
     """
 
     def __init__(self) -> None:
-        # One that its thread can take again: a task that the collector ends leaves the queue wherever that happens.
+        # Re-entrant: the collector may end a waiting task anywhere, and the task then leaves the queue.
         self._guard = RLock()
-        self._now: Turn | None = None
-        # Weak, since an interrupted one may not have left: a task keeps its waiter for as long as it waits.
+        # Weak: a turn that nothing holds any more is over, even if its lock was never released.
+        self._current: ReferenceType[Turn] | None = None
+        # Weak: a task holds its waiter for as long as it waits, and an interrupted one may not have left.
         self._waiting: deque[ReferenceType[_Waiter]] = deque()
+
+    @property
+    def _now(self) -> Turn | None:
+        """The turn that is under way."""
+        current = self._current
+        now = None if current is None else current()
+        return now if now is not None and now.held.locked() else None
 
     @property
     def nested(self) -> bool:
         """Whether this context is inside a transaction already."""
-        # A mark that outlives its turn, in a context that was kept or interrupted, marks nothing.
-        now = self._now
-        return now is not None and now.held.locked() and now in _holding.get()
+        # A context that was kept may name a turn that is over: such a turn is not `_now`.
+        return self._now is not None and self._current in _holding.get()
 
     def after_fork_in_child(self) -> None:
-        """Forget a holder that was another thread, which is not in this process."""
+        """Forget a turn of another thread, which is not in this process."""
         if not self.nested:
             self._guard = RLock()
-            self._now = None
+            self._current = None
             self._waiting = deque()
 
     def take(self, turn: Turn) -> None:
-        """Wait for the turn, blocking the thread; it is taken for as long as `turn.held` is."""
+        """Wait for the turn, blocking the thread. The turn lasts while `turn.held` is locked."""
         if self._taken(turn):
             return
         if _in_event_loop():
             raise Conflict(
-                "another task or transaction on the same state is under way, and waiting for it would "
-                "stop the event loop that it may run in; make this task an async def, or use "
-                "asyncio.to_thread"
+                "another task or transaction on the same state is under way, and waiting for it would stop the "
+                "event loop that it may run in; make this task an async def, or use asyncio.to_thread"
             )
         began = time.monotonic()
         warned = False
         while not self._taken(turn):
-            now = self._now
-            if now is not None:
-                now.bell.wait(_LOOK_AGAIN_SECONDS)
+            if (now := self._now) is not None:
+                bell = now.bell
+                del now  # or this thread would keep a lost turn alive
+                bell.wait(_LOOK_AGAIN_SECONDS)
             warned = warned or self._warned(began)
 
     async def take_async(self, turn: Turn) -> None:
         """As `take`, without blocking the event loop, and after the tasks that wait already."""
-        # Not past these, or a task that takes one turn after another would never let them have one.
+        # Not past waiting tasks: a task that takes one turn after another would never let them have one.
         if not self._waiting and self._taken(turn):
             return
         import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
@@ -153,20 +172,20 @@ class Turns:
         with self._guard:
             self._waiting.append(place)
         try:
-            self.ring()  # the turn may have ended just before, for nobody who waited
+            self.ring()  # a turn may have ended just before, when nobody waited
             await waiter.wait(_LOOK_AGAIN_SECONDS)
             while not self._taken(turn):
                 warned = warned or self._warned(began)
                 await waiter.wait(_LOOK_AGAIN_SECONDS)
         except BaseException:
             self._leave(place)
-            self.ring()  # what rang for this one was for whoever comes next
+            self.ring()  # pass the bell on to the next task
             raise
         self._leave(place)
 
     def ring(self) -> None:
-        """Have the next task look, if nobody has the turn: of those that wait the first that was not told to yet."""
-        if not self._waiting:  # whoever comes now looks for itself
+        """If nobody has the turn, let the first waiting task look that the bell has not rung for yet."""
+        if not self._waiting:  # a newcomer looks by itself
             return
         while (waiter := self._next()) is not None:
             try:
@@ -177,7 +196,7 @@ class Turns:
 
     def _next(self) -> _Waiter | None:
         with self._guard:
-            if self._now is not None and self._now.held.locked():
+            if self._now is not None:
                 return None
             for waiter in self._in_line():
                 if not waiter.rung:
@@ -186,11 +205,11 @@ class Turns:
             return None
 
     def _in_line(self) -> list[_Waiter]:
-        """The tasks that wait, in the order in which they came."""
+        """The waiting tasks, in the order in which they came."""
         with self._guard:
             while self._waiting and self._waiting[0]() is None:
                 self._waiting.popleft()
-            places = list(self._waiting)  # which the collector may make shorter while we look at them
+            places = list(self._waiting)  # a copy: the collector may shorten the queue meanwhile
             return [waiter for place in places if (waiter := place()) is not None]
 
     def _leave(self, place: ReferenceType[_Waiter]) -> None:
@@ -200,20 +219,21 @@ class Turns:
 
     def _taken(self, turn: Turn) -> bool:
         with self._guard:
-            if self._now is not None and self._now.held.locked():
+            if self._now is not None:
                 return False
             turn.bell.turns = self
-            self._now = turn
-        _holding.set((*(other for other in _holding.get() if other.held.locked()), turn))
+            self._current = ref(turn)
+        mine = [other for other in _holding.get() if (held := other()) is not None and held.held.locked()]
+        _holding.set((*mine, ref(turn)))
         return True
 
     def _warned(self, began: float) -> bool:
         if time.monotonic() - began < _WARN_AFTER_SECONDS:
             return False
         warnings.warn(
-            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same "
-            "state; if that one waits for this thread, start the thread's work with "
-            "contextvars.copy_context().run, which makes it a part of the other",
+            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same state; if "
+            "the other one waits for this thread, start the thread's work with contextvars.copy_context().run, "
+            "which makes it a part of the other",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from datetime import timedelta
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime, timedelta
+from functools import wraps
 from os import PathLike
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from vstate.arguments import check_limit, require_plain
 from vstate.errors import (
@@ -17,20 +17,25 @@ from vstate.errors import (
     StorageError,
     UncommittedChanges,
 )
+from vstate.kv.base import KVStore
+from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
-from vstate.repo.compare.diff import Change
+from vstate.repo.compare.diff import Change, Diff
 from vstate.repo.core import Revision
 from vstate.repo.history import Log
 from vstate.repo.names.dates import parse_ttl
-from vstate.repo.names.refs import HEADS, check_ref_name
+from vstate.repo.names.refs import HEADS, Head, check_ref_name
+from vstate.repo.repository import Repository
 from vstate.repo.rules.policies import Policy
-from vstate.state.base import check_key
-from vstate.state.mapping import alone
+from vstate.repo.rules.security import Security
+from vstate.repo.rules.signing import KeyToSign, KeyToTrust
+from vstate.state.base import Message, State, check_key, ttl_microseconds
+from vstate.state.handle import Handle
 from vstate.state.snapshot import Snapshot
-from vstate.state.worktree import Worktree
+from vstate.state.transactions import Transaction
+from vstate.state.updates import run_update
 
 if TYPE_CHECKING:
-    from vstate.kv.base import KVStore
     from vstate.objects.ids import ObjectId
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
@@ -40,12 +45,25 @@ if TYPE_CHECKING:
     from vstate.state.lease import Lease
     from vstate.state.watching import Subscription, Watch
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _ATTEMPTS = 10
 
 
-class Versioned(Worktree):
+def alone(
+    method: Callable[Concatenate[Versioned, _P], _T],
+) -> Callable[Concatenate[Versioned, _P], _T]:
+    """A method that waits until no other thread's transaction is open on the state, and runs with its lock held."""
+
+    @wraps(method)
+    def call(self: Versioned, /, *args: _P.args, **options: _P.kwargs) -> _T:
+        return self._handle.alone(method, self, *args, **options)
+
+    return call
+
+
+class Versioned(State):
     """A dict-like state whose commits are kept: `Versioned(store)` is a branch that you can write to.
 
     `store` is a KVStore, a path, a URL, or None for memory. `branch=None` follows the store's HEAD: "main"
@@ -55,16 +73,193 @@ class Versioned(Worktree):
     Reading a value unpickles it, which can run code: open stores that you trust, or narrow that down.
 
     - `sign` is a key, or the path of its file, that signs every commit made here.
-    - `trust` are public keys: a commit that neither they signed, nor is behind one that they signed, is not
-      unpickled and not built upon, but raises UntrustedCommit. One's own key is among them.
-    - `ttl`, in seconds or as a timedelta, lets the named branch expire: so long after the first commit that is made
-      with it, or with `sliding` after each time that anybody moves the branch. An expired branch is in no list
-      and no revision leads to it; who opens it begins a new, empty one; `gc` removes what it held, reflog and all.
-    - `allow` are the names of what unpickling may import, such as `["app.*", "numpy"]`, besides plain data;
+    - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or signed a
+      commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not built upon.
+    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the first commit made with it.
+      With `sliding` the time begins again whenever anybody moves the branch. No list has an expired branch, and no
+      revision leads to it. Opening it begins a new, empty branch. `gc` removes its objects and its reflog.
+    - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     """
 
+    _handle: Handle
+
+    def __init__(
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        *,
+        branch: str | None = None,
+        sign: KeyToSign | None = None,
+        trust: Iterable[KeyToTrust] | KeyToTrust | None = None,
+        allow: Iterable[str] | None = None,
+        ttl: float | timedelta | None = None,
+        sliding: bool = False,
+    ) -> None:
+        if (branch is None and ttl is not None) or (sliding and ttl is None):
+            raise InvalidInput("ttl is for a branch that is named, and sliding for one with a ttl: give both")
+        length = None if ttl is None else ttl_microseconds(ttl)
+        security = Security(sign=sign, trust=trust, allow=allow)
+        opened = open_store(store)
+        try:
+            self._open(opened, branch, security)
+        except BaseException:
+            if opened is not store:
+                opened.close()
+            raise
+        self._owned = opened is not store
+        if length is not None:
+            self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
+
+    def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
+        repo = Repository(store, security)
+        if branch is None:
+            head = repo.refs.head()
+        else:
+            check_ref_name(branch)
+            head = Head(branch, repo.refs.read(HEADS + branch))
+        self._handle = Handle(repo, head, follows_head=branch is None)
+
+    def close(self) -> None:
+        """Close its watches, and the store if this handle opened it. Uncommitted changes are not committed."""
+        watches = list(self._handle.watches)
+        for watch in watches:  # all of them first, because each close() waits for a look under way
+            watch.end()
+        for watch in watches:
+            watch.close()
+        if self._owned:
+            self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # Where it is
+
+    @property
+    def repo(self) -> Repository:
+        """The repository that the branch is in."""
+        return self._handle.repo
+
+    @property
+    def store(self) -> KVStore:
+        """The store that the bytes are in."""
+        return self._handle.repo.store
+
+    @property
+    def head(self) -> Commit | None:
+        """The commit that the next one is made on; None before the first."""
+        return self._handle.head
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that `commit` moves; None when HEAD is detached."""
+        return self._handle.branch
+
+    def _title(self) -> str:
+        return self._handle.title()
+
+    # The mapping
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            return self._handle.at.hot[key]
+        except (KeyError, TypeError):
+            return self._handle.read(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._handle.write(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self._handle.delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str) and key in self._handle.at.hot:
+            return True
+        return self._handle.contains(key)
+
+    def _scan(self, prefix: str) -> Iterator[str]:
+        return self._handle.scan(prefix)
+
+    def _count(self, prefix: str) -> int:
+        return self._handle.count(prefix)
+
+    def _describe(self, key: str) -> str:
+        return self._handle.describe(key)
+
+    def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
+        self._handle.expire(key, ttl, sliding=sliding)
+
+    def expires(self, key: str) -> datetime | None:
+        found = self._handle.expires(key)
+        return None if found is None else found.moment
+
+    @alone
+    def purge(self) -> Commit | None:
+        """Commit the removal of expired keys on this branch, in a commit of its own; None if none has expired.
+
+        It reads no value, and tries again when others commit meanwhile. Uncommitted changes here stay so. In a
+        merge, a new value that somebody gave an expired key stays. Raises DetachedHead, StorageError.
+        """
+        from vstate.repo.merge.expiring import purge  # late, for a quick `import vstate`
+
+        handle = self._handle
+        # If an exception comes in between, this state is where it would be if somebody else had purged.
+        purged = purge(self.repo, handle.own_branch())
+        if purged is None:
+            return None
+        before, commit = purged
+        if before == handle.at.head:
+            handle.move(commit, handle.at.branch)
+        return commit
+
+    # Committing
+
+    def has_uncommitted(self) -> bool:
+        return self._handle.has_uncommitted()
+
+    def discard(self, *keys: str) -> None:
+        """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
+        self._handle.discard(keys)
+
+    def commit(self, message: str = "", **info: Any) -> Commit | None:
+        """Commit all changes, in place or by key, and the recorded events; None if there are none.
+
+        `info` is plain data kept with the commit. If another writer moved the branch and changed other
+        keys, or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
+        a merge commit, whose second parent is this change alone. Read the keys that it merged again.
+
+        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that cannot
+        be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is still staged,
+        unless a StorageError says `outcome_unknown`: then the next call finds out, and `head` tells.
+        """
+        return self._handle.commit(message, info)
+
+    def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Self]:
+        """Commit at the end of the with block; on an exception discard the changes made inside.
+
+        Inside another transaction, or a task, the outer one commits. Transactions of several threads on one handle
+        follow one another. A failing transaction discards every change made on the handle since it began, so give
+        independent work handles of its own.
+        """
+        return Transaction(self._handle, self, message, info)
+
+    def _update(
+        self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
+    ) -> Commit | None:
+        return run_update(self._handle, function, attempts=attempts, message=message, **info)
+
     # Other processes
+
+    @alone
+    def refresh(self) -> Commit | None:
+        """Load the commits of other processes on the branch; uncommitted changes stay staged on top.
+
+        Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
+        that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
+        """
+        return self._handle.refresh()
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
@@ -73,21 +268,22 @@ class Versioned(Worktree):
         `since`, a commit of this branch, or after the commit that this state is at. This state itself does not
         move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead, NotFound.
         """
-        return self.watch_within("", pattern, since)
+        return self._watch("", pattern, since)
 
-    def watch_within(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
-        """As `watch`, of keys that begin with `prefix`, told without it."""
+    def _watch(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
+        """As `watch`, for keys that begin with `prefix`, told without the prefix."""
         from vstate.state.watching import Watch  # late, for a quick `import vstate`
 
-        seen = self._head if since is None else self._trusted(self._resolve(since))
-        watch = Watch(self._repo, self._own_branch(), pattern, seen, prefix=prefix)
-        self._watches.add(watch)
+        handle = self._handle
+        seen = handle.head if since is None else handle.trusted(handle.resolve(since))
+        watch = Watch(self.repo, handle.own_branch(), pattern, seen, prefix=prefix)
+        handle.watches.add(watch)
         return watch
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Have `function(key, change, commit)` called for each change that `watch` would give, in a thread of its own.
+        """Call `function(key, change, commit)`, in a thread of its own, for each change that `watch` would give.
 
-        One call at a time, in order. What the function raises is logged, to the logger "vstate", and the next
+        One call at a time, in order. An exception of the function is logged, to the logger "vstate", and the next
         change comes all the same. Ends when the subscription or this state is closed.
         """
         from vstate.state.watching import Subscription
@@ -96,91 +292,85 @@ class Versioned(Worktree):
         return Subscription(self.watch(pattern), function)
 
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
-        """A lease, to be entered by `with`: nobody else has one of that name in this store meanwhile.
+        """A lease, to be entered by `with`: nobody else holds one of that name in this store meanwhile.
 
-        A thread renews it. If this process stops for longer than `ttl`, or is gone, another one may take it over;
-        `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a number that grows with each
-        holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
-        raises LeaseHeld, which names him. InvalidInput for a `ttl` below a tenth of a second. A lease whose holder has died is free once its row has been seen
-        not to change for its `ttl` and a tenth more: no clocks of different machines are compared.
+        A thread renews it. If this process stops for longer than `ttl`, or dies, another holder may take it over;
+        `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a fencing token: a number that grows
+        with each holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
+        raises LeaseHeld, which names the holder. InvalidInput for a `ttl` below a tenth of a second. The lease of a
+        dead holder is free once its row has not changed for its `ttl` and a tenth more, by the waiting process's own
+        clock: no clocks of different machines are compared.
         """
         from vstate.state.lease import Lease  # late, for a quick `import vstate`
 
-        return Lease(self, name, ttl=parse_ttl(ttl), wait=wait)
-
-    # Expiry
-
-    @alone
-    def purge(self) -> Commit | None:
-        """Commit the removal of what has expired on this branch, by itself; None if nothing has.
-
-        It reads no value, and tries again when others commit meanwhile. What is uncommitted here stays so. A
-        merge with somebody who gave such a key a new value keeps that. Raises DetachedHead, StorageError.
-        """
-        from vstate.repo.merge.expiring import purge  # late, for a quick `import vstate`
-
-        # An interruption behind it leaves this state as if somebody else had purged.
-        purged = purge(self._repo, self._own_branch())
-        if purged is None:
-            return None
-        before, commit = purged
-        if before == self._head:
-            self._move(commit, self._branch)
-        return commit
+        return Lease(self._handle, name, ttl=parse_ttl(ttl), wait=wait)
 
     # History
 
     def log(self, rev: Revision = "HEAD", *, key: str | None = None, limit: int | None = None) -> Log:
         """An iterator of the commits from `rev` back, newest first; with `key`, only those that changed it.
 
-        Empty before the first commit; NotFound for a revision that is not there.
+        Empty before the first commit; NotFound for a revision that does not exist.
         """
         check_limit(limit)
         if rev == "HEAD" and self.head is None:
             return Log(lambda: iter(()))
-        return self._repo.log(rev, key=key, limit=limit, head=self._own_head())
+        return self.repo.log(rev, key=key, limit=limit, head=self._handle.own_head())
 
     def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at: a read-only mapping. This state does not move."""
-        return Snapshot(self._repo, self._trusted(self._resolve(rev)))
+        return Snapshot(self.repo, self._handle.trusted(self._handle.resolve(rev)))
+
+    def status(self) -> Diff:
+        """The Diff of HEAD to the working state: the changes that `commit` would commit."""
+        return self._handle.diff(None, None)
+
+    def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
+        """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`.
+
+        The working state has no expired keys. Since `old` they count as removed; since HEAD they do not, because
+        no commit is due for them.
+        """
+        return self._handle.diff(old, new)
 
     def blame(self, key: str, path: str | None = None) -> Commit:
-        """The commit that last changed the key, or what is at `path` inside its value, as seen from HEAD.
+        """The commit that last changed the key, or the part of its value at `path`, as seen from HEAD.
 
-        The path is written as `diff.details` prints it, `messages[3].content`. What is not committed does not
-        count, and nothing is unpickled. Raises KeyNotFound, NotFound for a path that leads nowhere.
+        The path is written as `diff.details` prints it, `messages[3].content`. Uncommitted changes do not count, and
+        nothing is unpickled. Raises KeyNotFound, and NotFound for a path that leads nowhere.
         """
-        return self._repo.blame("HEAD", check_key(key), path, head=self._own_head())
+        return self.repo.blame("HEAD", check_key(key), path, head=self._handle.own_head())
 
     def bisect(
         self, predicate: Callable[[Snapshot], object], good: Revision, bad: Revision = "HEAD"
     ) -> Commit:
-        """The first commit at which `predicate` no longer holds, in about log2 as many tests as commits.
+        """The first commit at which `predicate` is false, found in about log2 as many tests as commits.
 
-        It gets the Snapshot of a commit, and returns something true while all is well; `good` is a commit where
-        it does, `bad` a later one where it does not. Raises InvalidInput if that is not so.
+        The predicate gets the Snapshot of a commit. It must be true at `good`, and false at `bad`, a later commit.
+        Raises InvalidInput otherwise.
         """
-        return self._repo.bisect(
-            lambda commit: predicate(self.checkout(commit)), good, bad, head=self._own_head()
+        return self.repo.bisect(
+            lambda commit: predicate(self.checkout(commit)), good, bad, head=self._handle.own_head()
         )
+
+    # Moving the branch
 
     @alone
     def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
-        """Make the state what it was at `rev`, or `steps` commits ago, as a new commit on top.
+        """Give the state the contents of `rev`, or of `steps` commits ago, as a new commit on top.
 
         Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
         if rev is not None and steps != 1:
             raise InvalidInput("rollback takes a revision, or a number of steps, not both")
-        branch = self._own_branch()
-        target = self._trusted(self._resolve(f"HEAD~{steps}" if rev is None else rev))
-        self.commit("Before rollback")
-        # Found now, because nothing may fail once the branch has moved.
-        foreign = list(self._repo.diff(self._tree, target.tree))
-        commit = self._moved(lambda: self._repo.rollback(branch, target, message=message, seen=self._head))
-        self._arrive(commit, foreign, branch=branch)
-        return commit
+        handle = self._handle
+        branch = handle.own_branch()
+        target = handle.trusted(handle.resolve(f"HEAD~{steps}" if rev is None else rev))
+        handle.commit_now("Before rollback", {})
+        return self._go(
+            target, lambda: self.repo.rollback(branch, target, message=message, seen=handle.at.head)
+        )
 
     @alone
     def reset(self, rev: Revision) -> Commit:
@@ -188,84 +378,165 @@ class Versioned(Worktree):
 
         The old head stays in the branch's reflog. Raises DetachedHead, NotFound, RefMoved.
         """
-        branch, target = self._own_branch(), self._trusted(self._resolve(rev))
-        self._moved(
-            lambda: self._repo.move_branch(branch, target, seen=self._head),
-            note=partial(self._note_reset, self._head, target),
-        )
-        self._begin_anew(target)
+        handle = self._handle
+        branch, old = handle.own_branch(), handle.at.head
+        target = handle.trusted(handle.resolve(rev))
+
+        def look() -> None:
+            if old != target and self.repo.refs.read(HEADS + branch) == target.oid:
+                handle.begin_anew(target)
+            else:
+                handle.look_at_branch()
+
+        handle.moving(lambda: self.repo.move_branch(branch, target, seen=old), look=look)
+        handle.begin_anew(target)
         return target
 
-    def _note_reset(self, old: Commit | None, target: Commit) -> None:
-        """Find out whether an interrupted reset has happened."""
-        if old != target and self._repo.refs.read(HEADS + self._own_branch()) == target.oid:
-            self._begin_anew(target)
-        else:
-            self._note_moved()
-
-    def _begin_anew(self, commit: Commit) -> None:
-        """Be at a commit of this branch, with nothing in hand."""
-
-        def begin() -> None:
-            self._working.clear()
-            self._head, self._events, self._in_flight = commit, [], None
-
-        self._unfinished.surely(begin)
-
     def undo(self, *, steps: int = 1) -> Commit:
-        """Put the branch where it was before its last `steps` moves, whatever these were; nothing is lost.
+        """Put the branch where it was before its last `steps` moves, of whatever kind; nothing is lost.
 
-        Undoing twice goes two moves back, `redo` forward again; the reflog has it all. Raises UncommittedChanges,
+        Undoing twice goes two moves back, `redo` forward again; the reflog has all moves. Raises UncommittedChanges,
         DetachedHead, InvalidInput if there is nothing to undo, and RefMoved.
         """
-        return self._carried_out(
-            "undo", lambda name: self._repo.find_undo(name, steps=steps, seen=self._head)
+        return self._move_back(
+            "undo", lambda branch: self.repo.find_undo(branch, steps=steps, seen=self._handle.at.head)
         )
 
     def redo(self) -> Commit:
         """Take back the last undo, if nothing else has moved the branch since; raises as `undo` does."""
-        return self._carried_out("redo", lambda name: self._repo.find_redo(name, seen=self._head))
+        return self._move_back("redo", lambda branch: self.repo.find_redo(branch, seen=self._handle.at.head))
 
     @alone
-    def _carried_out(self, operation: str, find: Callable[[str], Undo]) -> Commit:
-        branch = self._own_branch()
-        self._require_clean(operation)
+    def _move_back(self, operation: str, find: Callable[[str], Undo]) -> Commit:
+        branch = self._handle.own_branch()
+        self._handle.require_clean(operation)
         found = find(branch)
-        self._trusted(found.new)
-        # Found now, because nothing may fail once the branch has moved.
-        foreign = list(self._repo.diff(self._tree, found.new.tree))
-        commit = self._moved(lambda: self._repo.carry_out(found))
-        self._arrive(commit, foreign, branch=branch)
+        return self._go(self._handle.trusted(found.new), lambda: self.repo.carry_out(found))
+
+    def _go(self, target: Commit, move: Callable[[], Commit]) -> Commit:
+        """Move the branch to a commit with the contents of `target`, and this state with it."""
+        handle = self._handle
+        # Found before the move: nothing may fail once the branch has moved.
+        moved = list(self.repo.diff(handle.tree, target.tree))
+        commit = handle.moving(move)
+        handle.arrive(commit, moved, branch=handle.at.branch)
         return commit
+
+    # Merging
 
     @alone
     def merge(self, rev: Revision, *, policy: Given = None, message: str = "") -> MergeResult:
-        """Merge what `rev` holds into this branch, three-way by key from where the two parted.
+        """Merge `rev` into this branch, three-way by key from the merge base.
 
-        A key that one side changed is taken from there. One that both changed is resolved by its policy:
+        A key that one side changed is taken from there. A key that both changed is resolved by its policy:
         `policy` is one for all keys, or a mapping by prefix that goes before the branch's own (`set_policy`).
         Raises MergeConflict, whose `conflicts` have base, ours and theirs for each key that is left, and
         UncommittedChanges; nothing has changed then.
         """
-        # Once, though another commit may be HEAD by the time that this one is merged.
-        theirs, name = self._trusted(self._resolve(rev)), rev if isinstance(rev, str) else None
+        # Resolved once: another commit may be HEAD by the time that this one is merged.
+        theirs, name = self._handle.trusted(self._handle.resolve(rev)), rev if isinstance(rev, str) else None
         return self._merge(theirs, name, policy, message)
 
     def _merge(self, theirs: Commit, name: str | None, policy: Given, message: str) -> MergeResult:
-        result = self._combined(
+        handle = self._handle
+        result = self._combine(
             "merge",
-            lambda branch, landing: self._repo.merge(
+            lambda branch, landing: self.repo.merge(
                 branch,
                 theirs,
                 policy=policy,
                 message=message,
-                seen=self._head,
+                seen=handle.at.head,
                 name=name,
                 landing=landing,
             ),
         )
-        self._arrive(result.commit or self._head, result.merged_keys, branch=self._branch)
+        handle.arrive(result.commit or handle.at.head, result.merged_keys, branch=handle.at.branch)
         return result
+
+    def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+        """Commit here the changes of the commit `rev` against its first parent; None if they are here already.
+
+        Raises MergeConflict and UncommittedChanges as `merge` does.
+        """
+        return self._pick("cherry_pick", self.repo.cherry_pick, rev, policy, message)
+
+    def revert(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+        """Commit the opposite of the changes of the commit `rev`; None if they are not here.
+
+        Raises MergeConflict and UncommittedChanges as `merge` does.
+        """
+        return self._pick("revert", self.repo.revert, rev, policy, message)
+
+    @alone
+    def _pick(
+        self,
+        operation: str,
+        pick: Callable[..., Commit | None],
+        rev: Revision,
+        policy: Given,
+        message: str,
+    ) -> Commit | None:
+        handle = self._handle
+        picked = handle.trusted(handle.resolve(rev))
+        commit = self._combine(
+            operation,
+            lambda branch, landing: pick(
+                branch, picked, policy=policy, message=message, seen=handle.at.head, landing=landing
+            ),
+        )
+        moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.tree))
+        handle.arrive(commit or handle.at.head, moved, branch=handle.at.branch)
+        return commit
+
+    def _combine(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
+        """Combine the branch with other commits, on top of whatever others commit to it meanwhile.
+
+        An edit in place of a value that is about to be replaced stops it.
+        """
+        handle = self._handle
+        for attempt in range(1, _ATTEMPTS + 1):
+            handle.require_clean(operation)
+
+            def combined() -> _T:
+                plan = handle.compare()
+
+                def landing(keys: Collection[str]) -> None:
+                    if handle.edited(plan, keys):
+                        raise UncommittedChanges(operation)
+
+                return combine(handle.own_branch(), landing)
+
+            try:
+                return handle.moving(combined)
+            except RefMoved:
+                if attempt == _ATTEMPTS:
+                    raise
+            handle.go_to_newest()
+        raise AssertionError("the last attempt returns or raises")
+
+    def set_policy(self, prefix: str, policy: Policy | None) -> None:
+        """Say how keys that begin with `prefix` are merged when both sides changed them; None: not at all.
+
+        The policy is kept with the branch. Every process uses it, for commits that lost a race too; the longest
+        prefix counts. A policy is one of
+
+        - "ours", "theirs", "newest": one side, the other, or the side whose commit is later;
+        - "counter": a number, to which the differences of both sides are added;
+        - "union": a set, or a list as one, with the additions of both sides and without the removals of either;
+        - "append": a list, text or bytes with the additions of both sides at its end, in the order of the commits; the
+          additions of a commit that lost a race go behind everything that the branch has by then;
+        - "deep": a dict, merged by path; "text": a text, merged by lines;
+        - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
+          ABSENT for a side without the key, returns ABSENT to delete the key, and raises if it cannot decide.
+        """
+        self.repo.policies.set(self._handle.own_branch(), prefix, policy)
+
+    def policies(self) -> dict[str, str]:
+        """The merge policies of this branch, by prefix; a function by its name."""
+        return self.repo.policies.read(self._handle.own_branch())
+
+    # Other stores
 
     def pull(
         self,
@@ -278,34 +549,34 @@ class Versioned(Worktree):
         """Fetch this branch from another store, and merge it into this state as `merge` does.
 
         `store` is a store, the name of a remote, a path or URL, or None for the remote `origin`. Raises
-        NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: what was
-        fetched stays then, as `origin/main`.
+        NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: the fetched
+        commits stay then, as `origin/main`.
         """
         from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
-        branch = self._own_branch()
-        self._require_clean("pull")
-        # What takes long, fetching, does not keep other threads from the state.
+        branch = self._handle.own_branch()
+        self._handle.require_clean("pull")
+        # Outside of the lock, because fetching takes long: other threads go on meanwhile.
         _, result = sync.pull(
-            self._repo,
+            self.repo,
             store,
             branch,
             lambda commit, name: self._merge_fetched(commit, name, policy, message),
             remote=None,
             progress=progress,
         )
-        if self._head is None:
+        if self.head is None:
             self._go_to_fetched()
         return result
 
     @alone
     def _merge_fetched(self, commit: ObjectId, name: str, policy: Given, message: str) -> MergeResult:
-        return self._merge(self._trusted(self._resolve(commit)), name, policy, message)
+        return self._merge(self._handle.trusted(self._handle.resolve(commit)), name, policy, message)
 
     @alone
     def _go_to_fetched(self) -> None:
-        if self._head is None:
-            self._go_to_newest()
+        if self._handle.at.head is None:
+            self._handle.go_to_newest()
 
     def push(
         self,
@@ -315,92 +586,12 @@ class Versioned(Worktree):
         create: bool = False,
         progress: TransferProgress | None = None,
     ) -> SyncReport:
-        """Bring this branch to another store, given as for `pull`; what is not committed stays here.
+        """Bring this branch to another store, given as for `pull`; uncommitted changes stay here.
 
         Raises Diverged if the branch there has commits that this one lacks: `pull` first. See `repo.push`,
         which also brings other branches, and tags.
         """
-        return self._repo.push(store, self._own_branch(), force=force, create=create, progress=progress)
-
-    def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
-        """Commit here what the commit `rev` changed against its first parent; None if that is so already.
-
-        Raises MergeConflict and UncommittedChanges as `merge` does.
-        """
-        return self._picked("cherry_pick", self._repo.cherry_pick, rev, policy, message)
-
-    def revert(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
-        """Commit the opposite of what the commit `rev` changed; None if that is so already.
-
-        Raises MergeConflict and UncommittedChanges as `merge` does.
-        """
-        return self._picked("revert", self._repo.revert, rev, policy, message)
-
-    @alone
-    def _picked(
-        self,
-        operation: str,
-        pick: Callable[..., Commit | None],
-        rev: Revision,
-        policy: Given,
-        message: str,
-    ) -> Commit | None:
-        picked = self._trusted(self._resolve(rev))
-        commit = self._combined(
-            operation,
-            lambda branch, landing: pick(
-                branch, picked, policy=policy, message=message, seen=self._head, landing=landing
-            ),
-        )
-        foreign = [] if commit is None else list(self._repo.diff(self._tree, commit.tree))
-        self._arrive(commit or self._head, foreign, branch=self._branch)
-        return commit
-
-    def _combined(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
-        """Combine the branch with something, on top of what others commit to it meanwhile.
-
-        The values in hand are held still, and an edit of one that is about to be replaced stops it.
-        """
-        for attempt in range(1, _ATTEMPTS + 1):
-            self._require_clean(operation)
-
-            def combined() -> _T:
-                staged = self._working.collect(self._tree)
-
-                def landing(keys: Collection[str]) -> None:
-                    if self._working.edited_meanwhile(staged, keys):
-                        raise UncommittedChanges(operation)
-
-                return combine(self._own_branch(), landing)
-
-            try:
-                return self._moved(combined)
-            except RefMoved:
-                if attempt == _ATTEMPTS:
-                    raise
-            self._go_to_newest()
-        raise AssertionError("the last attempt returns or raises")
-
-    def set_policy(self, prefix: str, policy: Policy | None) -> None:
-        """Say how keys that begin with `prefix` are merged when both sides changed them; None: not at all.
-
-        It is kept with the branch, and every process uses it, for commits that lost a race too; the longest
-        prefix counts. A policy is one of
-
-        - "ours", "theirs", "newest": the one side, the other, or the one whose commit is later;
-        - "counter": a number, to which both sides' differences are added;
-        - "union": a set, or a list as one, with what either side added and without what either removed;
-        - "append": a list, text or bytes with what both sides appended, in the order of the commits; what a
-          commit that lost a race appended goes behind all that the branch has by then;
-        - "deep": a dict, merged by path; "text": a text, merged by lines;
-        - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
-          ABSENT for a side without the key, returns ABSENT to delete it, and raises if it cannot decide.
-        """
-        self._repo.policies.set(self._own_branch(), prefix, policy)
-
-    def policies(self) -> dict[str, str]:
-        """The merge policies of this branch, by prefix; a function by its name."""
-        return self._repo.policies.read(self._own_branch())
+        return self.repo.push(store, self._handle.own_branch(), force=force, create=create, progress=progress)
 
     # Branches and tags
 
@@ -409,73 +600,94 @@ class Versioned(Worktree):
 
         It gets this branch's merge policies.
         """
-        return self._repo.create_branch(name, at, head=self._own_head(), like=self._branch)
+        return self.repo.create_branch(name, at, head=self._handle.own_head(), like=self._handle.branch)
 
     @alone
     def switch(self, name: str, *, create: bool = False) -> Commit | None:
         """Go to another branch, made here with `create`; a handle that follows HEAD takes HEAD along.
 
-        Raises UncommittedChanges rather than lose any, NotFound with the branches there are.
+        Raises UncommittedChanges rather than lose any, NotFound with the existing branches, AlreadyExists.
         """
+        handle, repo = self._handle, self.repo
         check_ref_name(name)
-        if name == self._branch:
-            return self._head
-        target, foreign = self._head, list[str]()
+        target, old, moved = handle.at.head, handle.at.branch, list[str]()
+        if name == old:
+            return target
         if not create:
-            self._require_clean("switch")
-            target = self._trusted(self._repo.branch(name))
-            # Found now, because nothing may fail once HEAD has moved.
-            foreign = list(self._repo.diff(self._tree, target.tree))
-        elif self._head is not None:
-            self.create_branch(name)
-        elif self._repo.refs.read(HEADS + name) is not None:
-            # Nothing is committed here yet: the first commit will make the branch, so it must be free.
+            handle.require_clean("switch")
+            target = handle.trusted(repo.branch(name))
+            # Found before the move: nothing may fail once HEAD has moved.
+            moved = list(repo.diff(handle.tree, target.tree))
+        elif target is not None:
+            self._create_to_switch(name, target)
+        elif repo.refs.read(HEADS + name) is not None:
+            # Nothing is committed here yet: the first commit makes the branch, so the name must be free.
             raise AlreadyExists(f"there is a branch {name!r} already; switch to it without create", name=name)
-        if self._follows_head:
-            self._take_head_along(name, created=create)
-        self._arrive(target, foreign, branch=name)
+
+        def look() -> None:
+            if repo.refs.head().branch == name:
+                handle.arrive(target, moved, branch=name)
+            else:
+                handle.at = handle.at.moved(pending=None)
+
+        if handle.follows_head:
+            handle.moving(lambda: self._take_head_along(name, target if create else None), look=look)
+        handle.arrive(target, moved, branch=name)
+        handle.created = None
         return target
 
-    def _take_head_along(self, name: str, *, created: bool) -> None:
+    def _create_to_switch(self, name: str, target: Commit) -> None:
+        """Make a branch here; a branch that an earlier call made, whose outcome it did not see, is taken."""
+        handle = self._handle
+        made = name, target.oid
+        if handle.created == made and self.repo.refs.read(HEADS + name) == target.oid:
+            return
+        handle.created = made
         try:
-            self._repo.refs.set_head(branch=name, action=f"switch: to {name}")
+            self.create_branch(name)
+        except AlreadyExists:
+            handle.created = None
+            raise
+
+    def _take_head_along(self, name: str, created: Commit | None) -> None:
+        try:
+            self.repo.refs.set_head(branch=name, action=f"switch: to {name}")
         except StorageError:
-            if created and self._head is not None:
+            if created is not None:
                 with suppress(StorageError):
-                    # The answer may be all that was lost: HEAD must not be left on a branch that is gone.
-                    if self._repo.refs.head().branch != name:
-                        ref, action = HEADS + name, "branch: not switched to"
-                        self._repo.refs.compare_and_swap(
-                            ref, expected=self._head.oid, new=None, action=action
+                    # Only the answer may be lost: HEAD must not be left on a deleted branch.
+                    if self.repo.refs.head().branch != name:
+                        self.repo.refs.compare_and_swap(
+                            HEADS + name, expected=created.oid, new=None, action="branch: not switched to"
                         )
             raise
 
     def branches(self) -> dict[str, Commit]:
         """The newest commit of each branch, by name."""
-        return self._repo.branches()
+        return self.repo.branches()
 
     def delete_branch(self, name: str) -> Commit:
-        """Delete a branch, whose reflog keeps its newest commit; not the one that this handle is on."""
-        if name == self._branch:
+        """Delete a branch, whose reflog keeps its newest commit; not the branch that this handle is on."""
+        if name == self.branch:
             raise InvalidInput(f"this state is on branch {name!r}; switch to another before deleting it")
-        return self._repo.delete_branch(name)
+        return self.repo.delete_branch(name)
 
     def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
         """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""
-        self._trusted(self.create_branch(name, at))
+        self._handle.trusted(self.create_branch(name, at))
         forked = Versioned.__new__(Versioned)
-        forked._open(self.store, name, self._repo.security)
+        forked._open(self.store, name, self.repo.security)
         forked._owned = False
         return forked
 
     def tag(self, name: str, rev: Revision = "HEAD") -> Commit:
         """Name a revision for good; AlreadyExists if the name is taken."""
-        return self._repo.create_tag(name, rev, head=self._own_head())
+        return self.repo.create_tag(name, rev, head=self._handle.own_head())
 
     def tags(self) -> dict[str, Commit]:
         """The commit of each tag, by name."""
-        return self._repo.tags()
+        return self.repo.tags()
 
     def delete_tag(self, name: str) -> Commit:
         """Delete a tag; the commit stays."""
-        return self._repo.delete_tag(name)
+        return self.repo.delete_tag(name)

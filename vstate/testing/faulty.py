@@ -1,4 +1,4 @@
-"""Faulty: a store that fails once, at a chosen call."""
+"""Faulty: a store that fails at a chosen call, and may stay away for some more."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from vstate.kv.base import KVStore
 
 T = TypeVar("T")
 
+_WRITES = frozenset(
+    {"set", "delete", "compare_and_swap", "set_many", "delete_many", "transact", "exclusively"}
+)
+
 
 class Faulty(KVStore):
     """`store`, whose call number `fail_at` (from 1; None for never) raises `error("...")`.
 
-    It raises instead of doing what was asked, or, with `after=True`, once it has done it, as when the
-    answer of a server is lost. All the other calls go through. `calls` lists the names of the methods
-    called, the failing one included: run once without a fault, then once for every `fail_at` up to
-    `len(calls)`, and see that nothing is lost.
+    The call raises before it does anything, or, with `after=True`, once it is done: the answer of a server is lost.
+    A StoreUnavailable after a write says `outcome_unknown`, as a server's client would. The next `away` calls
+    raise too, before they do anything. All other calls go through. `calls` lists the names of the methods called,
+    the failing ones included: run once without a fault, then once for every `fail_at` up to `len(calls)`, and
+    check that nothing is lost.
 
     With `atomic=False`, `transact` is taken apart into the calls that KVStore makes of it for a store
     without transactions, so that it can also fail halfway.
@@ -33,11 +38,13 @@ class Faulty(KVStore):
         after: bool = False,
         *,
         atomic: bool = True,
+        away: int = 0,
     ) -> None:
         self.store = store
         self.fail_at = fail_at
         self.error = error
         self.after = after
+        self.away = away
         self.atomic = atomic
         self.calls: list[str] = []
         self._lock = threading.Lock()
@@ -114,10 +121,14 @@ class Faulty(KVStore):
     def _call(self, name: str, action: Callable[[], T]) -> T:
         with self._lock:
             self.calls.append(name)
-            failing = len(self.calls) == self.fail_at
-        if failing and not self.after:
-            raise self.error(f"made to fail at call {self.fail_at}, before {name}")
+            since = -1 if self.fail_at is None else len(self.calls) - self.fail_at
+        answer_lost = since == 0 and self.after
+        if 0 <= since <= self.away and not answer_lost:
+            raise self.error(f"made to fail at call {len(self.calls)}, before {name}")
         result = action()
-        if failing:
-            raise self.error(f"made to fail at call {self.fail_at}, after {name}")
+        if answer_lost:
+            error = self.error(f"made to fail at call {len(self.calls)}, after {name}")
+            if isinstance(error, StoreUnavailable) and name in _WRITES:
+                error.outcome_unknown = True
+            raise error
         return result

@@ -1,6 +1,6 @@
 """A store in one SQLite file.
 
-`store` reads and writes rows; `database` makes, opens and syncs the file, and says what its errors mean;
+`store` reads and writes rows; `database` makes, opens and syncs the file, and translates its errors;
 `queues` decides which process is next. sqlite3 is imported when a store is made.
 """
 

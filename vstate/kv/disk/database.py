@@ -1,5 +1,4 @@
-"""Database: the SQLite file of a store. It makes, opens and syncs the file, and says what SQLite's errors
-mean."""
+"""Database: the SQLite file of a store. It makes, opens and syncs the file, and translates errors."""
 
 from __future__ import annotations
 
@@ -75,9 +74,7 @@ class Database:
         self.size_limit = size_limit
         self.durability = durability
         self.create = create
-        """Whether a missing file is made. False once the store was open: a file that is missing then was
-        removed.
-        """
+        """Whether a missing file is made. False once the store was open: then a missing file was removed."""
         self._file = os.path.join(self.directory, FILE_NAME)
         self._log = f"{self._file}-wal"
         self._note = f"{self._file}-unsynced"
@@ -93,7 +90,7 @@ class Database:
     def find_or_make(self) -> None:
         """Make sure that SQLite can open or make the file: it makes files, but no directories.
 
-        Raises NotFound if there is none and none is to be made, InvalidInput if something else is in its
+        Raises NotFound if it is missing and `create` is False, InvalidInput if something else is in its
         place.
         """
         try:
@@ -222,7 +219,7 @@ class Database:
                 sync_directory(self.directory)
         except (OSError, sqlite3.Error) as error:
             if not writing:
-                return  # what a reader sees is right, and may be all that is left
+                return  # its reads are right, and may be all that is left of the store
             if isinstance(error, OSError):
                 raise StoreUnavailable(
                     f"{self.directory} failed: {error.strerror}; nothing was written: retry, or look after "

@@ -27,8 +27,7 @@ LONGEST_PAUSES = (0.0007, 0.0002)
 """Seconds between two tries: many processes may wait to be next, but only one waits to begin."""
 
 POLITE_PAUSE = 0.001
-"""Seconds that a process which had to wait gives the others before it queues again. Longer than they
-sleep."""
+"""Seconds that a process pauses after it had to wait, before it queues again. Others sleep less."""
 
 FILES = 16
 

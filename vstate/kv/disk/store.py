@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import TransactionalStore, check_value
+from vstate.kv.base import TransactionalStore, batches, check_value
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
 from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
 
@@ -103,7 +103,7 @@ class Disk(TransactionalStore, ForkAware):
         packed = pack(key)
         reader = self._reader
         if packed[0:1] == OBJECT_MARK and reader.connection is not None:
-            # The short way of most reads: an object that is there. Everything else, errors too, goes the long
+            # The short way of most reads: an object that is there. Anything else, errors too, goes the long
             # way.
             try:
                 with reader.lock:
@@ -124,8 +124,7 @@ class Disk(TransactionalStore, ForkAware):
         return bool(self.present([key]))
 
     def present(self, keys: Iterable[str]) -> Set[str]:
-        # The index of the keys answers alone: 100 keys of values of 64 KB take 0.13 ms, with the values 2 to
-        # 6.
+        # The index of the keys answers: 100 keys with values of 64 KB take 0.13 ms, with the values 2 to 6.
         return {self._unpacked(packed) for (packed,) in self._query_each("key", keys)}
 
     def keys(self, prefix: str = "") -> Iterator[str]:
@@ -168,9 +167,7 @@ class Disk(TransactionalStore, ForkAware):
                 first = self._value(rows[-1][0]) + b"\0"
 
     def _query_each(self, columns: str, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        wanted = [pack(key) for key in keys]
-        for start in range(0, len(wanted), KEYS_PER_QUERY):
-            some = wanted[start : start + KEYS_PER_QUERY]
+        for some in batches(map(pack, keys), KEYS_PER_QUERY):
             marks = ",".join("?" * len(some))
             yield from self._query(f"SELECT {columns} FROM kv WHERE key IN ({marks})", some)
 
@@ -209,9 +206,7 @@ class Disk(TransactionalStore, ForkAware):
         return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
-        """As promised by KVStore: `plan` runs inside the transaction, while this process has the write
-        lock.
-        """
+        """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
         return self._write(lambda: self._split(plan()))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
@@ -239,9 +234,7 @@ class Disk(TransactionalStore, ForkAware):
         return value
 
     def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
-        """Call `plan` inside a transaction, if every expectation holds, and write the rows that it
-        returns.
-        """
+        """If every expectation holds, call `plan` in the transaction, and write the rows that it returns."""
         backoff: Backoff | None = None
         try:
             while True:

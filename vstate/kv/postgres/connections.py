@@ -25,8 +25,7 @@ SLACK: Final = 5.0
 """Seconds that a client waits for an answer beyond the time that the server itself waits for locks."""
 
 SLOWEST: Final = 4 * 1024 * 1024
-"""Bytes a second that even a slow server writes: while it writes a value of a gigabyte, it is silent for
-long."""
+"""Bytes a second that even a slow server writes. It is silent while it writes a value of a gigabyte."""
 
 LONGEST_IDLE: Final = 240.0
 """Seconds after which an unused connection is not trusted: firewalls and proxies forget idle connections."""
@@ -40,8 +39,7 @@ _OPTIONS: Final = {
     "tcp_user_timeout": None,
     "target_session_attrs": "PGTARGETSESSIONATTRS",
 }
-"""The options of libpq that get another default here, and the variables in which the user may have set
-them."""
+"""The options of libpq with another default here, and the variables by which a user may set them."""
 
 
 class CannotConnect(Exception):
@@ -49,9 +47,7 @@ class CannotConnect(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the server is about to start. There is no code for it, and other languages are not
-        recognised.
-        """
+        """Whether the server is about to start. There is no code for it: only English is recognised."""
         return (
             re.search("database system is (starting up|in recovery|not yet accepting)", str(self)) is not None
         )
@@ -136,7 +132,7 @@ class Connections:
             self._give_back(connection, writing)
 
     def connect(self, within: float = math.inf) -> Connection:
-        """A new connection, which only the caller closes. It takes `within` seconds at most, name servers
+        """A new connection, for the caller to close. It takes `within` seconds at most, name servers
         aside.
         """
         try:

@@ -1,4 +1,4 @@
-"""Failures: what an error of PostgreSQL means to a caller."""
+"""Failures: the errors of PostgreSQL, translated for a caller."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Queues: callers that update the same thing follow one another, as a courtesy. Correctness does not depend
-on them."""
+"""Queues: callers that update the same thing follow one another. Correctness does not depend on it."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ IDLE_SECONDS: Final = 0.02
 """Seconds after which a kept turn is released, if its holder has not come back."""
 
 HELD_SECONDS: Final = 5.0
-"""Seconds after which the server ends the turn of a holder that does not release it, and the connection with
-it."""
+"""Seconds after which the server ends the turn, and the connection, of a holder that is stuck."""
 
 _TROUBLES: Final = (psycopg.Error, CannotConnect)
 
@@ -56,7 +54,7 @@ class Locks:
         self._closed = False
 
     def acquire(self, name: str) -> tuple[Connection | None, bool]:
-        """Wait for the lock: the connection that holds it, or None after PATIENCE; and whether another held
+        """Wait for the lock. The connection that holds it, None after PATIENCE; and whether another had
         it.
         """
         if not self._session.exists:
@@ -212,8 +210,7 @@ class UpdateQueues:
 
     def _queue(self, name: str) -> _Queue:
         if self._process != os.getpid():
-            # A forked child begins anew: nobody here would release a lock that another thread of the parent
-            # held.
+            # A forked child begins anew: nobody here releases the locks of other threads of the parent.
             self._process, self._queues = os.getpid(), {}
             self._thread = threading.local()
         return self._queues.setdefault(name, _Queue())

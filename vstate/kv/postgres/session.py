@@ -109,9 +109,7 @@ class Session:
         return [cursor.fetchone() if cursor.description else None for cursor in cursors]
 
     def _sees(self, connection: Connection, look: tuple[Any, ...] | None) -> bool:
-        """Whether a look found the table. Raises unless the table is vstate's and the server recent
-        enough.
-        """
+        """Whether a look found the table. Raises if the table is not vstate's, or the server too old."""
         if connection.info.server_version < OLDEST_SERVER:
             raise StoreUnavailable(
                 f"the server of {self.location} is PostgreSQL {connection.info.server_version // 10000}; "
@@ -160,8 +158,7 @@ def _pipelined(connection: Connection, steps: Steps, cursors: list[psycopg.Curso
     failure = None
     try:
         with connection.pipeline():
-            # Raised after the pipeline has ended: psycopg logs a warning for a second error, which always
-            # follows.
+            # Raised after the pipeline: psycopg logs a warning for a second error, which always follows.
             try:
                 for statement, parameters in steps:
                     cursors.append(connection.execute(statement, parameters, binary=True))

@@ -29,8 +29,7 @@ SELECT set_config('lock_timeout', %s, true), set_config('client_connection_check
 FROM unnest(%b::int8[], %b::bool[]) AS wanted (number, shared)
 """
 
-# The mark of a row: the microseconds at which it was written, by the server's clock, and the id of the
-# transaction.
+# The mark of a row: its time, in microseconds by the server's clock, and the id of the transaction.
 _MARK = """
 encode(int8send((extract(epoch FROM clock_timestamp()) * 1000000)::int8) || %(mark)b::bytea, 'hex')::uuid
 """
@@ -49,8 +48,7 @@ WHERE kept.value IS DISTINCT FROM excluded.value
 _REMOVE = "DELETE FROM {table} WHERE key = ANY(%(removed)b::bytea[]) {condition}"
 
 # Two facts about the rows that a transaction was to change: whether one bears its mark; and, of the rows with
-# other values than it would have set, the age in seconds of the oldest write, or NULL if there are no such
-# rows.
+# other values than it would have set, the age of the oldest write in seconds, or NULL without such rows.
 _TRACES = f"""
 SELECT coalesce(bool_or(substring(uuid_send(kept.swap) FROM 9) = %(mark)b::bytea), false),
     max(extract(epoch FROM clock_timestamp()) - {_MARKED_AT} / 1e6)
@@ -127,8 +125,8 @@ class Statements:
             "listeners": sql.SQL("({} # {})").format(sql.Literal(LISTENERS), base),
         }
 
-        # Explicit, because a statement must see what the one before it waited for, whatever the database's
-        # default.
+        # Explicit, since the database may have another default: a statement must see the writes that the one
+        # before it waited for.
         self.begin = b"BEGIN ISOLATION LEVEL READ COMMITTED"
         self.commit = b"COMMIT"
         self.lock = self._made(_LOCK)
@@ -168,8 +166,7 @@ class Statements:
         """)
         self.create = [
             self._made(_CREATE),
-            # Values are compressed already, or do not shrink: 4,000 bytes take 29 us without a try, 36 with
-            # it.
+            # Values are compressed already, or do not shrink: 4,000 bytes take 29 us, and 36 with a try.
             self._made("ALTER TABLE {table} ALTER value SET STORAGE EXTERNAL"),
             self._made(f"COMMENT ON TABLE {{table}} IS 'vstate {FORMAT}'"),
         ]
@@ -193,8 +190,8 @@ class Statements:
         )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
-        """One statement that writes if every expectation holds. Its row: whether it wrote, whether anybody
-        listens.
+        """A statement that writes if every expectation holds. It returns whether it did, and has
+        listeners.
         """
         which = expecting, sets, deletes, listened
         made = self._written.get(which)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from vstate.arguments import check_count, check_seconds
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import TransactionalStore
+from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.packing import pack, ranges, unpack
 
 KEYS_PER_PAGE: Final = 2000
@@ -131,9 +131,8 @@ class Postgres(TransactionalStore, ForkAware):
                 first = rows[-1][0] + b"\0"
 
     def _query_each(self, statement: bytes, keys: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-        wanted = [pack(key) for key in keys]
-        for start in range(0, len(wanted), KEYS_PER_QUERY):
-            yield from self._session.read(statement, (wanted[start : start + KEYS_PER_QUERY],))
+        for some in batches(map(pack, keys), KEYS_PER_QUERY):
+            yield from self._session.read(statement, (some,))
 
     def _unpacked(self, stored: bytes) -> str:
         try:

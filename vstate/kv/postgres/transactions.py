@@ -23,8 +23,7 @@ MAX_VALUE_BYTES: Final = 1_000_000_000 - 1024
 """The longest value. PostgreSQL's limit is 2^30 bytes, for a row and for a message with its overhead."""
 
 MOST_LOCKS: Final = 64
-"""With more keys than these, the whole table is locked: the server has room for so many locks a
-connection."""
+"""With more keys, the whole table is locked: the server has room for so many locks a connection."""
 
 MANY: Final = "*"
 """The message to listeners in place of the keys, if they are more than that."""
@@ -86,9 +85,7 @@ class Change:
         return sum(len(value) for _, value in self.sets)
 
     def parts(self) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The rows to set, for one statement each. Rows with an expectation come last: every statement
-        compares them.
-        """
+        """The rows to set, for one statement each. Rows with an expectation come last: all compare them."""
         # Sorted, so that two writers of the same objects follow one another and do not wait in a circle.
         rows = sorted(self.sets)
         part: list[tuple[bytes, bytes]] = []
@@ -275,8 +272,7 @@ class Transactions:
 
 def _locks_of(change: Change) -> dict[int, bool] | None:
     """The locks that separate the change from others, each True if it is shared. None for the whole table."""
-    # Writers of objects take no locks by key, which would be too many. Only the lock of the table keeps them
-    # out.
+    # Writers take no locks for objects, which would be too many. Only the lock of the table keeps them out.
     if any(key.startswith(OBJECT_MARK) for key in change.expected):
         return None
     locks = {lock_number(key): True for key in change.expected}

@@ -1,7 +1,9 @@
 """A store on a Redis or Valkey server, or on a cluster of them.
 
-`store` is the store; `link` the way to the server, and what is sent again when a connection breaks; `scripts`
-what runs there; `listener` hears of changes. The driver is imported where a store is made.
+`store` reads; `transactions` writes; `link` sends commands, and repeats them when a connection breaks;
+`address` reads URLs and clients; `failures` translates errors; `scripts` runs on the server; `listener`
+hears of changes. The driver is imported when a store is made, and so are all these modules but `store` and
+`scripts`.
 """
 
 from vstate.kv.redis.store import Redis

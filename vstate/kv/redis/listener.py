@@ -1,4 +1,4 @@
-"""Hearing of changes of a Redis store: the scripts that write publish the keys, and this listens."""
+"""Listener: hears of changes of one key, on a connection of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from vstate.errors import StoreUnavailable
 from vstate.kv.base import POLL_SECONDS
+from vstate.kv.redis.failures import TROUBLES, is_refusal
 from vstate.kv.redis.link import Link
 
 
 class Listener:
-    """Waits for changes of `key`, which are published on `channel`, on a connection of its own.
+    """Waits for changes of `key`, which the scripts that write publish on `channel`.
 
-    While it is cut off it hears nothing, and so a wait that loses the connection, or gets a new one, returns
-    at once. A user who may not subscribe, or a proxy that knows no channels, leaves it to look from time to
-    time.
+    While it is cut off it hears nothing, so a wait that loses the connection, or gets a new one, returns at
+    once. If the user may not subscribe, or a proxy knows no channels, it looks from time to time.
     """
 
     def __init__(self, link: Link, channel: str, key: bytes) -> None:
@@ -38,7 +38,7 @@ class Listener:
             return
         try:
             if self._connection is None or self._process != os.getpid():
-                # Half a connection is the other process's, and closing it here would close it there.
+                # The other process has the same connection, and closing it here would close it there.
                 self._connection = None
                 self._open()
                 return
@@ -49,16 +49,16 @@ class Listener:
                 left = end - time.monotonic()
                 if left <= 0:
                     return
-        except self._link.troubles():
+        except TROUBLES:
             self.close()
         except StoreUnavailable:
-            # Whoever waits looks at the key next, and is told by that.
+            # The caller looks at the key next, and gets the error from the store.
             time.sleep(max(0, min(end - time.monotonic(), POLL_SECONDS)))
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None and self._process == os.getpid():
-            with suppress(*self._link.troubles()):
+            with suppress(*TROUBLES):
                 connection.disconnect()
             self._pool.release(connection)
 
@@ -68,16 +68,16 @@ class Listener:
         try:
             self._connection.send_command("SUBSCRIBE", self._channel)
             self._connection.read_response(push_request=True)
-        except self._link.troubles() as error:
+        except TROUBLES as error:
             self.close()
-            if not self._link.is_refusal(error):
-                raise self._link.translated(error) from None
+            if not is_refusal(error):
+                raise self._link.meaning(error) from None
             self._deaf = True
 
     def _concerns(self, message: Any) -> bool:
-        """Whether it is about our key. Anything else than a message is the server's, and best looked into."""
+        """Whether the message is about the key. The caller looks after any message that is not a change."""
         if not isinstance(message, list) or len(message) != 3 or message[0] != b"message":
             return True
         names = message[2]
-        # An empty text stands for more names than are worth telling.
+        # An empty text stands for too many names for one message.
         return not names or self._key in names.split(b"\0")

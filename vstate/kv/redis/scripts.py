@@ -1,15 +1,17 @@
-"""The Lua scripts of a Redis store: each runs on the server as one step, between those of all other
-clients."""
+"""The Lua scripts of a Redis store. Each runs on the server as one step: no other client comes in between."""
 
 from __future__ import annotations
 
 import hashlib
 from typing import Any, Final, Literal
 
+from vstate.kv.packing import OBJECT_MARK
+
 Command = tuple[Any, ...]
 """One command for the server: its name and its arguments."""
 
-OBJECT_HASHES = 16
+DIGITS = "0123456789abcdef"
+KEYS_PER_EXCHANGE = 5000
 
 DONE: Final = 1
 OTHERWISE: Final = 0
@@ -18,12 +20,41 @@ LOCK_LOST: Final = -2
 STAGE_LOST: Final = -3
 
 Answer = Literal[1, 0, -1, -2, -3]
-"""What WRITE answers: it is done; something was not as expected; another has the lock; ours is gone; the
+"""The answers of WRITE: it is done; an expectation does not hold; another has the lock; our lock is gone; the
 staged rows are gone. All but the first wrote nothing."""
 
 
+class Keys:
+    """The keys on the server that belong to the store called `prefix`."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        # Braces, so that a cluster has all of them on one node.
+        self.base = f"{{{prefix}}}"
+        self.objects = [f"{self.base}:o{digit}" for digit in DIGITS]
+        self.values = f"{self.base}:v"
+        self.index = f"{self.base}:k"
+        self.lock = f"{self.base}:lock"
+        self.waiting = f"{self.base}:waiting"
+        self.rows = [*self.objects, self.values, self.index]
+        """The keys of a script that reads or writes rows."""
+        self.written = [*self.rows, f"{self.base}:done", self.lock, self.waiting]
+        """The keys of WRITE."""
+        self.channel = f"{self.base}:changes"
+
+    def place(self, packed: bytes) -> tuple[str, bytes]:
+        """The hash that holds the value of a packed key, and the field."""
+        if packed[:1] == OBJECT_MARK:
+            return self.objects[packed[1] >> 4], packed[1:]
+        return self.values, packed
+
+    def stage(self, token: str) -> str:
+        """The hash beside the store for the rows of a large write."""
+        return f"{self.base}:stage:{token}"
+
+
 class Script:
-    """A script, which the server knows by its hash once it has seen it."""
+    """A script. The server knows it by its hash once it has loaded it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -33,9 +64,8 @@ class Script:
         return ("EVALSHA", self.name, len(keys), *keys, *arguments)
 
 
-# The keys of all scripts that read or write rows: sixteen hashes of objects, by the first digit of the id;
-# the hash of the other values; the index of their keys. A packed key begins with the byte 255 if it is an
-# object's.
+# The keys of every script that reads or writes rows: sixteen hashes of objects, by the first digit of the id;
+# the hash of the other values; the index of their keys. The packed key of an object begins with the byte 255.
 _PLACE = """
 local VALUES, INDEX = KEYS[17], KEYS[18]
 
@@ -47,9 +77,9 @@ local function place(packed)
 end
 """
 
-# Deletes come before sets: out of memory, a server refuses a script whose first write needs some, and nothing
-# has happened; but a script that has begun by freeing some goes through, and so gc can make room. Rows go
-# many to a command: each command of a script is another in the server's log and on the way to a replica.
+# Deletes come before sets. A server that is out of memory refuses a script whose first write needs some, and
+# then nothing has happened. It lets a script go on that has begun by freeing some, and so gc can make room.
+# Rows go many to a command: each command of a script goes to the server's log and to its replicas.
 WRITE = Script(
     _PLACE
     + """
@@ -68,7 +98,7 @@ local function remember(sign)
     redis.call('ZADD', DONE, now + keep, token .. sign)
 end
 
--- This may be the second try of a client that did not hear the answer to its first.
+-- This may be the second try of a client that lost the answer to its first.
 if token ~= '' then
     if redis.call('ZSCORE', DONE, token .. '+') then return 1 end
     if redis.call('ZSCORE', DONE, token .. '-') then return 0 end
@@ -79,14 +109,14 @@ if deletes + sets + staged > 0 or mine ~= '' then
     if mine ~= '' then
         if holder ~= mine then return -2 end
     elseif holder then
-        -- The lock is not given again while somebody waits to write. Without memory this is refused; so be it.
+        -- Nobody gets the lock while a writer waits. Without memory this mark is refused, which does no harm.
         redis.pcall('SET', WAITING, '', 'PX', 60)
         return -1
     end
 end
 
 local function refuse()
-    -- The first try may still be under way, somewhere in the network: it must not do what is denied now.
+    -- The first try may still be on its way through the network: it must not write after this answer.
     if again ~= '' then remember('-') end
     if staged > 0 then redis.call('UNLINK', STAGE) end
     return 0
@@ -150,7 +180,7 @@ if staged > 0 then
     local first, bytes = 1, 0
     for last = 1, #fields do
         bytes = bytes + redis.call('HSTRLEN', STAGE, fields[last])
-        -- A part at a time, so that little is there twice at any moment.
+        -- A part at a time, so that few rows take memory twice at any moment.
         if bytes > 1000000 or last - first == 1999 or last == #fields then
             local values = redis.call('HMGET', STAGE, unpack(fields, first, last))
             for number, value in ipairs(values) do add('HSET', fields[first + number - 1], value) end
@@ -175,15 +205,14 @@ if mine ~= '' then redis.call('DEL', LOCK) end
 if #names > 0 then
     local text = table.concat(names, '\\0')
     if #text > 65536 then text = '' end
-    -- A user who may not publish may still write; who listens then looks from time to time.
+    -- A user who may not publish may still write. Listeners then look from time to time.
     redis.pcall('PUBLISH', channel, text)
 end
 return 1
 """
 )
 
-# Keys: the stage. Arguments: for how many milliseconds, then keys and values. Doing it twice is doing it
-# once.
+# Keys: the stage. Arguments: its milliseconds to live, then keys and values. A repetition changes nothing.
 STAGE = Script(
     """
 for at = 2, #ARGV, 2 do
@@ -194,7 +223,7 @@ return 1
 """
 )
 
-# Arguments: packed keys. Answers a text of as many digits, 1 for those that are present.
+# Arguments: packed keys. Answers a text of as many digits: 1 for a key that is present.
 PRESENT = Script(
     _PLACE
     + """
@@ -207,14 +236,15 @@ return table.concat(found)
 """
 )
 
-# Keys: a hash. Arguments: the cursor, about how many, and what the fields have to begin with. Answers which
-# run of the server this is, the next cursor, and the fields. A cursor means nothing to another run.
+# Keys: a hash. Arguments: the cursor, the approximate number of fields, and the beginning of the wanted
+# fields. Answers the id of the server's run, the next cursor, and the fields. A cursor means nothing to
+# another run.
 FIELDS = Script(
     """
 local step = 1
 local page = redis.pcall('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2], 'NOVALUES')
 if page.err then
-    -- Before Redis 7.4 the values come too; at least they do not leave the server.
+    -- Before Redis 7.4 the values come too, but they do not leave the server.
     step = 2
     page = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2])
 end
@@ -229,7 +259,7 @@ return {run, page[1], fields}
 """
 )
 
-# Keys: the lock, and the mark of those who wait to write. Arguments: whose, and for how many milliseconds.
+# Keys: the lock, and the mark of waiting writers. Arguments: the holder, and the milliseconds to live.
 LOCK = Script(
     """
 local holder = redis.call('GET', KEYS[1])
@@ -238,14 +268,14 @@ if holder == ARGV[1] then
     return 1
 end
 if holder or redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
--- For a server that is out of memory: it lets a script set something once it has deleted something.
+-- A server that is out of memory lets a script set a key once it has deleted one.
 redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
 )
 
-# Keys: the lock. Arguments: whose, and for how many milliseconds more; 0 gives it back.
+# Keys: the lock. Arguments: the holder, and the milliseconds to live from now on; 0 releases the lock.
 HOLD = Script(
     """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -254,8 +284,7 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 )
 
-# Answers the server's limit in bytes, and what it does when that is reached; two empty texts if it does not
-# tell.
+# Answers the server's limit in bytes, and its policy beyond the limit. Two empty texts if it tells neither.
 MEMORY = Script(
     """
 local info = redis.pcall('INFO', 'memory')

@@ -1,7 +1,7 @@
 """A store in a bucket of S3, Google Cloud Storage, Azure, or a server that speaks S3.
 
 `store` is the store; `bucket` sends requests over obstore, and repeats those that may be repeated; `address`
-reads the URL and the options; `failures` says what obstore's errors mean; `driver` loads obstore; `names` and
+reads the URL and the options; `failures` translates obstore's errors; `driver` loads obstore; `names` and
 `values` say how keys and values are stored.
 """
 

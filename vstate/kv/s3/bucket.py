@@ -1,5 +1,4 @@
-"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It sends requests, and knows nothing of keys
-and values."""
+"""Bucket: objects by name in S3, Google Cloud Storage or Azure. It knows nothing of keys and values."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ from vstate.kv.s3.names import LONGEST_NAME
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and obstore's asyncio calls
-300."""
+"""Requests under way at a time. 500 reads of 500 bytes took threads 190 ms, and asyncio 300."""
 
 PAGE = 1000  # names in an answer of S3's listing, which takes no more
 
@@ -31,8 +29,7 @@ _LONGEST_PAUSE = 2.0
 _BULK = 1000
 
 Mark = Mapping[str, str]
-"""The version of an object, which no other version has: its ETag, or its generation, depending on the
-service."""
+"""The id of one version of an object: its ETag, or its generation, depending on the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +134,7 @@ class Bucket(ForkAware):
         return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
-        """Repeat the conditional write until its outcome is known; whether the service did it, once or
+        """Repeat the conditional write until its outcome is known. Returns whether it was done, once or
         twice.
         """
         backoff = self._backoff()
@@ -192,9 +189,7 @@ class Bucket(ForkAware):
         return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2)
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Send the request until it succeeds or another try is in vain. Return None if there is no such
-        object.
-        """
+        """Send the request until it succeeds or cannot succeed. Return None if there is no such object."""
         backoff, sent = self._backoff(), False
         while True:
             try:
@@ -244,8 +239,7 @@ class Bucket(ForkAware):
         except RuntimeError:
             pass
         self._require_open()
-        # The interpreter is ending and starts no more threads. A program may still save its state, in this
-        # thread.
+        # The interpreter is ending and starts no threads. A program still saves its state, in this thread.
         future: Future[T] = Future()
         try:
             future.set_result(call())

@@ -1,4 +1,4 @@
-"""Failures: what an error of obstore means to a caller.
+"""Failures: the errors of obstore, translated for a caller.
 
 obstore's messages hold URLs and whole answers of a server, and may hold secrets. Only codes and numbers leave
 this module.
@@ -42,9 +42,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, known: Any) -> Failure:
-    """The failure that an error of obstore stands for; `known` is `obstore.exceptions`. Any other error is
-    raised.
-    """
+    """The failure behind an error of obstore, which is one of `known`. Any other error is raised."""
     panic = type(error).__name__ == "PanicException"
     if not isinstance(error, known.BaseError | FileNotFoundError) and not panic:
         raise error

@@ -25,8 +25,8 @@ class Marks(ForkAware):
         survive_forks(self)
 
     def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:
-        """Keep the value of the key: None if a swap deleted it. Without a mark, forget the key: there is
-        nothing.
+        """Keep the value of the key, None if a swap deleted it. Without a mark the key is absent: forget
+        it.
         """
         if is_object(key):
             return

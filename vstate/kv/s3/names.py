@@ -87,8 +87,7 @@ def _part(part: str) -> str:
     text = "".join([_ESCAPED[byte] for byte in part.encode()])
     pieces = []
     while len(text) > _LONGEST_PART:
-        # Not in the middle of an escape: the beginning of the names with a prefix must not depend on the
-        # rest.
+        # Not inside an escape: the beginning of the names with a prefix must not depend on the rest.
         cut = text.find("=", _LONGEST_PART - 2, _LONGEST_PART)
         cut = _LONGEST_PART if cut < 0 else cut
         pieces.append(text[:cut])

@@ -43,7 +43,7 @@ class S3(KVStore, ForkAware):
       `credential_provider`. The environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or the machine's own identity
       supplies missing ones. No message, repr or pickle holds any of them.
     - `timeout`, in seconds, is how long a call tries before StoreUnavailable: twice as long for a swap whose
-      outcome has to be found out.
+      outcome it must find out.
 
     **Durability and consistency.** A call that has returned is as durable as the service makes an object, and
     every later read from anywhere sees it. The service must be strongly consistent, as S3, GCS, Azure, MinIO,
@@ -158,8 +158,7 @@ class S3(KVStore, ForkAware):
                 if key is not None and key.startswith(prefix):
                     found.append((key, size))
             yield found
-            # The part behind the directory decides, not the name: "x/y" may be listed before "x-" or behind
-            # it.
+            # The part behind the directory decides, not the name: "x/y" may come before "x-" or after it.
             part = page[-1].name[len(directory) :].lstrip("/").partition("/")[0]
             if ordered and part > sought and not part.startswith(sought):
                 return
@@ -230,9 +229,7 @@ class S3(KVStore, ForkAware):
         ) from None
 
     def _pending_probe(self) -> Sequence[Callable[[], None]]:
-        """The call to make before the first swap, or beside the writes that come before it. Empty from then
-        on.
-        """
+        """The call to make before the first swap, or beside the writes before it. Empty from then on."""
         return [] if self._identity in _conditional else [self._probe]
 
     def _probe(self) -> None:
@@ -247,9 +244,7 @@ class S3(KVStore, ForkAware):
         _conditional.add(self._identity)
 
     def check_conditions(self) -> list[str]:
-        """Try conditional writes, on objects that are deleted again. Returns a sentence for each that went
-        wrong.
-        """
+        """Try conditional writes, on objects that are deleted again: a sentence for each that went wrong."""
         names = [f"{_PROBE}-{os.urandom(8).hex()}" for _ in range(2)]
         write, found = self._bucket.write_if, []
         try:
@@ -380,9 +375,7 @@ class S3(KVStore, ForkAware):
     # Identity
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """As promised by KVStore. A bucket reports no changes, and each look is a request that costs
-        money.
-        """
+        """As promised by KVStore. A bucket reports no changes, and each look at a key costs money."""
         return nullcontext(lambda timeout: time.sleep(min(timeout, _POLL_SECONDS)))
 
     @property

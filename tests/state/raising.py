@@ -1,0 +1,93 @@
+"""Raising: an exception of any class at one line of vstate, out of a call that runs many."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from inspect import CO_GENERATOR
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import vstate
+
+PACKAGE = str(Path(vstate.__file__).parent)
+
+
+@cache
+def with_lines(file: str) -> frozenset[int]:
+    """The lines of a file on which a `with` statement begins."""
+    tree = ast.parse(Path(file).read_text())
+    return frozenset(node.lineno for node in ast.walk(tree) if isinstance(node, (ast.With, ast.AsyncWith)))
+
+
+def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseException]) -> tuple[int, Any]:
+    """Call the function, and raise at one of the lines of vstate that it runs; how many it ran, and what came out.
+
+    The exception holds all the frames that it came through, and so everything in them.
+    """
+    passed = 0
+    entered: set[tuple[int, int]] = set()
+    frames: list[FrameType] = []  # kept, so that no two frames have one id
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            if frame.f_lineno in with_lines(frame.f_code.co_filename):
+                place = id(frame), frame.f_lineno
+                if place in entered:
+                    return trace
+                entered.add(place)
+                frames.append(frame)
+            passed += 1
+            if passed == line:
+                sys.settrace(None)
+                raise kind("made to fail")
+        return trace
+
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None  # nobody hears of an exception in a destructor
+    try:
+        sys.settrace(trace)
+        function()
+    except (kind, vstate.errors.VStateError) as error:
+        return passed, error
+    finally:
+        sys.settrace(None)
+        sys.unraisablehook = before
+        frames.clear()
+    return passed, None
+
+
+def interrupted(function: Callable[[], object], moment: int | None) -> tuple[int, KeyboardInterrupt | None]:
+    """Call the function, and raise KeyboardInterrupt at one of the moments at which Python looks for signals.
+
+    These are where a function begins, and after a call of a function in C: a profiler is called at just these two.
+    Returns how many moments passed, and the exception, which holds all the frames that it came through.
+    """
+    passed = 0
+
+    def profiler(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal passed
+        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal does not.
+        goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
+        if event in ("call", "c_return") and not goes_on:
+            passed += 1
+            if passed == moment:
+                raise KeyboardInterrupt
+
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None  # a destructor that is interrupted tells nobody
+    try:
+        sys.setprofile(profiler)
+        function()
+    except KeyboardInterrupt as interruption:
+        return passed, interruption
+    finally:
+        sys.setprofile(None)
+        sys.unraisablehook = before
+    return passed, None

@@ -1,0 +1,269 @@
+"""Transactions: all the writes of a call or none, as one script on the server."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from vstate.backoff import Backoff
+from vstate.errors import InvalidInput, StorageError, StoreUnavailable
+from vstate.kv.base import batches, check_value
+from vstate.kv.packing import OBJECT_MARK, pack
+from vstate.kv.redis.link import Doubt, Link
+from vstate.kv.redis.scripts import (
+    BUSY,
+    DONE,
+    HOLD,
+    KEYS_PER_EXCHANGE,
+    LOCK,
+    OTHERWISE,
+    STAGE,
+    STAGE_LOST,
+    WRITE,
+    Answer,
+    Command,
+    Keys,
+)
+
+MAX_VALUE_BYTES = 512 * 1024 * 1024  # the default of proto-max-bulk-len
+BYTES_PER_COMMAND = 4 * 1024 * 1024
+BYTES_PER_EXCHANGE = 32 * 1024 * 1024
+STAGED_FROM = 32 * 1024 * 1024
+STAGED_ROWS = 100_000
+MOST_ARGUMENTS = 500_000  # of a million that a server takes in one command, before Redis 7
+STAGE_SECONDS = 600
+
+LOCK_SECONDS = 5.0
+LOCK_ATTEMPTS = 5
+FIRST_BUSY_PAUSE = 0.001
+LONGEST_BUSY_PAUSE = 0.02
+
+
+@dataclass(frozen=True)
+class Change:
+    """The writes of a transaction and their conditions, by packed keys."""
+
+    sets: Sequence[tuple[bytes, bytes]] = ()
+    deletes: Sequence[bytes] = ()
+    absent: Sequence[bytes] = ()
+    equal: Sequence[tuple[bytes, bytes]] = ()
+    lock: str = ""
+    token: str = field(default_factory=lambda: secrets.token_hex(12))
+
+    @classmethod
+    def of(
+        cls,
+        writes: Mapping[str, bytes | None],
+        expected: Mapping[str, bytes | None] | None = None,
+        *,
+        lock: str = "",
+    ) -> Change:
+        sets, deletes, absent, equal = [], [], [], []
+        for key, value in (expected or {}).items():
+            if value is None:
+                absent.append(pack(key))
+            else:
+                equal.append((pack(key), check_value(value)))
+        for key, value in writes.items():
+            if value is None:
+                deletes.append(pack(key))
+            else:
+                sets.append((pack(key), _storable(key, value)))
+        return cls(sets, deletes, absent, equal, lock)
+
+    def needs_token(self) -> bool:
+        """Whether a repeated or late write would do harm. To set an object is harmless at any time."""
+        if self.lock or self.absent or self.equal or self.deletes:
+            return True
+        return any(key[:1] != OBJECT_MARK for key, _ in self.sets)
+
+
+class Transactions:
+    """Writes through `link`. A `timeout` bounds the wait for the end of another's lock."""
+
+    def __init__(self, link: Link, keys: Keys, *, ttl: float | None, timeout: float, location: str) -> None:
+        self._link = link
+        self._keys = keys
+        self._ttl = ttl
+        self._timeout = timeout
+        self._location = location
+
+    def write(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        """Carry out the writes if every expectation holds; whether it did."""
+        return self._carry_out(Change.of(writes, expected)) == DONE
+
+    def set_many(self, items: Mapping[str, bytes]) -> None:
+        """Set the keys, in a transaction for each part of some megabytes."""
+        self._carry_out_apart([Change(sets=part) for part in _by_bytes(Change.of(items).sets)])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Delete the keys, in a transaction for each part."""
+        packed = [pack(key) for key in keys]
+        self._carry_out_apart([Change(deletes=part) for part in batches(packed, KEYS_PER_EXCHANGE)])
+
+    def write_alone(self, plan: Callable[[], Mapping[str, bytes | None]]) -> None:
+        """Call `plan` while a lock keeps other writers out, and carry out the writes that it returns."""
+        for _ in range(LOCK_ATTEMPTS):
+            token = secrets.token_hex(12)
+            self._take_lock(token)
+            try:
+                # The lock is renewed until all is written: a large write takes longer than the lock lasts.
+                with self._renewed(token):
+                    answer = self._carry_out(Change.of(plan(), lock=token))
+            except BaseException:
+                with suppress(StorageError):
+                    self._link.exchange([HOLD.call([self._keys.lock], token, 0)], patient=False)
+                raise
+            if answer == DONE:
+                return
+        raise StoreUnavailable(
+            f"{self._location} lost its lock {LOCK_ATTEMPTS} times while it was needed; nothing was written: "
+            "see whether the server, or this process, stands still for seconds at a time, and retry"
+        )
+
+    def _take_lock(self, token: str) -> None:
+        backoff = self._busy_backoff()
+        command = LOCK.call([self._keys.lock, self._keys.waiting], token, int(LOCK_SECONDS * 1000))
+        while self._link.exchange([command]) != [1]:
+            self._wait_for_others(backoff, Doubt())
+
+    @contextmanager
+    def _renewed(self, token: str) -> Iterator[None]:
+        """Keep the lock from ending during the with block."""
+        over = threading.Event()
+        command = HOLD.call([self._keys.lock], token, int(LOCK_SECONDS * 1000))
+
+        def renew() -> None:
+            while not over.wait(LOCK_SECONDS / 4):
+                # The next renewal may succeed. If all fail, the last script finds that the lock is gone.
+                with suppress(StorageError):
+                    self._link.exchange([command], patient=False)
+
+        threading.Thread(target=renew, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _busy_backoff(self) -> Backoff:
+        return Backoff(FIRST_BUSY_PAUSE, LONGEST_BUSY_PAUSE, seconds=self._timeout)
+
+    def _wait_for_others(self, backoff: Backoff, doubt: Doubt) -> None:
+        if not backoff.pause():
+            # A try whose connection broke may still be on its way: the server has not refused it for good.
+            written = (
+                "it may yet be written: read it again before you" if doubt.unsure else "it was not written:"
+            )
+            raise StoreUnavailable(
+                f"{self._location} was locked by another for {self._timeout:g} s; {written} retry",
+                outcome_unknown=doubt.unsure,
+            )
+
+    def _carry_out_apart(self, changes: list[Change]) -> None:
+        """Carry out each change as a transaction of its own, many of them in one round trip."""
+        backoff, doubt = self._busy_backoff(), Doubt()
+        for some in batches(changes, max(1, BYTES_PER_EXCHANGE // BYTES_PER_COMMAND)):
+            left, again = some, False
+            while left:
+                answers = self._send(left, doubt, again=again)
+                again = True
+                left = [change for change, answer in zip(left, answers, strict=True) if answer == BUSY]
+                if left:
+                    self._wait_for_others(backoff, doubt)
+
+    def _carry_out(self, change: Change) -> Answer:
+        """Carry out a transaction, and wait while another has the lock."""
+        if len(change.deletes) + len(change.absent) + 2 * len(change.equal) > MOST_ARGUMENTS:
+            raise InvalidInput(
+                f"one transaction on Redis deletes {MOST_ARGUMENTS:,} keys, or expects the values of half as "
+                "many, at most: make several of it"
+            )
+        backoff, doubt = self._busy_backoff(), Doubt()
+        staged = len(change.sets) > STAGED_ROWS or sum(len(value) for _, value in change.sets) > STAGED_FROM
+        answer: Answer = STAGE_LOST if staged else BUSY
+        if staged and (change.absent or change.equal):
+            # Mostly that saves a lost race from sending all the rows.
+            check = Change(absent=change.absent, equal=change.equal)
+            if self._link.exchange([self._command(check)]) == [OTHERWISE]:
+                return OTHERWISE
+        attempts, again = 0, False
+        while True:
+            if answer == STAGE_LOST:
+                attempts += 1
+                if attempts > LOCK_ATTEMPTS:
+                    raise StoreUnavailable(
+                        f"{self._location} lost the staged rows {attempts - 1} times; nothing was written: "
+                        "retry"
+                    )
+                self._stage(change)
+            (answer,) = self._send([change], doubt, again=again, staged=staged)
+            again = True
+            if answer == BUSY:
+                self._wait_for_others(backoff, doubt)
+            elif answer != STAGE_LOST:
+                return answer
+
+    def _stage(self, change: Change) -> None:
+        """Bring the rows to the server, beside the store, where they expire after a while."""
+        stage = self._keys.stage(change.token)
+        for part in _by_bytes(change.sets):
+            rows = (text for row in part for text in row)
+            self._link.exchange([STAGE.call([stage], STAGE_SECONDS * 1000, *rows)])
+
+    def _send(
+        self, changes: Sequence[Change], doubt: Doubt, *, again: bool, staged: bool = False
+    ) -> list[Answer]:
+        return self._link.exchange(
+            [self._command(change, again=again, staged=staged) for change in changes],
+            again=lambda: [self._command(change, again=True, staged=staged) for change in changes],
+            doubt=doubt,
+        )
+
+    def _command(self, change: Change, *, again: bool = False, staged: bool = False) -> Command:
+        written = self._keys.written
+        return WRITE.call(
+            [*written, self._keys.stage(change.token)] if staged else written,
+            change.token if change.needs_token() else "",
+            "1" if again else "",
+            change.lock,
+            # Longer than any try can be on its way when the last one is answered.
+            int(self._timeout * 4 + 60) * 1000,
+            0 if self._ttl is None else int(self._ttl * 1000),
+            self._keys.channel,
+            len(change.absent),
+            len(change.equal),
+            len(change.deletes),
+            0 if staged else len(change.sets),
+            len(change.sets) if staged else 0,
+            *change.absent,
+            *(text for row in change.equal for text in row),
+            *change.deletes,
+            *(() if staged else (text for row in change.sets for text in row)),
+        )
+
+
+def _storable(key: str, value: bytes) -> bytes:
+    value = check_value(value)
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidInput(
+            f"the value of {key!r} has {len(value):,} bytes; Redis takes {MAX_VALUE_BYTES:,} at most"
+        )
+    return value
+
+
+def _by_bytes(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The rows in parts that are short enough for one command."""
+    part: list[tuple[bytes, bytes]] = []
+    size = 0
+    for row in rows:
+        length = len(row[0]) + len(row[1])
+        if part and (size + length > BYTES_PER_COMMAND or len(part) == KEYS_PER_EXCHANGE):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += length
+    if part:
+        yield part

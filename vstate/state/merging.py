@@ -1,0 +1,90 @@
+"""Merging: a commit that lost a race, put on top of the commits that won."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from vstate.errors import MergeConflict, RefMoved
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.tree import Node
+from vstate.repo.core import Guard
+from vstate.repo.merge.apply import effective
+from vstate.repo.merge.three_way import Merged, Resolver, merge_changes, only_version, versions_since
+from vstate.repo.names.refs import HEADS
+from vstate.repo.repository import Repository
+from vstate.state.plan import Plan
+from vstate.state.position import Landing
+
+
+def publish_merged(
+    repo: Repository,
+    landing: Landing,
+    plan: Plan,
+    objects: NewObjects,
+    nodes: Sequence[tuple[ObjectId, Node]],
+    *,
+    base: Commit | None,
+    action: Callable[[str], str],
+    guard: Guard | None,
+    on_race: Callable[[ObjectId], None],
+    edited: Callable[[Iterable[str]], Iterable[str]],
+    depends_on: Callable[[str], bool] | None,
+) -> tuple[Commit, Sequence[str]]:
+    """The commit where the branch is then, and the keys that others changed.
+
+    A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies of
+    the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises MergeConflict
+    with the keys that no policy resolves, were `edited` since, or were changed by others while `depends_on` is
+    true for them; RefMoved if the branch is gone; the error of the guard.
+    """
+    branch, commit = landing.branch, landing.commit
+    before = base.oid if base else None
+    while True:
+        head = repo.refs.read(HEADS + branch)
+        moved: list[str] = []
+        if (
+            head == before
+        ):  # the branch came back, or the row of the guard changed and the lease is still ours
+            commits, rows, cached, needs = [commit], objects, list(nodes), list[ObjectId]()
+            line = action("commit")
+        elif head is None:
+            raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
+        else:
+            on_race(head)
+            theirs = repo.objects.commit(head)
+            repo.require_trusted(theirs)
+            merged = _merge(repo, landing, plan, base, theirs)
+            moved = [*merged.taken, *merged.resolved]
+            conflicts = {*merged.conflicts, *edited(moved)}
+            if depends_on is not None:
+                # Keys that both changed alike count too: two increments of one counter are alike.
+                conflicts.update(filter(depends_on, [*moved, *merged.agreed]))
+            if conflicts:
+                raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
+            root, new_objects, new_nodes = tree.update(
+                repo.objects.node, theirs.tree, plan.changes | merged.resolved
+            )
+            line = action("commit (merge)")
+            message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
+            merge_commit = repo.build_commit(root, (theirs, commit), message=message, info=commit.info)
+            commits = [commit, merge_commit]
+            rows, cached = objects | merged.objects | new_objects, [*nodes, *new_nodes]
+            # The commit relies on its base for every object that it left as it was.
+            needs = [] if before is None else [before]
+        if repo.publish(branch, commits, rows, cached, expected=head, action=line, needs=needs, guard=guard):
+            return commits[-1], moved
+
+
+def _merge(repo: Repository, landing: Landing, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
+    resolver = Resolver(
+        repo,
+        lambda: effective(repo, landing.branch, None),
+        ours=only_version(landing.commit.time, plan.changes),
+        theirs=versions_since(repo, theirs, () if base is None else (base.oid,)),
+        reader=plan.reader(),
+        onto_theirs=True,
+    )
+    changes = tree.diff(repo.objects.nodes, None if base is None else base.tree, theirs.tree)
+    return merge_changes(plan.changes, changes, resolver)

@@ -1,0 +1,204 @@
+"""Plan: how the slots in hand differ from a tree, and what becomes of each slot once that is committed.
+
+Making a plan changes only caches, so an exception at any line leaves nothing to undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vstate.errors import CorruptObject
+from vstate.objects import expiry, tree
+from vstate.objects.expiry import split_expiry, with_expiry
+from vstate.objects.ids import NewObjects, ObjectId
+from vstate.objects.stream import BLOB_BYTES
+from vstate.repo.objects import Overlay
+from vstate.repo.repository import Repository
+from vstate.state.slots import ABSENT, CLEAN, FORGET, UNASKED, UNREAD, UNTOUCHED, Base, Hand, Slot, Step
+from vstate.state.tracking import is_unshared
+from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
+
+
+class Plan:
+    """The difference between the slots and a tree.
+
+    - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before they
+      are stored, and `objects` the objects that the entries need.
+    - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
+      a savepoint has to set them again.
+    - `steps`: what becomes of each slot once the changes are committed.
+    - `unshared`: keys whose values nobody outside could reach.
+    - `unpicklable`: the exception of each value that could not be pickled.
+    """
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+        self.changes: dict[str, bytes | None] = {}
+        self.encoded: dict[str, Encoded | None] = {}
+        self.objects: NewObjects = {}
+        self.unchanged: dict[str, Encoded] = {}
+        self.steps: dict[str, Step] = {}
+        self.unshared: list[str] = []
+        self.unpicklable: dict[str, Exception] = {}
+
+    @property
+    def staged(self) -> dict[str, Encoded | None]:
+        """What a savepoint needs to bring this state of the keys back."""
+        return {**self.encoded, **self.unchanged}
+
+    @property
+    def touched(self) -> set[str]:
+        """The keys that differ from the tree, or were set to the value there."""
+        return {*self.changes, *self.unpicklable, *self.unchanged}
+
+    def reader(self) -> Reader:
+        """A reader that finds the plan's objects besides the stored ones."""
+        return Overlay(self._repo.objects, dict(self.objects))
+
+
+def make_plan(repo: Repository, hand: Hand, root: ObjectId | None) -> Plan:
+    """Compare every slot that may differ from the tree. The handle's lock is held.
+
+    A value that somebody may edit leaves the cache first. So its readers wait for the lock, and no edit comes
+    between counting its references and encoding it.
+    """
+    plan, slots = Plan(repo), hand.slots
+    if hand.timed:
+        _drop_expired(hand)
+    for key in sorted(hand.open | hand.dirty):
+        slot = slots.get(key)
+        if slot is None or (slot.fixed and not slot.dirty):
+            continue
+        if slot.value is ABSENT:
+            if tree.lookup(repo.objects.node, root, key) is not None:
+                plan.changes[key] = plan.encoded[key] = None
+            plan.steps[key] = slot, FORGET
+        elif slot.value is UNREAD:
+            _plan_expiry(plan, key, slot, tree.lookup(repo.objects.node, root, key))
+        else:
+            _plan_value(plan, repo, hand, key, slot, root)
+    return plan
+
+
+def _drop_expired(hand: Hand) -> None:
+    """Drop the slots of keys that have expired. One that is dirty becomes a staged deletion."""
+    at, slots = expiry.now(), hand.slots
+    for key in sorted(hand.timed):
+        slot = slots.get(key)
+        if slot is None or not slot.over(at):
+            continue
+        if slot.dirty:
+            hand.dirty.add(key)
+            slots[key] = Slot(ABSENT, True, at)
+        else:
+            del slots[key]
+
+
+def _plan_value(
+    plan: Plan, repo: Repository, hand: Hand, key: str, slot: Slot, root: ObjectId | None
+) -> None:
+    if not slot.fixed:
+        hand.cache.pop(key, None)
+    unshared = not slot.fixed and key in hand.open and is_unshared(slot, 0)
+    base = slot.base
+    if base is None:
+        data = tree.lookup(repo.objects.node, root, key)
+        if data is not None and not slot.hides(data):
+            base = _read_base(repo, key, data, slot)
+    try:
+        encoded = encode_value(slot.value, base.chunks if base else ())
+    except Exception as error:  # pickling runs the classes' own code, which may raise anything
+        plan.unpicklable[key] = error
+        return
+    changed, before = True, None
+    if base is not None:
+        same, base = _compare(repo, key, slot.value, base, encoded)
+        changed, before = not same, base.expiry
+        if base is not slot.base and not slot.fixed and hand.slots.get(key) is slot:
+            hand.slots[key] = slot = slot._replace(base=base)
+    due = before
+    if before is not None or slot.wanted is not UNASKED:
+        # A key that was set while it was there, and has expired in the tree since, is a new key.
+        changed = changed or (slot.set_at != 0 and before is not None and before.is_over)
+        due = slot.next_expiry(before, changed=changed)
+    if changed or due != before:
+        bare = encoded.entry
+        if due is not None:
+            encoded = encoded._replace(entry=with_expiry(bare, due))
+        plan.changes[key] = encoded.entry
+        plan.encoded[key] = encoded
+        plan.objects.update(encoded.objects)
+        base = Base(bare, encoded.chunks, encoded.size, loaded=False, expiry=due)
+    elif not slot.dirty:
+        if unshared:
+            plan.unshared.append(key)
+        return
+    elif due is not None and slot.set_at:
+        plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
+    if slot.fixed and due is None:
+        plan.steps[key] = slot, CLEAN
+        hand.idle += encoded.size
+    else:
+        at = None if due is None else due.at
+        plan.steps[key] = slot, Slot(slot.value, slot.fixed, 0, None if slot.fixed else base, at)
+    if unshared:
+        plan.unshared.append(key)
+
+
+def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
+    """Plan the change of an expiry alone. Without an entry the key went with a commit of somebody else."""
+    plan.steps[key] = slot, FORGET
+    if data is None:
+        return
+    bare, before = split_expiry(data)
+    due = slot.next_expiry(before, changed=False)
+    if due != before:
+        plan.changes[key] = with_expiry(bare, due)
+        plan.encoded[key] = Encoded(with_expiry(bare, due), {}, (), 0)
+
+
+def _read_base(repo: Repository, key: str, data: bytes, slot: Slot) -> Base:
+    """The base of a key that was set without being read."""
+    data, due = split_expiry(data)
+    # The chunks of the committed value only save time, and only where the new value is long.
+    if not slot.fixed or (type(slot.value) in (bytes, str) and len(slot.value) > BLOB_BYTES):
+        try:
+            entry = repo.parse_entry(key, data)
+            chunks = entry_chunks(entry, repo.objects)
+            return Base(data, chunks, entry.size, loaded=False, expiry=due)
+        except CorruptObject:  # a damaged value may be replaced
+            pass
+    return Base(data, (), 0, loaded=False, expiry=due)
+
+
+def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Encoded) -> tuple[bool, Base]:
+    """Whether the value, encoded so, is the committed one; and its base, which may know more afterwards."""
+    if encoded.entry == base.entry or encoded.entry in base.alternates:
+        return True, base
+    if not base.loaded or Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
+        return False, base
+    try:
+        again = encode_value(repo.load(key, base.entry).value, base.chunks)
+    except Exception:  # the stored value does not load any more, so the value in hand is new
+        return False, base
+    base = base._replace(loaded=False, alternates=base.alternates | {again.entry})
+    if again.entry == encoded.entry:
+        return True, base
+    # The first pickling of a class may leave something in the class, which is pickled with it from then on.
+    return encode_value(value, base.chunks).entry == again.entry, base
+
+
+def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) -> list[str]:
+    """The keys whose values were edited in place after the plan was made."""
+    edited = []
+    for key in hand.open.intersection(keys):
+        slot = hand.slots.get(key, UNTOUCHED)
+        if slot.value is ABSENT or slot.value is UNREAD:
+            continue
+        encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
+        if key in plan.changes:
+            if encoded.entry != split_expiry(plan.changes[key] or b"")[0]:
+                edited.append(key)
+        elif slot.base is None or not _compare(repo, key, slot.value, slot.base, encoded)[0]:
+            edited.append(key)
+    return edited

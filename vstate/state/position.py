@@ -1,0 +1,141 @@
+"""Position: where a handle is and what it has begun, as one immutable record.
+
+A handle has one position, and one assignment replaces it. So whatever is raised, at whatever line, the handle is
+at the old position or at the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from weakref import ReferenceType
+
+from vstate.objects.commit import Commit, Event
+from vstate.state.slots import Hand, Steps
+from vstate.values.entry import Encoded
+
+NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
+"""The `hot` of a position at which every reader has to take the lock."""
+
+
+class Token:
+    """Says that an operation is under way: `with token.held`, in the frame of the operation.
+
+    The position refers to the token weakly. The operation is over when the lock is free or nothing holds the token
+    any more, so no exception can leave it set: no `finally` has to run.
+    """
+
+    __slots__ = ("__weakref__", "held")
+
+    def __init__(self) -> None:
+        self.held = Lock()
+
+    def end(self) -> None:
+        """End the operation from outside of its block."""
+        if self.held.locked():
+            self.held.release()
+
+
+def is_live(token: ReferenceType[Token] | None) -> bool:
+    """Whether the operation of this token is under way."""
+    found = None if token is None else token()
+    return found is not None and found.held.locked()
+
+
+class Landing(NamedTuple):
+    """A commit on its way to the branch, and what follows if it gets there."""
+
+    branch: str
+    commit: Commit
+    steps: Steps
+    events: tuple[Event, ...]
+
+
+class Pending(NamedTuple):
+    """A call of the store whose outcome the handle has not seen. `look` asks the store, and goes where it says."""
+
+    token: ReferenceType[Token]
+    look: Callable[[], None]
+
+
+class Notes:
+    """The keys that an update read, wrote, listed or found missing. They only grow."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.prefixes: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys or (isinstance(key, str) and any(map(key.startswith, self.prefixes)))
+
+
+class Attempt(NamedTuple):
+    """One attempt of an update. `running` while its function runs; `events` are those recorded before it began."""
+
+    token: ReferenceType[Token]
+    notes: Notes
+    events: tuple[Event, ...]
+    running: bool = True
+
+
+class Saved(NamedTuple):
+    """A savepoint: what was staged then. Once the epoch has moved on, a commit holds it: nothing is staged."""
+
+    token: ReferenceType[Token] | None
+    epoch: int
+    staged: Mapping[str, Encoded | None]
+
+
+class Unsettled(NamedTuple):
+    """The part of a position that is rarely there.
+
+    - `steps`: steps of slots that belong to this position and may not have been taken yet.
+    - `pending`: a call of the store whose outcome the handle has not seen.
+    - `attempt`: the attempt of an update that is under way.
+    - `open`: the savepoints that are under way, the outermost first.
+    - `owed`: the savepoint that the handle has to go back to.
+    - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out, as
+      long as the branch has not moved.
+    """
+
+    steps: Steps | None = None
+    pending: Pending | None = None
+    attempt: Attempt | None = None
+    open: tuple[Saved, ...] = ()
+    owed: Saved | None = None
+    doubts: tuple[Landing, ...] = ()
+
+
+SETTLED: Final = Unsettled()
+
+
+class Position(NamedTuple):
+    """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
+
+    `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another commit.
+    `epoch` counts the commits that landed. `rest` is None where nothing is unsettled, which one test finds out.
+    """
+
+    hot: Mapping[str, Any]
+    hand: Hand
+    head: Commit | None
+    branch: str | None
+    events: tuple[Event, ...] = ()
+    epoch: int = 0
+    rest: Unsettled | None = None
+
+    def moved(self, **fields: Any) -> Position:
+        """This position with other fields, those of `Unsettled` included; `hot` follows from them."""
+        rest = self.rest or SETTLED
+        inner = {name: fields.pop(name) for name in Unsettled._fields if name in fields}
+        if inner:
+            rest = rest._replace(**inner)
+        hand = fields.get("hand", self.hand)
+        calm = not (rest.steps is not None or rest.attempt or rest.open or rest.owed or rest.pending)
+        return self._replace(
+            **fields,
+            rest=None if rest == SETTLED else rest,
+            hot=hand.cache if calm else NO_VALUES,
+        )

@@ -1,0 +1,192 @@
+"""Slots: one immutable record for each key in hand, and the steps from one record to the next.
+
+Invariants:
+
+- A key has one slot or none. Without a slot the key is as committed. One assignment replaces a slot.
+- `Hand.open`, `Hand.dirty` and `Hand.timed` may name too many keys, never too few: a key joins a set before
+  the slot that belongs there is assigned, and leaves it afterwards.
+- A value in `Hand.cache` is the value of the key's slot or, without a slot, the committed value. A value that
+  expires is never there, because readers take values from the cache without a look at the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from vstate.objects import expiry
+from vstate.objects.expiry import Expiry, moment_of
+from vstate.objects.stream import Chunks
+
+
+class Mark:
+    """A value that no program can set, for the fields of a slot."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+ABSENT: Final = Mark("ABSENT")
+"""The value of a slot whose key was deleted since the last commit."""
+
+UNREAD: Final = Mark("UNREAD")
+"""The value of a slot that stages an expiry alone: the value itself is the committed one."""
+
+UNASKED: Final = Mark("UNASKED")
+"""The `wanted` of a slot for which nobody asked for another expiry since the last commit."""
+
+FORGET: Final = Mark("FORGET")
+"""The end of a step that drops the slot and the cached value: the key is as its new commit says."""
+
+CLEAN: Final = Mark("CLEAN")
+"""The end of a step that drops the slot and caches its value, because that value is committed now."""
+
+
+class Base(NamedTuple):
+    """The committed form of a value in hand: its entry and chunks, and other entries that mean the same value.
+
+    The entries are without `expiry`, the time at which the key expires. `loaded` says that the value was unpickled
+    from `entry` and was not compared with a second copy yet. Pickling such a value again may give other bytes
+    (shared strings, the order of a set). So a difference counts as a change only if an untouched second copy
+    gives other bytes too; `alternates` remembers the bytes of the copy.
+    """
+
+    entry: bytes
+    chunks: tuple[Chunks | None, ...]
+    size: int
+    loaded: bool
+    alternates: frozenset[bytes] = frozenset()
+    expiry: Expiry | None = None
+
+
+class Slot(NamedTuple):
+    """One key in hand. Times are microseconds since 1970-01-01 UTC.
+
+    - `value`: the value, ABSENT or UNREAD.
+    - `fixed`: no program can change the value in place.
+    - `set_at`: when the key was set or deleted since the last commit; 0 if it was not.
+    - `base`: a cache of the committed form; None means that the tree knows.
+    - `due`: when the key counts as absent; None for never.
+    - `wanted`: the expiry that was asked for since the last commit, None to take an expiry away, else UNASKED.
+    """
+
+    value: Any
+    fixed: bool
+    set_at: int = 0
+    base: Base | None = None
+    due: int | None = None
+    wanted: Any = UNASKED
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something about the key is staged, apart from edits in place."""
+        return self.set_at != 0 or self.wanted is not UNASKED
+
+    def over(self, at: int) -> bool:
+        """Whether the key counts as absent at this time, because it expired."""
+        return self.due is not None and self.due <= at
+
+    def hides(self, entry: bytes) -> bool:
+        """Whether the key counts as absent now, or was absent when it was set, though this entry is committed."""
+        due = moment_of(entry)
+        if due is None:
+            return False
+        if self.wanted is not UNASKED:
+            return self.over(expiry.now())
+        return due <= (self.set_at or expiry.now())
+
+    def next_expiry(self, before: Expiry | None, *, changed: bool) -> Expiry | None:
+        """The expiry that a commit now gives the key, whose committed expiry is `before`."""
+        if self.wanted is not UNASKED:
+            wanted: Expiry | None = self.wanted
+            return None if wanted is None else wanted.begun_anew(expiry.now())
+        if before is None or (self.set_at and not before.ttl):
+            return None
+        return before.begun_anew(expiry.now()) if changed else before
+
+
+UNTOUCHED: Final = Slot(UNREAD, True)
+"""The slot that a key without a slot would have."""
+
+Step = tuple[Slot | None, Slot | Mark]
+"""The slot of a key that a plan was made for, and its successor: a slot, FORGET or CLEAN."""
+
+Steps = Mapping[str, Step]
+
+
+class Hand:
+    """The slots of one handle, with hints and caches. The handle's lock is held around every change.
+
+    - `slots` is the truth.
+    - `cache`: values that readers take without the lock.
+    - `open`: keys whose value somebody outside may hold, and so may edit in place.
+    - `dirty`, `timed`: keys whose slots are dirty, or have a time at which they expire.
+    - `handed`: the keys handed out since the last comparison began; None while no comparison needs them.
+    - `idle`: bytes kept in memory that can be read again.
+    """
+
+    __slots__ = ("cache", "dirty", "handed", "idle", "open", "slots", "timed")
+
+    def __init__(self) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.cache: dict[str, Any] = {}
+        self.open: set[str] = set()
+        self.dirty: set[str] = set()
+        self.timed: set[str] = set()
+        self.handed: set[str] | None = None
+        self.idle = 0
+
+    def apply(self, steps: Steps) -> None:
+        """Take each step whose slot is still the one it was made for. Applying again changes nothing.
+
+        A slot that was set again since keeps its value and forgets its base: the tree under it has changed.
+        """
+        slots = self.slots
+        for key, (old, new) in steps.items():
+            now = slots.get(key)
+            if now is new:
+                continue
+            if now is not old:
+                if now is not None:
+                    slots[key] = now._replace(base=None)
+            elif isinstance(new, Mark):
+                if new is FORGET:
+                    self.cache.pop(key, None)
+                elif now is not None:
+                    self.cache[key] = now.value
+                if now is not None:
+                    del slots[key]
+            else:
+                if new.due is not None:
+                    self.timed.add(key)
+                    self.cache.pop(key, None)
+                if new.dirty:
+                    self.dirty.add(key)
+                if not new.fixed:
+                    self.open.add(key)
+                if new.value is not (now.value if now is not None else None):
+                    self.cache.pop(key, None)
+                slots[key] = new
+
+    def tidy(self) -> None:
+        """Make the hints exact: one assignment for each. New sets, because an emptied set keeps its size."""
+        slots = self.slots
+        self.dirty = {key for key in self.dirty if (slot := slots.get(key)) is not None and slot.dirty}
+        self.open = {key for key in self.open if (slot := slots.get(key)) is not None and not slot.fixed}
+        if self.timed:
+            self.timed = {
+                key for key in self.timed if (slot := slots.get(key)) is not None and slot.due is not None
+            }
+
+    def drop_idle(self) -> None:
+        """Let go of every value that can be read again and that no program can be about to edit."""
+        slots = self.slots
+        for key in [key for key in self.cache if key not in slots]:
+            del self.cache[key]
+        for key in [key for key, slot in slots.items() if key not in self.open and not slot.dirty]:
+            self.cache.pop(key, None)
+            del slots[key]
+        self.idle = 0
