@@ -18,7 +18,7 @@ from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.exchange.remnants import Remnants
-from vstate.repo.history import History, shallow_row
+from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
 from vstate.repo.objects import Objects
@@ -91,7 +91,7 @@ class _Import:
         self._prefix = prefix
         self._progress = progress
         self._action = f"import: {os.path.basename(name)}"
-        self._bundled = IdSet()  # the commits of the bundle
+        self._bundled = IdSet()  # the commits of the bundle, if a history ends there or here
         self._salvage = Salvage(repo.store)
         self._written = IdSet()  # links to the blobs of this import, which need no second reading
         self._reads_present = self._distrusts_garbage = False
@@ -160,9 +160,10 @@ class _Import:
 
         Others take a commit that is there for a sign that all its objects are there.
         """
+        has_ends = bool(self._header.shallow) or any(self._repo.store.keys(SHALLOW))
         for frame in self._bundle.frames():
             keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
-            for item in frame.items:
+            for item in frame.items if has_ends else ():
                 if item.kind is COMMIT:
                     self._bundled.add(item.oid)
             there = self._whole(keys) if self._reads_present else self._repo.store.present(keys)
