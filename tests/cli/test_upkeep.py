@@ -186,7 +186,7 @@ def test_fsck_repairs(damaged, store):
     assert resolve(store, "main") == was
     again = damaged("fsck")
     assert "all known from an earlier repair" in again
-    assert "(handled by an earlier repair)" in again
+    assert "(known from an earlier repair)" in again
     assert damaged("log", "-n", "1").splitlines()[0].endswith("tidy up")
     assert "fsck: repaired" in damaged("reflog")
 

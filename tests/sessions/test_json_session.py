@@ -315,7 +315,7 @@ def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
         assert box.value == "as it was"
         (message,) = caplog.messages
         assert repr(session.path_of(session_id, user_id)) in message
-        assert f"but there is {name!r}: if AgentScope wrote that for it, rename it" in message
+        assert f"but there is {name!r}: rename it if AgentScope wrote it for this session" in message
         os.rename(tmp_path / name, session.path_of(session_id, user_id))
         asyncio.run(session.load_session_state(session_id, user_id, box=box))
         assert box.value == "theirs"

@@ -32,8 +32,8 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import History, Log
-from vstate.repo.names import revisions
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
@@ -90,6 +90,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
+        self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
@@ -138,7 +139,7 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = revisions.resolve(self.objects, self.refs, self.history, rev, head or self.refs.head())
+        oid = self._revisions.resolve(rev, head or self.refs.head())
         return self.objects.commit(oid)
 
     def log(
@@ -226,12 +227,13 @@ class Core:
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
-        time = datetime.now(UTC)
+        time, ids = datetime.now(UTC), []
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
+            ids.append(parent.oid)
         commit = Commit(
             tree=root,
-            parents=tuple(parent.oid for parent in parents),
+            parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -259,7 +261,7 @@ class Core:
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             needed = EXPIRY_FORMAT
         for _, node in nodes:
             if node.expiries is not None:
@@ -344,7 +346,7 @@ class Core:
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],
@@ -416,9 +418,7 @@ class Core:
     ) -> None:
         action = f"branch: created from {origin}"
         if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
-            raise AlreadyExists(
-                f"there is a branch {name!r} already; choose another name or delete it first", name=name
-            )
+            raise _name_taken(name)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
@@ -437,12 +437,17 @@ class Core:
     def rename_branch(self, old: str, new: str) -> Commit:
         """Rename a branch, and move HEAD along; AlreadyExists if the name is taken.
 
-        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile.
+        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile. A rename that was cut
+        short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
         rows = self.policies.rows_for(check_ref_name(new), old)
         rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
-        self._create_branch(new, commit, commit.short, rows)
+        created = f"branch: renamed from {old}"
+        if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
+            last = next(self.refs.reflog(HEADS + new), None)
+            if last is None or (last.new, last.action) != (commit.oid, created):
+                raise _name_taken(new)
         follows = self.refs.head().branch == old
         if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
@@ -522,3 +527,9 @@ class Core:
 def _rollback_message(target: Commit) -> str:
     nested = target.message.startswith("Rollback to ")
     return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
+
+
+def _name_taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"there is a branch {name!r} already; choose another name or delete it first", name=name
+    )

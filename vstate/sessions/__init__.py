@@ -1,8 +1,8 @@
 """Sessions: the state of agents, saved and loaded by session and user.
 
-- A save that fails leaves what was saved before; a load takes all of its modules, or none.
-- Ids are texts of any characters: no two of them meet, and none leads out of its place.
-- VersionedSession and StateService commit each save, so that any of them can be looked at and gone back to.
+- A failed save leaves the last save as it was. A load changes all of its modules, or none.
+- Ids may have any characters. No two ids share a key or file, and no file is outside its directory.
+- VersionedSession and StateService commit each save: each can be read later, and restored.
 """
 
 from vstate.sessions.conversation import Conversation, len_of_tokens

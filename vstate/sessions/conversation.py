@@ -1,4 +1,4 @@
-"""Conversation: messages in order, each under a key of its own, and the part of them that a model is shown."""
+"""Conversation: messages in order, one key each, and the window of them that a model sees."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from vstate.errors import InvalidInput
 from vstate.patterns.sequence import Sequence
 
 Message = Any
-"""Whatever a program takes for a message: often a dict with `role` and `content`."""
+"""A message of any type; often a dict with `role` and `content`."""
 
 Summarise = Callable[[list[Message]], Message]
 
-_CHARACTERS = 4  # of English text in a token, by the rule of thumb of those who make the models
+_CHARACTERS = 4  # of English text a token, the rule of thumb of model vendors
 
 
 def len_of_tokens(message: Message) -> int:
-    """About how many tokens a message has: one for each four characters of its text, rounded up; exact for no model.
+    """An estimate of the tokens of a message: one for four characters of its text, rounded up.
 
-    The text of a dict is that of its values, whatever they are nested in. Give `window` the model's own tokenizer
-    where it matters.
+    The text of a dict is the text of its values, nested ones too. It is exact for no model: pass the
+    tokenizer of the model to `window` if that matters.
     """
     return -(-_characters(message) // _CHARACTERS)
 
@@ -43,10 +43,10 @@ def _characters(value: Any) -> int:
 
 
 class Conversation(Sequence[Message]):
-    """The messages of a conversation in a state or a namespace, under `name/`: a Sequence.
+    """The messages of a conversation in a state or a namespace: a Sequence under `name/`.
 
-    A turn costs the same at message 10 and at message 100,000, and so does a window of it. Nothing that is pruned or
-    summarised is lost: the state's history has the messages as they were.
+    A turn, and a window, cost the same at message 10 and at message 100,000. History keeps the messages that
+    are pruned or summarised.
     """
 
     def window(
@@ -57,11 +57,11 @@ class Conversation(Sequence[Message]):
         count: Callable[[Message], int] = len_of_tokens,
         summarise: Summarise | None = None,
     ) -> list[Message]:
-        """The newest messages, oldest first: at most `last` of them, and of `max_tokens` in all by `count`.
+        """The newest messages, oldest first: at most `last`, and at most `max_tokens` in all by `count`.
 
-        `summarise` is called with the messages that are left out, if there are any, and what it returns comes first,
-        and counts. It reads all messages; without it only those of the window are read. Nothing changes: `prune`
-        keeps a summary. Raises InvalidInput if not even the newest message fits.
+        If messages are left out, `summarise` is called with them. Its result comes first, and its tokens
+        count too. Without `summarise`, only the messages of the window are read. The conversation does not
+        change; `prune` stores a summary. Raises InvalidInput if the newest message alone does not fit.
         """
         summary, shown = self._shown(max_tokens, last, count, summarise)
         return summary + shown
@@ -74,9 +74,9 @@ class Conversation(Sequence[Message]):
         count: Callable[[Message], int] = len_of_tokens,
         summarise: Summarise | None = None,
     ) -> int:
-        """Keep of the conversation what `window` would show, the summary in front; how many messages went away.
+        """Reduce the conversation to its `window`, summary first. Returns the number of removed messages.
 
-        They are in the history: `state.checkout(rev)` has the conversation of then.
+        History keeps them: `state.checkout(rev)` has the conversation as it was.
         """
         summary, shown = self._shown(max_tokens, last, count, summarise)
         gone = len(self) - len(shown)
@@ -92,7 +92,7 @@ class Conversation(Sequence[Message]):
         count: Callable[[Message], int],
         summarise: Summarise | None,
     ) -> tuple[list[Message], list[Message]]:
-        """The summary, if there is one, and the messages that are shown as they are."""
+        """The summary, if any, and the messages of the window."""
         check_amount("max_tokens", max_tokens, none="None for no limit")
         check_count("last", last, 0, none="None for no limit")
         shown = self._newest(max_tokens, last, count)
@@ -105,7 +105,8 @@ class Conversation(Sequence[Message]):
                 return [summary], shown
             if not fitting:
                 raise InvalidInput(
-                    f"the summary has {count(summary)} of {max_tokens} tokens, which leaves too few for the newest message"
+                    f"the summary has {count(summary)} of {max_tokens} tokens, which leaves too few for the "
+                    "newest message: shorten the summary, or raise max_tokens"
                 )
             shown = fitting
         return [], shown
@@ -124,12 +125,14 @@ class Conversation(Sequence[Message]):
             newest.append(message)
         if not newest and len(self) and last != 0:
             size = count(self[-1])
-            raise InvalidInput(f"the newest message alone has {size} tokens, and max_tokens is {max_tokens}")
+            raise InvalidInput(
+                f"the newest message alone has {size} tokens, and max_tokens is {max_tokens}: raise it"
+            )
         return newest[::-1]
 
 
 def _fitting(messages: list[Message], room: int, count: Callable[[Message], int]) -> list[Message]:
-    """The newest of the messages, as many as there is room for."""
+    """The newest messages that fit into `room`."""
     for index in range(len(messages) - 1, -1, -1):
         room -= count(messages[index])
         if room < 0:

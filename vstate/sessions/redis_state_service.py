@@ -19,12 +19,13 @@ _PLAIN = ("host", "port", "db", "username", "password", "credential_provider", "
 
 
 class RedisStateService(StateService):
-    """A StateService in the Redis at `redis_url`, or in that of a client, which may be one of redis.asyncio.
+    """A StateService on the Redis server at `redis_url`, or on the server of a client, also of redis.asyncio.
 
-    Of a client only the address, the name and the password, and how TLS is spoken, are taken; it is not used itself, and
-    never closed. A call waits for the server for `socket_timeout` seconds, None for 30. `ttl_seconds` is the `ttl` of
-    StateService. The other parameters are taken for the sake of older programs, and left aside: the store keeps as
-    many connections as it needs, and sends again what may be sent twice. Needs `pip install 'vstate[redis]'`.
+    Only the address, the name, the password and the TLS options of a client are used. The client itself is
+    never used or closed. A call waits `socket_timeout` seconds for the server; None: 30. `ttl_seconds` is the
+    `ttl` of StateService. The other parameters have no effect; they keep older programs working. The store
+    opens as many connections as it needs, and repeats requests where that is safe. Needs `pip install
+    'vstate[redis]'`.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RedisStateService(StateService):
         self._made: list[Redis | redis.Redis] = []
 
     def _make_store(self) -> KVStore:
-        from vstate.kv.redis import Redis  # late: the driver need not be there
+        from vstate.kv.redis import Redis  # late: the driver is optional
 
         if self._client is None:
             store = Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
@@ -64,13 +65,13 @@ class RedisStateService(StateService):
 
 
 def _like(client: Any) -> redis.Redis:
-    """A client of our own, for threads, that connects as this one does."""
+    """A new client, for threads, that connects like this one."""
     import redis
 
     pool = getattr(client, "connection_pool", None)
     if pool is None or "SentinelConnectionPool" in [base.__name__ for base in type(pool).__mro__]:
         raise InvalidInput(
-            "a redis_client says where its server is; one of a cluster, or of a Sentinel, does not: give a redis_url, or "
+            "the redis_client of a cluster or a Sentinel does not name one server: give a redis_url, or give "
             "StateService a store, such as Redis(client=...)"
         )
     names = [base.__name__ for base in pool.connection_class.__mro__]

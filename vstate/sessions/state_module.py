@@ -1,4 +1,4 @@
-"""StateModule: an object whose registered attributes can be saved as plain data and loaded again."""
+"""StateModule: an object whose registered attributes are saved as plain data and loaded again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FromJson = Callable[[Any], Any]
 
 
 class Step(NamedTuple):
-    """A change that cannot fail for the state's sake any more, and what takes it back, also if it was half done."""
+    """A change of an attribute, and its undoing, also if half done. The state is checked before."""
 
     take: Callable[[], object]
     undo: Callable[[], object]
 
 
 class _NoState(TypeError):
-    """What is to be loaded into a module is not what a module's state is."""
+    """The data to load is not the state of a module."""
 
 
 class _Converters(NamedTuple):
@@ -32,10 +32,11 @@ class _Converters(NamedTuple):
 
 
 class StateModule:
-    """An object with a state: its registered attributes, and those of the StateModules that it has as attributes.
+    """An object with a state: its registered attributes, and the states of attributes that are StateModules.
 
-    An attribute that is set to a StateModule registers itself, to any depth. It drops out when it is deleted or set to
-    something else; set to None it stays, and is None in the state. Modules in lists and dicts are not seen.
+    A StateModule registers itself when it becomes an attribute, to any depth. It is dropped when the
+    attribute is deleted or set to something else. Set to None, the attribute stays registered, and is None in
+    the state. Modules in lists and dicts do not count.
     """
 
     _module_dict: dict[str, StateModule]
@@ -48,7 +49,7 @@ class StateModule:
     def __setattr__(self, name: str, value: Any) -> None:
         modules = self.__dict__.get("_module_dict")
         if modules is None and isinstance(value, StateModule):
-            raise AttributeError(f"call super().__init__() before {name!r} is set to a StateModule")
+            raise AttributeError(f"call super().__init__() before setting {name!r} to a StateModule")
         super().__setattr__(name, value)
         if modules is None:
             return
@@ -68,11 +69,11 @@ class StateModule:
         custom_to_json: ToJson | None = None,
         custom_from_json: FromJson | None = None,
     ) -> None:
-        """Make an attribute a part of the state; registered again, the later converters hold.
+        """Make an attribute part of the state. A second call replaces the converters.
 
-        `custom_to_json` makes plain data of the value, `custom_from_json` the value again. Raises AttributeError for an
-        attribute that is not there, TypeError for a value that JSON cannot hold and that has no `custom_to_json`,
-        ValueError for one that is a StateModule, which registers itself.
+        `custom_to_json` converts the value to plain data, and `custom_from_json` converts it back. Raises
+        AttributeError for a missing attribute, TypeError for a value that JSON cannot hold without a
+        `custom_to_json`, and ValueError for a StateModule, which registers itself.
         """
         self._require_begun()
         value = getattr(self, attr_name)
@@ -85,15 +86,15 @@ class StateModule:
         self._attribute_dict[attr_name] = _Converters(custom_to_json, custom_from_json)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain data, the modules first; a copy. TypeError, with the path, for what JSON cannot hold."""
+        """A copy of the state as plain data, modules first. Raises TypeError, with the path, for no JSON."""
         return _State(self, (), ()).saved()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Take over a state that `state_dict` gave, all of it or, if anything is wrong, nothing.
+        """Load a state that `state_dict` made: all of it or, on any error, nothing.
 
-        With `strict` everything registered has to be in it, to any depth; otherwise what is missing stays as it
-        is. What is not registered is left aside. Raises NotFound, which is a KeyError, TypeError, and what a
-        `custom_from_json` raises, each with the path of the attribute, such as `memory.content`.
+        With `strict`, the state must have all registered attributes, to any depth; otherwise missing ones
+        stay as they are. Other entries are ignored. Raises NotFound, which is a KeyError, TypeError, and the
+        errors of `custom_from_json`, each with the path of the attribute, such as `memory.content`.
         """
         apply(list(_State(self, (), ()).steps(state_dict, strict=strict)))
 
@@ -105,9 +106,10 @@ class StateModule:
 def load_all(
     modules: Mapping[str, StateModule], states: Mapping[str, Any], wrong: Callable[[str, str], Exception]
 ) -> None:
-    """Load several modules, each with its state if there is one: all of them, or none.
+    """Load several modules, those with a state here: all, or none.
 
-    `wrong`, of a module's name and a reason, makes the error for what was kept and is no state: who kept it knows where.
+    `wrong` makes the error for data that is no state, from the name of the module and a reason: the caller
+    knows where the data is stored.
     """
     steps = []
     for name, module in modules.items():
@@ -120,16 +122,16 @@ def load_all(
 
 
 def save_all(modules: Mapping[str, StateModule]) -> dict[str, Any]:
-    """The states of several modules by name. TypeError, with the path, for what JSON cannot hold."""
+    """The states of several modules by name. Raises TypeError, with the path, if JSON cannot hold one."""
     return {name: _State(module, (name,), ()).saved() for name, module in modules.items()}
 
 
 def apply(steps: list[Step]) -> None:
-    """Take all the steps; if one fails, or is interrupted, take back it and those before it."""
+    """Take all steps. If one fails or is interrupted, undo it and the steps before it."""
     begun: list[Step] = []
     try:
         for step in steps:
-            begun.append(step)  # said before it is so: it may be interrupted when it has just been taken
+            begun.append(step)  # noted first: an interruption may come right after the step
             step.take()
     except BaseException:
         for step in reversed(begun):
@@ -139,7 +141,7 @@ def apply(steps: list[Step]) -> None:
 
 
 class _State:
-    """The state of one module, which is to be found at `path`, inside the modules `around`."""
+    """The state of one module at `path`, inside the modules `around`."""
 
     def __init__(self, module: StateModule, path: tuple[str, ...], around: tuple[StateModule, ...]) -> None:
         self._module = module
@@ -149,7 +151,7 @@ class _State:
             raise TypeError(f"{self._name()} is a {type(module).__name__}, not a StateModule")
         module._require_begun()
         if any(module is other for other in around):
-            raise InvalidInput(f"{self._name()} is a module that it is itself a part of")
+            raise InvalidInput(f"{self._name()} contains itself: remove the cycle")
 
     def _name(self, *more: str) -> str:
         return ".".join((*self._path, *more)) or type(self._module).__name__
@@ -175,13 +177,13 @@ class _State:
         return found
 
     def _attributes(self) -> Iterator[tuple[str, _Converters]]:
-        """What is registered and is no module now."""
+        """The registered attributes that are no modules now."""
         for name, converters in self._module._attribute_dict.items():
             if name not in self._module._module_dict:
                 yield name, converters
 
     def steps(self, state: Any, *, strict: bool) -> Iterator[Step]:
-        """What loading it would do, one step after the other; raises, before any of them is taken, if it cannot be."""
+        """The steps that load a state. All errors of the state are raised here, before any step is taken."""
         module = self._module
         if self._path and type(module).load_state_dict is not StateModule.load_state_dict:
             yield self._own_step(copy.deepcopy(state), strict)
@@ -207,7 +209,7 @@ class _State:
             yield _setting(module, name, value)
 
     def _own_step(self, state: Any, strict: bool) -> Step:
-        """Loading a module that does it in its own way, which may fail half way."""
+        """The step that calls the module's own `load_state_dict`, which may fail half way."""
         module = self._module
         before = copy.deepcopy(module.state_dict())
 
@@ -232,7 +234,7 @@ def _setting(module: StateModule, name: str, value: Any) -> Step:
 
 @contextmanager
 def _noting(text: str) -> Iterator[None]:
-    """Have an error say where it happened."""
+    """Add a note to an error: the place where it happened."""
     try:
         yield
     except Exception as error:

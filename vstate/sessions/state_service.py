@@ -1,10 +1,8 @@
-"""StateService: the states of users' sessions, round by round, each round kept and found again."""
+"""StateService: the states of sessions of users, round by round, each round kept."""
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import pickle
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,12 +11,13 @@ from typing import Any, Self, TypeVar
 
 from vstate import aio
 from vstate.arguments import check_seconds
-from vstate.errors import InvalidInput, InvalidRecord, NotFound, Unpicklable
+from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
 from vstate.objects.commit import moment
 from vstate.objects.stream import BLOB_BYTES
+from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.compare.details import Detail, details
 from vstate.sessions.rounds import (
@@ -26,46 +25,45 @@ from vstate.sessions.rounds import (
     MOST_ROUNDS,
     ROUNDS,
     SESSIONS,
-    checked_number,
-    checked_round,
+    check_number,
+    check_round,
+    check_text,
     highest_round,
     number_of,
     path_of,
     round_key,
-    rounds,
+    round_prefix,
     session_key,
     session_of,
-    text,
 )
-from vstate.sessions.settling import to_the_end
+from vstate.sessions.shielding import shielded
 from vstate.state.base import ReadableState
 from vstate.state.versioned import Versioned
-from vstate.values.pickling import culprit
 
 _T = TypeVar("_T")
 
 _ATTEMPTS = 1000
 _WORTH_IT = 2048  # bytes
-_FILLING = 4096  # bytes: the longest chunk, so that fillings are made of the same chunks
-_LOOK_AGAIN = 0.001  # seconds
-_RENEWED = 0.9  # of its ttl a session may have left without an export that renews it being a commit
+_FILLING = 4096  # bytes: the longest chunk, so that all fillings consist of the same chunks
+_PAUSE = 0.001  # seconds between two looks at the calls under way
+_RENEWED = 0.9  # an export renews a session, by a commit, once less than this part of its ttl is left
 
 
 class StateService:
     """States by user, session and round, on the branch `main` of a store, a path or a URL.
 
-    - Every save is one commit. Rounds that share most of their contents are stored as what differs: on Disk a round
-      of a conversation takes 5 to 7 KB, commit and keys included, whether the state has 13 KB or 400.
-    - In the state a session is `users/<user>/<session>`, a round `rounds/<user>/<session>/<number>`; managers and
-      VersionedSessions may share the store.
-    - Any number of savers, in any number of processes, get a round each.
-    - States are dicts of anything that can be pickled; what goes in and what comes out are copies.
-    - `ttl`, in seconds: a session is gone so long after it was last saved or exported; None: never. `purge` makes
-      room of what is gone; its history goes with the store's next gc.
+    - Each save is one commit. Rounds share their common parts in the store: on Disk a round of a conversation
+      takes 5 to 7 KB, with its commit and keys, whether the state has 13 KB or 400.
+    - A session is the key `users/<user>/<session>`, a round the key `rounds/<user>/<session>/<number>`.
+      Managers and VersionedSessions may share the store.
+    - Any number of processes may save; each save gets its own round.
+    - States are dicts of values that can be pickled. They go in and come out as copies.
+    - `ttl`: a session expires this many seconds after its last save or export; None: never. `purge` deletes
+      the rounds of expired sessions; the next gc of the store may then remove their history.
 
-    `start` opens the store, and `stop` closes it; `async with` does both. Before that, and afterwards, all but
-    `health` raises RuntimeError. A store that is down raises StoreUnavailable, and data that is damaged
-    CorruptObject: neither is taken for a state that is not there.
+    `start` opens the store, `stop` closes it, and `async with` does both. Before `start` and after `stop`,
+    all methods but `health` raise RuntimeError. While the store cannot be reached they raise
+    StoreUnavailable, and for damaged data CorruptObject: no error counts as an absent state.
     """
 
     def __init__(
@@ -73,23 +71,23 @@ class StateService:
     ) -> None:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         check_seconds("ttl", seconds, none="None for ever")
-        self._given = check_store(store)
+        self._store = check_store(store)
         self._ttl = seconds
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
 
     def _make_store(self) -> KVStore | str | PathLike[str] | None:
-        """The store to work on, or what says which."""
-        return self._given
+        """The store, or its path or URL."""
+        return self._store
 
     def _close_store(self) -> None:
-        """Close what `_make_store` made."""
+        """Close the objects that `_make_store` made."""
 
-    # Its life
+    # Start and stop
 
     async def start(self) -> None:
-        """Open the store; started twice is once. Raises StoreUnavailable if it is down."""
+        """Open the store; nothing if it is open. Raises StoreUnavailable."""
         async with self._changing:
             if self._state is not None:
                 return
@@ -97,27 +95,27 @@ class StateService:
             try:
                 await state
             except BaseException:
-                await to_the_end(self._end(state))
+                await shielded(self._end(state))
                 raise
             self._state = state
 
     async def stop(self) -> None:
-        """Close the store, if it was opened here, once the calls under way have ended; stopped twice is once."""
+        """Wait for the calls under way, then close the store if the service opened it."""
         async with self._changing:
             state, self._state = self._state, None
             if state is not None:
-                await to_the_end(self._end(state))
+                await shielded(self._end(state))
 
     async def _end(self, state: aio.Versioned) -> None:
         try:
-            while self._under_way:  # in this event loop or another one
-                await asyncio.sleep(_LOOK_AGAIN)
+            while self._under_way:  # in any event loop
+                await asyncio.sleep(_PAUSE)
             await state.close()
         finally:
             self._close_store()
 
     async def health(self) -> bool:
-        """Whether it is started and the store answers. Never raises."""
+        """Whether the service is started and the store answers. Never raises."""
         try:
             await self._read(lambda state: None)
         except Exception:
@@ -137,7 +135,7 @@ class StateService:
 
     @property
     def state(self) -> aio.Versioned:
-        """The state that all is in, with its history. RuntimeError before `start`."""
+        """The state with all sessions, and its history. Raises RuntimeError before `start`."""
         if self._state is None:
             raise RuntimeError(f"{type(self).__name__} is not started: await start(), or use `async with`")
         return self._state
@@ -151,29 +149,31 @@ class StateService:
         session_id: str | None = None,
         round_id: int | None = None,
     ) -> int:
-        """Save the state of a round, by default of the one after the highest that there was, and return its number.
+        """Save the state of a round, by default the next one, and return its number.
 
-        A round that is there is replaced, and its history keeps what it was. `session_id` is "default" by default.
-        Raises TypeError for a state that is no dict, Unpicklable, StoreUnavailable, StoreFull.
+        An existing round is replaced; history keeps the old state. The default session is "default". Raises
+        TypeError for a state that is no dict, Unpicklable, StoreUnavailable, StoreFull.
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
-        path, asked = path_of(user_id, session_id), checked_round(round_id)
-        copied, filling = _kept(state)
+        path, asked = path_of(user_id, session_id), check_round(round_id)
+        frozen = Frozen(state, "state", "state")
+        filling = _filling(frozen.size)
         number = 0
 
         def save(mapping: Versioned) -> None:
             nonlocal number
             if session_key(path) not in mapping:
-                for key in list(mapping.keys(rounds(path))):  # what a session that expired has left
+                for key in list(mapping.keys(round_prefix(path))):  # the rounds of an expired session
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
             highest = highest_round(mapping, path)
             number = asked if asked is not None else 1 if highest is None else highest + 1
             if number > MOST_ROUNDS:
                 raise InvalidInput(f"a round is a number up to {MOST_ROUNDS}, not {number}")
-            # A copy that is the mapping's alone: the next commit need not ask whether it was edited.
-            mapping[round_key(path, number)] = {"state": copied(), "filling": filling}
+            # Thawed for each attempt: the mapping alone refers to it, so no later commit looks for edits of
+            # it.
+            mapping[round_key(path, number)] = {"state": frozen.thaw(), "filling": filling}
             if self._ttl is not None:
                 mapping.expire(session_key(path), self._ttl)
 
@@ -183,11 +183,11 @@ class StateService:
     async def export_state(
         self, user_id: str, session_id: str | None = None, round_id: int | None = None
     ) -> dict[str, Any] | None:
-        """The state of a round, by default of the one with the highest number; None if there is none."""
-        path, asked = path_of(user_id, session_id), checked_round(round_id)
+        """The state of a round, by default the highest; None if there is none."""
+        path, asked = path_of(user_id, session_id), check_round(round_id)
 
         def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
-            found = _stored(mapping, path, asked)
+            found = _load(mapping, path, asked)
             return found, found is not None and self._is_due(mapping, path)
 
         async with self._call() as state:
@@ -199,24 +199,24 @@ class StateService:
         return found
 
     async def list_rounds(self, user_id: str, session_id: str | None = None) -> list[int]:
-        """The numbers of a session's rounds, in their order."""
+        """The numbers of the rounds of a session, in order."""
         path = path_of(user_id, session_id)
 
         def read(mapping: ReadableState) -> list[int]:
             if session_key(path) not in mapping:
                 return []
-            return [number_of(key) for key in mapping.keys(rounds(path))]
+            return [number_of(key) for key in mapping.keys(round_prefix(path))]
 
         return await self._read(read)
 
     async def diff_rounds(self, user_id: str, a: int, b: int, session_id: str | None = None) -> list[Detail]:
-        """What changed from one round to another, by path; `print(*found, sep="\\n")` shows it. Raises NotFound."""
-        path, numbers = path_of(user_id, session_id), (checked_number(a), checked_number(b))
+        """The changes from round `a` to `b`; `print(*changes, sep="\\n")` shows them. Raises NotFound."""
+        path, numbers = path_of(user_id, session_id), (check_number(a), check_number(b))
 
         def read(mapping: ReadableState) -> list[Detail]:
             states = []
             for number in numbers:
-                state = _stored(mapping, path, number)
+                state = _load(mapping, path, number)
                 if state is None:
                     raise NotFound(
                         f"user {user_id!r} has no round {number} in the session {session_id or DEFAULT!r}",
@@ -230,23 +230,24 @@ class StateService:
     # Sessions and users
 
     async def list_sessions(self, user_id: str) -> list[str]:
-        """The ids of a user's sessions, sorted."""
-        prefix = f"{join_path(SESSIONS, text('user_id', user_id))}/"
+        """The sorted ids of the sessions of a user."""
+        prefix = f"{join_path(SESSIONS, check_text('user_id', user_id))}/"
         return await self._read(lambda mapping: sorted(session_of(key) for key in mapping.keys(prefix)))
 
     async def list_users(self) -> list[str]:
-        """The ids of the users who have sessions, sorted."""
+        """The sorted ids of the users with sessions."""
         prefix = f"{SESSIONS}/"
         return await self._read(lambda mapping: sorted({split_path(key)[1] for key in mapping.keys(prefix)}))
 
     async def delete_state(
         self, user_id: str, session_id: str | None = None, round_id: int | None = None
     ) -> int:
-        """Delete a round; without `round_id` a session; without either all of a user's. How many rounds went.
+        """Delete a round, and return the number of deleted rounds.
 
-        Their history is kept. The next save goes by the rounds that are left; a session goes with its last one.
+        Without `round_id` it deletes a session; without both ids, all sessions of the user.
+        History keeps them. The next save follows the rounds that are left. A session without rounds is gone.
         """
-        asked = checked_round(round_id)
+        asked = check_round(round_id)
         path = path_of(user_id, session_id)
         everything = asked is None and session_id is None
         deleted = 0
@@ -258,7 +259,7 @@ class StateService:
                 deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
-                    if not mapping.keys(rounds(path)):
+                    if not mapping.keys(round_prefix(path)):
                         del mapping[session_key(path)]
                 return
             within = join_path(user_id) if everything else path
@@ -272,7 +273,7 @@ class StateService:
         return deleted
 
     async def purge(self) -> int:
-        """Remove the rounds of sessions that have expired; how many there were."""
+        """Delete the rounds of expired sessions. Returns their number."""
         purged = 0
 
         def remove(mapping: Versioned) -> None:
@@ -287,14 +288,14 @@ class StateService:
 
         async with self._call() as state:
             await state.update(remove, message="purge sessions that have expired", attempts=_ATTEMPTS)
-            await state.purge()  # what is left of the sessions themselves
+            await state.purge()  # the keys of the sessions themselves
         return purged
 
     # Calls
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[aio.Versioned]:
-        """The state, which stays open for as long as a call takes."""
+        """The state; `stop` waits until the call ends."""
         state = self.state
         self._under_way += 1
         try:
@@ -307,13 +308,13 @@ class StateService:
             return await state.read(function)
 
     async def _update(
-        self, function: Callable[[Versioned], None], what: str, user_id: str, session_id: str | None
+        self, function: Callable[[Versioned], None], verb: str, user_id: str, session_id: str | None
     ) -> None:
         async with self._call() as state:
-            await _commit(state, function, what, user_id, session_id)
+            await _commit(state, function, verb, user_id, session_id)
 
     def _is_due(self, mapping: Versioned, path: str) -> bool:
-        """Whether a session has used up enough of its time for it to be worth a commit to begin it anew."""
+        """Whether so little of the ttl is left that a renewal is worth a commit."""
         if self._ttl is None:
             return False
         ends = mapping.expires(session_key(path))
@@ -325,7 +326,7 @@ class StateService:
 
 
 class InMemoryStateService(StateService):
-    """A StateService in memory: what it holds is gone when it is stopped."""
+    """A StateService in memory. `stop` deletes all states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,39 +335,23 @@ class InMemoryStateService(StateService):
 async def _commit(
     state: aio.Versioned,
     function: Callable[[Versioned], None],
-    what: str,
+    verb: str,
     user_id: str,
     session_id: str | None,
 ) -> None:
     info = {"user_id": user_id} if session_id is None else {"user_id": user_id, "session_id": session_id}
-    message = f"{what}: {'/'.join(info.values())}"
+    message = f"{verb}: {'/'.join(info.values())}"
     await state.update(function, message=message, attempts=_ATTEMPTS, **info)
 
 
-def _kept(state: dict[str, Any]) -> tuple[Callable[[], dict[str, Any]], bytes]:
-    """What gives a copy of a state, as it is now, to whoever asks; and its filling.
-
-    A filling makes a state of some kilobytes large enough to be cut into chunks. It is stored once for all rounds.
-    """
-    try:
-        pickled = pickle.dumps(state, 5)  # loaded again below, in this process; it goes into no store
-    except Exception:  # a class that only a commit can pickle; or nobody can, and it tells where that is
-        kept = _copied(state)
-        return lambda: copy.deepcopy(kept), b""
-    missing = BLOB_BYTES + 1 - len(pickled) if len(pickled) > _WORTH_IT else 0
-    return lambda: pickle.loads(pickled), bytes(-(-max(0, missing) // _FILLING) * _FILLING)
+def _filling(size: int) -> bytes:
+    """Bytes that make a state of some kilobytes long enough to be cut into chunks. Rounds share them."""
+    missing = BLOB_BYTES + 1 - size if size > _WORTH_IT else 0
+    return bytes(-(-max(0, missing) // _FILLING) * _FILLING)
 
 
-def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of what pickle does not take; Unpicklable, with the path, for what nothing copies."""
-    try:
-        return copy.deepcopy(state)
-    except Exception as error:
-        raise Unpicklable({"state": culprit(state, "state", error)}, staged=False) from error
-
-
-def _stored(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:
-    """A copy of the state of a round, by default of the highest; None if there is none."""
+def _load(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:
+    """A copy of the state of a round, by default the highest; None if there is none."""
     if session_key(path) not in mapping:
         return None
     number = highest_round(mapping, path) if asked is None else asked
@@ -374,6 +359,6 @@ def _stored(mapping: ReadableState, path: str, asked: int | None) -> dict[str, A
     if found is None or number is None:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("state"), dict):
-        raise InvalidRecord(round_key(path, number), "it is not what a StateService keeps of a round")
-    state: dict[str, Any] = copy.deepcopy(found["state"])
+        raise InvalidRecord(round_key(path, number), "it is no round of a StateService")
+    state: dict[str, Any] = deep_copy(found["state"])
     return state

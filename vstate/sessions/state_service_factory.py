@@ -1,4 +1,4 @@
-"""StateServiceFactory: a StateService by the name of its backend, with parameters from the environment."""
+"""StateServiceFactory: services by the name of their backend, with parameters from the environment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class StateServiceFactory:
-    """Makes services: "in_memory", "redis", "store" (a StateService of a store, path or URL), and what is registered.
+    """Makes services: "in_memory", "redis", "store" (a StateService by store, path or URL), and others.
 
-    What `create` is not given comes from the environment: `STATE_BACKEND`, and `STATE_<BACKEND>_<PARAMETER>` for
-    each parameter of the constructor, such as `STATE_REDIS_TTL_SECONDS=60`, as a value of its annotated type.
+    The environment supplies missing arguments of `create`: `STATE_BACKEND`, and `STATE_<BACKEND>_<PARAMETER>`
+    for each parameter of the constructor, such as `STATE_REDIS_TTL_SECONDS=60`, converted to the annotated
+    type.
     """
 
     _registry: ClassVar[dict[str, Callable[..., Any]]] = {
@@ -31,15 +32,15 @@ class StateServiceFactory:
 
     @classmethod
     def register_backend(cls, backend_type: str, constructor: Callable[..., Any]) -> None:
-        """Have `create(backend_type)` call this constructor; upper and lower case are the same."""
+        """Make `create(backend_type)` call this constructor. Case does not matter."""
         cls._registry = {**cls._registry, backend_type.lower(): constructor}
 
     @classmethod
     async def create(cls, backend_type: str | None = None, **kwargs: Any) -> Any:
-        """A service that is started. Parameters go before the environment; those of other backends are left aside.
+        """Make a service and start it. Arguments override the environment; unknown ones are ignored.
 
-        Raises InvalidInput for a backend that is not known, or a variable that is no value of its type, and what the
-        constructor and `start` raise.
+        Raises InvalidInput for an unknown backend or a variable of the wrong type, and the errors of the
+        constructor and of `start`.
         """
         name = (
             backend_type if backend_type is not None else os.environ.get("STATE_BACKEND", _DEFAULT)
@@ -47,11 +48,11 @@ class StateServiceFactory:
         constructor = cls._registry.get(name)
         if constructor is None:
             raise InvalidInput(f"there is no backend {name!r}; known are {', '.join(sorted(cls._registry))}")
-        given = _from_environment(f"STATE_{name.upper()}_", constructor)
+        arguments = _from_environment(f"STATE_{name.upper()}_", constructor)
         parameters = inspect.signature(constructor).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        given |= {key: value for key, value in kwargs.items() if takes_all or key in parameters}
-        service = constructor(**given)
+        arguments |= {key: value for key, value in kwargs.items() if takes_all or key in parameters}
+        service = constructor(**arguments)
         await service.start()
         return service
 
@@ -71,8 +72,8 @@ def _from_environment(prefix: str, constructor: Callable[..., Any]) -> dict[str,
 
 
 def _parsed(variable: str, text: str, annotation: Any) -> Any:
-    """The value of a variable, which an error does not show: it may be a password."""
-    # By name: an annotation may be of a package that is only there for type checkers.
+    """The value of a variable. Errors do not show it, since it may be a password."""
+    # By name: an annotation may come from a package that only type checkers import.
     named = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     kinds = re.findall(r"\w+", named)
     if ("None" in kinds or "Optional" in kinds) and text.lower() in ("", "none"):
@@ -87,5 +88,5 @@ def _parsed(variable: str, text: str, annotation: Any) -> Any:
     except (ValueError, KeyError):
         if "str" in kinds:
             return text
-        raise InvalidInput(f"{variable} is to be of the type {named}, and is not") from None
+        raise InvalidInput(f"the variable {variable} is not of type {named}: correct it") from None
     return text

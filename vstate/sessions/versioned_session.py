@@ -1,4 +1,4 @@
-"""VersionedSession: sessions in a versioned store, each save a commit."""
+"""VersionedSession: sessions in a versioned store, one commit a save."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODULES = "modules"
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """A session that was saved: how often, when last (UTC), and which modules it has."""
+    """A saved session: its ids, the number of saves, the time of the last one (UTC), and its modules."""
 
     user_id: str
     session_id: str
@@ -36,13 +36,13 @@ class SavedSession:
 
 
 class VersionedSession(SessionBase):
-    """Sessions on the branch `main` of a store, a path or a URL; each save, rollback and deletion is one commit.
+    """Sessions on the branch `main` of a store, path or URL; each save, rollback and deletion is one commit.
 
-    The state of each module is under a key of its own, `modules/<user>/<session>/<module>`, so that a conversation
-    that grows is stored once, and `vstate diff` shows what a save changed. Processes may share the store. What a
-    save cannot pickle raises Unpicklable, a store that is down StoreUnavailable, and nothing is saved then.
+    Each module has its own key, `modules/<user>/<session>/<module>`, so a growing conversation is stored
+    once, and `vstate diff` shows the changes of a save. Processes may share the store. A save raises
+    Unpicklable or StoreUnavailable, and then saves nothing.
 
-    Opened by the first call; `async with`, or `close`, closes it.
+    The first call opens the store; `close` or the end of `async with` closes it.
     """
 
     def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
@@ -50,11 +50,11 @@ class VersionedSession(SessionBase):
 
     @property
     def state(self) -> aio.Versioned:
-        """The state that the sessions are in."""
+        """The state with the sessions."""
         return self._state
 
     async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
-        """As promised by SessionBase: one commit, also if nothing has changed. Raises TypeError, StorageError."""
+        """As SessionBase, by one commit, even if nothing changed. Raises TypeError, StorageError."""
         path, states = _path(user_id, session_id), save_all(modules)
 
         def save(state: Versioned) -> None:
@@ -73,8 +73,9 @@ class VersionedSession(SessionBase):
         rev: Revision | None = None,
         **modules: StateModule,
     ) -> None:
-        """As promised by SessionBase; with `rev`, as the session was at that revision. Raises NotFound for one that
-        is not there, StorageError.
+        """As SessionBase; with `rev`, load the session as it was at that revision.
+
+        Raises NotFound for an unknown revision, StorageError.
         """
         path = _path(user_id, session_id)
 
@@ -90,7 +91,8 @@ class VersionedSession(SessionBase):
             if not allow_not_exist:
                 where = "" if rev is None else f" at {rev}"
                 raise InvalidInput(
-                    f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() has those there are"
+                    f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() "
+                    "lists all"
                 )
             return
         load_all(modules, states, lambda name, reason: InvalidRecord(_module_key(path, name), reason))
@@ -101,9 +103,9 @@ class VersionedSession(SessionBase):
         return [commit async for commit in self._state.log("main", key=key, limit=limit)]
 
     async def rollback(self, session_id: str, steps: int = 1, user_id: str = "") -> Commit:
-        """Take one session back to what it was `steps` of its commits ago, as a new commit: nothing is lost.
+        """Take one session back by `steps` of its commits, as a new commit on top: no history is lost.
 
-        Other sessions stay as they are. Raises NotFound if it has not been saved that often.
+        Other sessions stay as they are. Raises NotFound if the session has fewer commits.
         """
         if not isinstance(steps, int):
             raise TypeError(f"steps is an int, not {type(steps).__name__}")
@@ -116,8 +118,8 @@ class VersionedSession(SessionBase):
             commits[:] = state.log(key=_session_key(path), limit=steps + 1)
             if len(commits) <= steps:
                 raise NotFound(
-                    f"the session {session_id!r} of user {user_id!r} has {len(commits)} commits, so it cannot go "
-                    f"back by {steps}",
+                    f"the session {session_id!r} of user {user_id!r} has {len(commits)} commits, so it "
+                    f"cannot go back by {steps}",
                     name=session_id,
                 )
             target = state.checkout(commits[steps])
@@ -134,7 +136,7 @@ class VersionedSession(SessionBase):
         return commit or commits[0]
 
     async def list_sessions(self, user_id: str | None = None) -> list[SavedSession]:
-        """The sessions there are, of one user or of all."""
+        """The saved sessions of one user, or of all."""
         prefix = f"{_SESSIONS}/" if user_id is None else f"{join_path(_SESSIONS, user_id)}/"
 
         def read(state: ReadableState) -> list[SavedSession]:
@@ -150,7 +152,7 @@ class VersionedSession(SessionBase):
         return await self._state.read(read)
 
     async def delete_session(self, session_id: str, user_id: str = "") -> bool:
-        """Delete a session, which its history keeps; False if there is none."""
+        """Delete a session; history keeps it. Returns False if there is none."""
         path = _path(user_id, session_id)
 
         def delete(state: Versioned) -> None:
@@ -161,14 +163,14 @@ class VersionedSession(SessionBase):
         return await self._commit(delete, "delete", user_id, session_id) is not None
 
     async def _commit(
-        self, change: Callable[[Versioned], None], what: str, user_id: str, session_id: str
+        self, change: Callable[[Versioned], None], verb: str, user_id: str, session_id: str
     ) -> Commit | None:
         name = f"{user_id}/{session_id}" if user_id else session_id
         info = {"session_id": session_id, "user_id": user_id}
-        return await self._state.update(change, message=f"{what}: session {name}", attempts=100, **info)
+        return await self._state.update(change, message=f"{verb}: session {name}", attempts=100, **info)
 
     async def close(self) -> None:
-        """Close the store, if it was opened here."""
+        """Close the store, unless the program passed it."""
         await self._state.close()
 
     def __repr__(self) -> str:
@@ -204,18 +206,18 @@ def _module_key(path: str, name: str) -> str:
 
 
 def _ids_of(session_key: str) -> tuple[str, str]:
-    """The user and the session of a key; InvalidInput, InvalidRecord for what was put there by something else."""
+    """The user and the session of a key. Raises InvalidInput or InvalidRecord for a key of something else."""
     parts = split_path(session_key)
     if len(parts) != 3:
-        raise InvalidRecord(session_key, "a session is kept under the ids of a user and a session")
+        raise InvalidRecord(session_key, "the key of a session has the ids of a user and a session")
     return parts[1], parts[2]
 
 
 def _require_saved(session_key: str, saved: Any) -> None:
-    """InvalidRecord unless it is what `_note_save` writes."""
+    """Raise InvalidRecord unless `_note_save` wrote the value."""
     is_dict = isinstance(saved, dict)
     if not (is_dict and isinstance(saved.get("saves"), int) and isinstance(saved.get("saved_at"), datetime)):
-        raise InvalidRecord(session_key, "it is not what a VersionedSession notes of a session")
+        raise InvalidRecord(session_key, "it is no session of a VersionedSession")
 
 
 def _note_save(state: State, path: str) -> None:
