@@ -44,7 +44,7 @@ from vstate.testing import Faulty
 
 
 def test_the_layout() -> None:
-    """Header, frames and end are where the specification puts them; every object follows those that it names."""
+    """Header, frames and end are where docs/format.md puts them; an object follows those that it names."""
     store = Memory()
     state = chain(store, 6)
     state.update({f"many/{i}": f"{i}" * 200 for i in range(300)})

@@ -514,8 +514,8 @@ def test_garbage_waits_for_the_grace_period() -> None:
 
 
 def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
-    """Without transactions the commit is written before the ref moves: what gc put aside in between comes
-    back at once, and who moves another ref there meanwhile waits for it.
+    """Without transactions a writer writes the commit, and then moves the ref. If gc puts the commit aside in
+    between, it brings the commit back at once, and another writer waits for that.
     """
 
     class Between(Plain):

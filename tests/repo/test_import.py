@@ -64,7 +64,7 @@ def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
 def test_interrupted_anywhere_and_done_again(
     many_frames: tuple[Memory, bytes], after: bool, atomic: bool
 ) -> None:
-    """Whichever call of the store fails, no ref leads to anything missing, and the next import ends as usual."""
+    """Whichever call of the store fails, refs lead to whole commits, and the next import ends as usual."""
     store, data = many_frames
 
     def run(fail_at: int | None) -> tuple[Memory, Faulty]:
@@ -277,7 +277,7 @@ def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
 
 
 def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another import leaves garbage behind that the gc has looked for already, and takes away piece by piece."""
+    """Another import has left garbage behind, which gc is removing piece by piece."""
     from vstate.repo.upkeep import gc
 
     monkeypatch.setattr(gc, "_DELETE", 1)

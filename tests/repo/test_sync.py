@@ -38,7 +38,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
 
 
 def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> None:
-    """It lands, and says that it could not be noted where the branch is there; so if it is stopped half way."""
+    """The push succeeds, and the report says that no tracking ref was written; also after an interruption."""
     store = Memory()
     chain(store, 2)
     repo = Repository(ReadOnly(store))
