@@ -1,4 +1,4 @@
-"""fsck and objects whose content matches their id and makes no sense, or is not written as the format asks."""
+"""fsck and objects under a right id that are malformed, or not in the encoding that the format prescribes."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
 @pytest.mark.parametrize("name", NONSENSE)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
 def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
-    """What a careless or malicious writer could store, though its id is right."""
+    """Objects of a careless or malicious writer, under a right id."""
     make, reason, readable = NONSENSE[name]
     store = Memory()
     put_on_main(store, make(store))
@@ -406,7 +406,7 @@ NOW = microseconds(datetime(2026, 1, 1, tzinfo=UTC))
     ],
 )
 def test_commits_that_make_no_sense(body: list[object], reason: str, readable: bool) -> None:
-    """A commit is decoded, and encoded again, and what it names has to be there."""
+    """A commit is decoded and encoded again, and the objects that it names must exist."""
     store = Memory()
     commit_rows(store, body)
     report = Repository(store).fsck()

@@ -38,9 +38,9 @@ class Aligner:
         while waiting:
             row, bottom, column, right, depth = waiting.pop()
             start, end = common_ends(old[row:bottom], new[column:right])
-            found += ((row + step, column + step) for step in range(start))
-            found += ((bottom - step, right - step) for step in range(1, end + 1))
+            found += zip(range(row, row + start), range(column, column + start), strict=True)
             row, bottom, column, right = row + start, bottom - end, column + start, right - end
+            found += zip(range(bottom, bottom + end), range(right, right + end), strict=True)
             before, after = old[row:bottom], new[column:right]
             longest = self._longest(before, after, _FEW)
             if longest is None:
