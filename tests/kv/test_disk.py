@@ -1,4 +1,4 @@
-"""Disk, against the shipped suite, and what it promises beyond: real processes, kills, quotas and damage."""
+"""Disk, against the shipped suite, and its own promises: real processes, kills, quotas and damage."""
 
 import copy
 import multiprocessing
@@ -159,7 +159,7 @@ def test_durability_sets_synchronous(directory: Path, durability: Any, synchrono
 
 
 def test_a_closed_store_says_so(directory: Path) -> None:
-    """Closing twice is fine; using what is closed is not."""
+    """Closing twice is fine; using a closed store is not."""
     store = Disk(directory)
     store.close()
     store.close()
@@ -363,7 +363,7 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
 
 
 def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pauses before it queues again, longer than those sleep who wait by now; and not before the turn after that."""
+    """It pauses before it queues again, longer than waiting callers sleep, and only once."""
     pauses = list[float]()
     with Disk(directory) as store, Disk(directory) as other, ExitStack() as held:
 
@@ -430,7 +430,7 @@ def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
-    """After each of 20 kills, what was reported as done is there, and nothing is there by half."""
+    """After each of 20 kills, every confirmed transaction is there, and none is there in part."""
     program = """if True:
         import sys
         from vstate.kv import Disk
@@ -565,7 +565,7 @@ def _fill(store: Disk, value_bytes: int = 10_000) -> int:
 
 
 def test_a_quota_stops_writes_and_loses_nothing(directory: Path) -> None:
-    """Past `size_limit` a transaction does nothing; what was written stays, and deleting makes room."""
+    """Past `size_limit` a transaction does nothing; earlier values stay, and deleting makes room."""
     with Disk(directory, size_limit=300_000) as store:
         count = _fill(store)
         assert count > 10
@@ -701,7 +701,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_system(mounted: Path) -> None:
-    """What cannot be written to says so, and what to do, be it an old store or a new one."""
+    """The error for an unwritable directory says so, and how to mend it, for an old store and a new one."""
     Disk(mounted / "store").close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     with pytest.raises(StoreUnavailable, match="writable"):

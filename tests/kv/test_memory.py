@@ -1,4 +1,4 @@
-"""Memory, against the shipped suite, and what it promises beyond."""
+"""Memory, against the shipped suite, and its own promises."""
 
 import os
 import threading

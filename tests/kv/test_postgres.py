@@ -1,4 +1,5 @@
-"""Postgres, against the shipped suite, and what it promises beyond: real servers, processes, kills and cuts."""
+"""Postgres, against the shipped suite, and its own promises: real servers, processes, kills and
+cuts."""
 
 import copy
 import operator
@@ -193,10 +194,11 @@ def test_two_tables_are_apart(
 
 @pytest.mark.parametrize(
     "table",
-    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64, ".a", "a.", "%s", None, 7],
+    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64]
+    + [".a", "a.", "%s", None, 7],
 )  # fmt: skip
 def test_a_wrong_table_is_refused(table: Any) -> None:
-    """What is not an identifier raises InvalidInput, before any connection is made."""
+    """A table name that is no identifier raises InvalidInput, before any connection is made."""
     with pytest.raises(InvalidInput, match="not a table's name"):
         Postgres("postgresql://127.0.0.1:1/db", table=table)
 
@@ -270,7 +272,7 @@ def test_nothing_shows_the_password(postgres_dsn: str, postgres_table: str) -> N
 
 
 def test_a_wrong_password(postgres_dsn: str) -> None:
-    """It is told apart from a server that is not there, and at once."""
+    """A refusal is reported at once, and not as a server that is not there."""
     began = time.monotonic()
     with pytest.raises(
         StoreUnavailable,
@@ -287,7 +289,9 @@ def test_a_wrong_password(postgres_dsn: str) -> None:
 def test_pickling_needs_an_address_without_a_password(
     postgres_dsn: str, postgres_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one, it would be in the pickle; without, the other process opens the same table, with the same options."""
+    """With one, it would be in the pickle; without, the other process opens the same table, with the same
+    options.
+    """
     with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
         pickle.dumps(store)
     if psycopg.pq.version() >= 180000:
@@ -346,7 +350,7 @@ def test_a_newer_format_is_refused(
 def test_a_dropped_table_is_not_made_again(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """Under an open store, that would hide what happened."""
+    """To make the table again under an open store would hide the loss."""
     store.set("key", b"value")
     sql.execute(f"DROP TABLE {postgres_table}")
     for call in (
@@ -361,7 +365,7 @@ def test_a_dropped_table_is_not_made_again(
 def test_missing_rights_are_named(
     postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
 ) -> None:
-    """A role that may not, is told what it needs; one that may only read, reads."""
+    """The error names the missing rights of a role; a role that may only read, reads."""
     role = f"r{postgres_table}"
     sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     dsn = postgres_dsn.replace(f"postgres:{postgres_dsn.split('//postgres:')[1].split('@')[0]}", f"{role}:x")
@@ -476,7 +480,7 @@ def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
 
 @pytest.mark.skipif(not SOAK, reason="takes 10 GB of memory: set VSTATE_SOAK")
 def test_the_longest_value(store: Postgres) -> None:
-    """What is within the limit goes in, and comes out."""
+    """A value of the longest size is written and read back."""
     value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
     value += bytes(MAX_VALUE_BYTES - len(value))
     assert store.transact({"key": value}, {"key": None})
@@ -601,7 +605,10 @@ def test_how_often_the_server_is_asked(postgres_dsn: str, postgres_table: str, p
 def test_a_transact_is_one_transaction(start_postgres: Start) -> None:
     """The server counts one for each, whether it succeeds or not, and a sync only for those that do."""
     server = start_postgres(autovacuum="off")
-    statistics = "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
+    statistics = (
+        "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database "
+        "WHERE datname = 'postgres'"
+    )
     with psycopg.connect(server.dsn_of("postgres", PASSWORD, "template1"), autocommit=True) as sql:
 
         def transactions() -> int:
@@ -660,7 +667,7 @@ def test_four_processes_lose_no_increment(postgres_dsn: str, postgres_table: str
 
 @pytest.mark.parametrize("absent", [False, True])
 def test_swaps_of_an_object_are_apart_from_plain_writes(store: Postgres, absent: bool) -> None:
-    """Objects have no locks by key, so whoever expects something of one keeps all others out."""
+    """Objects have no locks by key, so an expectation of one keeps all other writers out."""
     for _ in range(20):
         store.delete(_object(1))
         if not absent:
@@ -760,7 +767,7 @@ def test_more_keys_than_locks(store: Postgres) -> None:
 
 
 def test_eight_threads_use_one_store(store: Postgres) -> None:
-    """More threads than connections: each reads what it wrote, whatever the others do."""
+    """More threads than connections: each reads its own writes."""
 
     def work(thread: int) -> None:
         for number in range(15):
@@ -777,7 +784,9 @@ def test_eight_threads_use_one_store(store: Postgres) -> None:
 
 @pytest.mark.parametrize("connections", [2, 5])
 def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, connections: int) -> None:
-    """Plans and swaps by more threads than there are connections lose nothing, and do not wait for one another."""
+    """Plans and swaps by more threads than there are connections lose nothing, and do not wait for one
+    another.
+    """
     with Postgres(postgres_dsn, table=postgres_table, connections=connections, timeout=60) as store:
         store.set("counter", b"0")
 
@@ -820,7 +829,7 @@ def test_exclusively_lets_readers_and_vacuum_go_on(
 
 
 def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psycopg.Connection[Any]) -> None:
-    """Its comparison is made after the wait, not with what it saw before."""
+    """A writer that waited compares the values after the wait, not those before it."""
     store.set("key", b"1")
     entered = threading.Event()
     results = []
@@ -840,7 +849,9 @@ def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psy
 
 
 def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """After `timeout` seconds a writer that others keep out raises StoreUnavailable, and has written nothing."""
+    """After `timeout` seconds a writer that others keep out raises StoreUnavailable, and has written
+    nothing.
+    """
     store.set("key", b"1")
     with Postgres(postgres_dsn, table=postgres_table, timeout=0.3) as hurried:
         hurried.get("key")
@@ -859,7 +870,9 @@ def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: P
 
 @needs_fork
 def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
-    """Neither side talks into the other's conversation, also while other threads of the parent use the store."""
+    """Neither side talks into the other's conversation, also while other threads of the parent use the
+    store.
+    """
     store.set("counter", b"0")
     stopping = threading.Event()
 
@@ -896,7 +909,9 @@ def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
 def test_a_cut_while_committing_is_found_out(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool, times: int
 ) -> None:
-    """Whether the server had committed or never heard of it: the swap happens once, and the answer is True."""
+    """Whether the server had committed or never heard of it: the swap happens once, and the answer is
+    True.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("counter", b"1")
         time.sleep(
@@ -911,7 +926,9 @@ def test_a_cut_while_committing_is_found_out(
 def test_a_cut_with_an_overwritten_mark_is_told(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """Where nobody can know any more, the error says so; with another row that still bears the mark, it is known."""
+    """Where nobody can know any more, the error says so; with another row that still bears the mark, it is
+    known.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         for witness in (False, True):
             cut.set("counter", b"1")
@@ -940,7 +957,9 @@ def test_a_cut_with_an_overwritten_mark_is_told(
 def test_a_cut_swap_that_others_undid_is_not_made_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """What is expected holds again, but because another took back what was committed: to repeat it would undo that."""
+    """The expectation holds again, but only because another undid the commit: to repeat it would undo
+    that.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set("ref", b"1")
         _meanwhile(proxy, lambda: store.compare_and_swap("ref", b"2", b"1"))
@@ -959,7 +978,9 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
     sql: psycopg.Connection[Any],
     trouble: str,
 ) -> None:
-    """The transaction was committed, and the next attempt fails for another reason: that is no proof that it was not."""
+    """The transaction was committed, and the next attempt fails for another reason: that is no proof that it
+    was not.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=0.5) as cut:
         cut.set("ref", b"1")
         over, locked = threading.Event(), threading.Event()
@@ -993,7 +1014,9 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
 def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
     postgres_dsn: str, postgres_table: str, proxy: Proxy
 ) -> None:
-    """An answer that never came may have been "no", and a row that is older than the call shows that it was."""
+    """An answer that never came may have been "no", and a row that is older than the call shows that it
+    was.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("ref", b"theirs")
         at_commit(proxy, done=True)
@@ -1005,7 +1028,7 @@ def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
 def test_a_cut_while_a_plan_is_committed(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, done: bool
 ) -> None:
-    """It is carried out once: what is committed is recognised, and what was not begins anew."""
+    """It is carried out once: a committed transaction is recognised, and any other begins anew."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set_many({"counter": b"1", _object(1): b"garbage"})
         at_commit(proxy, done=done)
@@ -1024,7 +1047,7 @@ def test_a_cut_while_a_plan_is_committed(
 def test_a_cut_of_plain_writes_is_made_good(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool
 ) -> None:
-    """What may be done twice is done again, and reads too."""
+    """Writes that may be done twice are done again, and so are reads."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("a", b"0")
         at_commit(proxy, done=done)
@@ -1065,7 +1088,9 @@ def test_cuts_at_every_point(postgres_dsn: str, postgres_table: str, proxy: Prox
 
 
 def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
-    """It is waited for, so long; then StoreUnavailable, which knows whether something may have been written."""
+    """It is waited for, so long; then StoreUnavailable, which knows whether something may have been
+    written.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
         store.set("key", b"1")
         proxy.refusing = True
@@ -1111,15 +1136,21 @@ def test_connections_that_died_while_idle_are_not_noticed(
         for number in range(3):
             old = b"%d" % number if number else None
             assert idle.compare_and_swap("key", old, b"%d" % (number + 1))
-            ended = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'idle'"
+            ended = (
+                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+                "WHERE application_name = 'idle'"
+            )
             assert sql.execute(ended).fetchone() == (1,)
-        # The connection was closed behind its back, and what it expects does not hold: the answer is still certain.
+        # The connection was closed behind its back, and what it expects does not hold: the answer is still
+        # certain.
         store.set("key", b"theirs")
         assert idle.compare_and_swap("key", b"3", b"4") is False
 
 
 def _meanwhile(proxy: Proxy, call: Callable[[], object]) -> None:
-    """Cut the next connection that commits, once the server has, and make the call before its client knows."""
+    """Cut the next connection that commits, once the server has, and make the call before its client
+    knows.
+    """
     at_commit(proxy, done=True)
     inner = proxy.watch
 
@@ -1140,7 +1171,8 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
     mine = sys.argv[3]
     for number in range(100_000):
         ref = store.get("counter")
-        writes = {"counter": b"%d" % (int(ref or b"0") + 1), f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
+        counter = b"%d" % (int(ref or b"0") + 1)
+        writes = {"counter": counter, f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
         try:
             done = store.transact(writes, {"counter": ref})
             print("done" if done else "lost", number, flush=True)
@@ -1152,7 +1184,9 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
 
 @pytest.mark.parametrize("kills", [20 if SOAK else 2])
 def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
-    """SIGKILL in the middle of writes, and a restart: what was acknowledged is there, once, and the writers go on."""
+    """SIGKILL in the middle of writes, and a restart: every confirmed write is there, once, and the writers
+    go on.
+    """
     server = start_postgres(fsync="on")
     with Postgres(server.dsn) as store:
         store.set("counter", b"0")
@@ -1210,7 +1244,7 @@ def _hearing(wait: Callable[[float], None]) -> None:
 
 @pytest.fixture
 def _rarely_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what is not heard is not found either, however slow the machine."""
+    """Polls are so rare here that a lost message would be noticed, even on a slow machine."""
     monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
 
 
@@ -1288,7 +1322,7 @@ def test_nobody_is_told_if_nobody_listens(
 def test_a_listener_that_is_cut_off_looks_and_listens_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """It returns when it is connected again, since nobody knows what it missed, and then hears as before."""
+    """It returns when it is connected again, since it may have missed a change, and then hears as before."""
     store.set("key", b"old")
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut, cut.listening("key") as wait:
         _hearing(wait)

@@ -28,7 +28,7 @@ OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY:
 
 
 class Beside(KVStoreTests):
-    """The store's tests, after which what lies beside the part has to be as it was."""
+    """The store's tests. Afterwards the keys beside the part must be unchanged."""
 
     @pytest.fixture
     def whole(self) -> KVStore:
@@ -90,7 +90,7 @@ def whole() -> Memory:
     + [None, 7, b"a", *sorted(RESERVED)],
 )
 def test_names_that_are_refused(whole: Memory, name: Any) -> None:
-    """A name is one segment that can be told from the keys of a repository."""
+    """A name is one segment, and none with which the keys of a repository begin."""
     with pytest.raises(InvalidInput, match="part of a store"):
         Prefixed(whole, name)
 
@@ -212,7 +212,7 @@ def test_one_transaction_of_the_store() -> None:
 
 
 class Calls(Memory):
-    """A Memory that notes with what it was called."""
+    """A Memory that notes the arguments of its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Redis, against the shipped suite on a real server, and what it promises beyond."""
+"""Redis, against the shipped suite on a real server, and its own promises."""
 
 from __future__ import annotations
 
@@ -95,13 +95,17 @@ class TestRedisCluster(KVStoreTests):
                 assert _seconds(lambda: wait(20)) < 15
 
     def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
-        """A node addressed as a server of its own says what to write instead, or serves all of its slots."""
+        """The error for a node that is addressed as a server shows the right URL, unless it serves all
+        slots.
+        """
         with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
             store.set("a", b"1")  # the only node has all the slots
             assert store.get("a") == b"1"
 
     def test_a_key_moved_elsewhere(self, tmp_path: Path, redis_prefix: str) -> None:
-        """A slot that the cluster has given to nobody is waited for, and then StoreUnavailable; once it is back, all is well."""
+        """A slot that the cluster has given to nobody is waited for, and then StoreUnavailable; once it is
+        back, all is well.
+        """
         for url in _cluster(tmp_path / "cluster"):
             with (
                 Redis(url, prefix=redis_prefix) as store,
@@ -175,7 +179,7 @@ def test_round_trips(proxy: Proxy, proxied: str) -> None:
 
 
 def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
-    """A new process reads its first key in one, by which it also learns what the server does when it is full."""
+    """A new process reads its first key in one, which also brings the server's policy for a full memory."""
     with Redis(proxied) as store:
         store.get("loads the scripts")
     proxy.latency, proxy.round_trips = FAR, 0
@@ -288,7 +292,7 @@ def test_what_one_transaction_cannot_be_told_is_refused(store: Redis) -> None:
 
 
 def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
-    """What does not fit into one exchange goes in several."""
+    """Writes that do not fit into one exchange take several."""
     rows = {f"n/{number}": os.urandom(3_000_000) for number in range(14)}
     store.set_many(rows)
     assert store.get_many(rows) == rows
@@ -416,7 +420,9 @@ def test_pickling(store: Redis, redis_url: str) -> None:
 
 
 def test_a_closed_store_is_not_used(redis_url: str, redis_prefix: str) -> None:
-    """Closing twice is fine, using what is closed is InvalidInput, and a client of the caller's stays open."""
+    """Closing twice is fine, using a closed store is InvalidInput, and a client of the caller's stays
+    open.
+    """
     with driver.Redis.from_url(redis_url) as client:
         for store in (Redis(redis_url, prefix=redis_prefix), Redis(client=client, prefix=redis_prefix)):
             store.set("a", b"1")
@@ -479,7 +485,7 @@ def test_a_plan_longer_than_the_lock(store: Redis) -> None:
 def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is renewed until all is written, not only until it is known what."""
+    """The lock is renewed until all is written, not only until the plan has returned."""
     monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
     monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", 1_000_000)
     proxy.latency = 0.05
@@ -498,7 +504,7 @@ def test_what_takes_longer_to_write_than_the_lock_lasts(
 
 
 def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """If the lock is gone before the writes, the plan is called again, and sees what came between."""
+    """If the lock is gone before the writes, the plan is called again, and sees the writes in between."""
     calls = []
 
     def plan() -> dict[str, bytes | None]:
@@ -549,7 +555,9 @@ def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str
 
 
 def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """A wait ends soon after another's change of its key, by whatever method, and not for that of another key."""
+    """A wait ends soon after another's change of its key, by whatever method, and not for that of another
+    key.
+    """
     with Redis(redis_url, prefix=redis_prefix) as other:
         changes: list[Callable[[], object]] = [
             lambda: other.set("r/heads/main", b"1"),
@@ -574,7 +582,9 @@ def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
 
 
 def test_listening_while_cut_off(proxy: Proxy, proxied: str) -> None:
-    """A wait that is cut off returns, so that what was missed is looked for; later changes are heard again."""
+    """A wait that is cut off returns, so that the caller looks for missed changes; later changes are heard
+    again.
+    """
     with Redis(proxied) as store:
         with store.listening("a") as wait:
             assert _woken(wait, proxy.cut_all) < 15
@@ -638,7 +648,7 @@ def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
 
 
 def test_a_store_without_ttl_never_expires(server: RedisServer) -> None:
-    """A writer who gives none also takes back what another has given."""
+    """A writer without a ttl removes the expiry that another writer set."""
     with (
         Redis(server.url, ttl=60) as short,
         Redis(server.url) as store,
@@ -687,7 +697,9 @@ def test_a_server_that_evicts_is_refused(
 
 
 def test_a_full_server(tmp_path: Path) -> None:
-    """A write that does not fit raises StoreFull and does nothing; deleting works, in `exclusively` too, and makes room."""
+    """A write that does not fit raises StoreFull and does nothing; deleting works, in `exclusively` too, and
+    makes room.
+    """
     server = RedisServer(tmp_path / "redis", maxmemory="12mb", appendonly="no")
     try:
         with Redis(server.url) as store:
@@ -743,7 +755,7 @@ def test_a_full_server(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_url(url: Any) -> None:
-    """What is no URL of a Redis is refused at once, by a message that shows nothing of it."""
+    """A wrong URL is refused at once, by a message that shows nothing of it."""
     with pytest.raises(InvalidInput) as caught:
         Redis(url)
     assert SECRET not in str(caught.value)
@@ -778,7 +790,9 @@ def test_wrong_options(redis_url: str) -> None:
 
 
 def test_a_password(tmp_path: Path) -> None:
-    """The right one works; a wrong one, or none, is one clean error at once that shows neither user nor password."""
+    """The right one works; a wrong one, or none, is one clean error at once that shows neither user nor
+    password.
+    """
     server = RedisServer(tmp_path / "redis", requirepass=SECRET)
     try:
         address = server.url.removeprefix("redis://")
@@ -799,7 +813,9 @@ def test_a_password(tmp_path: Path) -> None:
 
 
 def test_a_user_with_few_rights(server: RedisServer) -> None:
-    """A user who may not publish, subscribe or ask for INFO can use a store; one who may not run scripts is told."""
+    """A user who may not publish, subscribe or ask for INFO can use a store; one who may not run scripts is
+    told.
+    """
     server.command("ACL", "SETUSER", "plain", "on", f">{SECRET}", "~{vstate}:*", "+@all", "-@pubsub", "-info")
     server.command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
     address = server.url.removeprefix("redis://")
@@ -829,7 +845,9 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_keys_of_another_program(server: RedisServer) -> None:
-    """Data of another program in the place of the store's are not touched; the message says what to do."""
+    """Data of another program in the place of the store's are not touched; the message names the next
+    step.
+    """
     server.command("SET", "{vstate}:v", "text")
     with Redis(server.url) as store:
         for call in (lambda: store.get("a"), lambda: store.set("a", b"1")):
@@ -857,7 +875,7 @@ def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_tls(server: RedisServer, tmp_path: Path) -> None:
-    """A certificate has to be of one who is trusted, and for this host; who wants neither can say so."""
+    """A certificate must be trusted, and for this host, unless the options turn the check off."""
     with TlsProxy(server.port, tmp_path) as proxy:
         trusted = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={tmp_path}/certificate&timeout=5"
         unnamed = trusted.replace("localhost", "127.0.0.1")

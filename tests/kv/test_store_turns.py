@@ -1,4 +1,4 @@
-"""Turns on PostgreSQL: who is fair, what it costs, and that nobody depends on it."""
+"""Turns on PostgreSQL: fairness, cost, and going on without them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ Patience = Callable[[float], None]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
-    """So many seconds are waited for a turn in vain: 20, so that no slow machine is taken for that, unless it is called."""
+    """Sets the patience of a queue in seconds: 20 unless it is called, so that a slow machine loses no
+    turn.
+    """
 
     def set_it(seconds: float) -> None:
         monkeypatch.setattr("vstate.kv.postgres.queue.PATIENCE", seconds)
@@ -123,8 +125,8 @@ store.close()
 
 
 def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
-    """Processes that increment one counter so many times each: what the slowest had done when the first was done, how
-    many attempts were in vain, and how many updates failed.
+    """Processes that increment one counter so many times each: the count of the slowest when the first was
+    done, how many attempts were in vain, and how many updates failed.
     """
     with open_store(url) as store:
         state = Versioned(store, branch="main")
@@ -157,7 +159,9 @@ def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
 
 
 def test_updates_of_many_processes_are_shared_out(url: str) -> None:
-    """When the first of four is done the slowest has come far too, hardly any work was in vain, and no update failed."""
+    """When the first of four is done the slowest has come far too, hardly any work was wasted, and no update
+    failed.
+    """
     least, in_vain, failed = _count(url, processes=4, times=150)
     assert least >= 150 / 10
     assert in_vain <= 150
@@ -168,7 +172,7 @@ def test_updates_of_many_processes_are_shared_out(url: str) -> None:
 
 
 def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
-    """Nobody is asked for a turn, nor whether there are others: that comes with what is written."""
+    """The server is not asked for a turn, nor whether there are others: the answer to a write says so."""
     with Proxy.before(url) as proxy, open_store(proxy.through(url)) as store:
         store.set("key", b"2")
         before = proxy.round_trips
@@ -181,8 +185,8 @@ def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
 def test_who_wins_all_races_hears_of_the_others(
     stores: list[KVStore], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to a write says that another has the turn, who is let go first from then on; and after a while there
-    is nobody to wait for.
+    """The answer to a write says that another has the turn, which is awaited from then on; and after a
+    while there is nobody to wait for.
     """
     monkeypatch.setattr("vstate.kv.postgres.queue.CONTENDED_SECONDS", 2.0)
     winner, other, _ = stores
@@ -207,7 +211,9 @@ def test_who_wins_all_races_hears_of_the_others(
 
 
 def test_a_turn_is_kept_for_some_times(stores: list[KVStore], url: str) -> None:
-    """Who comes again at once has it, and does not ask; not for longer than KEPT_TIMES while another waits."""
+    """A caller that comes back at once keeps its turn, but no more than KEPT_TIMES while another
+    waits.
+    """
     store, other, _ = stores
     order: list[str] = []
 
@@ -242,7 +248,7 @@ def test_a_turn_that_was_kept_in_vain_is_given_back(stores: list[KVStore]) -> No
 def test_a_turn_is_given_back_though_its_holder_is_held_up(
     stores: list[KVStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine it may be time to give it back before whoever kept it has let go of its lock."""
+    """On a busy machine the timer may fire before the holder has released its lock."""
     store, other, _ = stores
     queues = vars(store)["_queues"]
     release_later, held_up = queues._release_later, list[Any]()
@@ -264,7 +270,7 @@ def test_a_turn_is_given_back_though_its_holder_is_held_up(
 
 
 def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> None:
-    """One at a time is at it; who came first has it first."""
+    """One caller at a time has the turn, in the order of arrival."""
     order: list[int] = []
     inside = 0
 
@@ -290,7 +296,9 @@ def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> N
 
 
 def test_turns_are_apart_by_name_and_store(stores: list[KVStore], url: str, patience: Patience) -> None:
-    """Each name has a queue of its own, in each store; the same one is waited for, and for two seconds only."""
+    """Each name has a queue of its own, in each store; the same one is waited for, and for two seconds
+    only.
+    """
     store, other, _ = stores
     with open_store(url + "_2") as apart, store.turn("a"):
         apart.set("key", b"1")
@@ -373,8 +381,8 @@ def test_turns_across_a_fork(stores: list[KVStore], patience: Patience) -> None:
 
 
 def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -> None:
-    """Whoever has a turn, or asks for one, goes on without; what is raised within it comes out; and later all is as
-    before.
+    """Callers go on without a turn; an exception of the block comes out; and later all
+    is as before.
     """
     running = start_postgres()
     url = running.dsn
@@ -414,7 +422,7 @@ def test_a_thread_that_never_gave_it_back(stores: list[KVStore], patience: Patie
 
 
 def test_a_turn_is_no_connection_of_the_stores(postgres_dsn: str, postgres_table: str) -> None:
-    """Threads that wait for their turn leave the connections to the one who has it."""
+    """Threads that wait for their turn leave the connections to its holder."""
     with Postgres(postgres_dsn, table=postgres_table, connections=2) as store:
         store.set("n", b"0")
 
@@ -428,7 +436,7 @@ def test_a_turn_is_no_connection_of_the_stores(postgres_dsn: str, postgres_table
 
 
 def _eight_count(store: KVStore, turn: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Eight threads that count as fast as if nobody waited in vain."""
+    """Eight threads count without a wait of PATIENCE."""
     store.set("n", b"0")
 
     def count() -> None:

@@ -163,7 +163,7 @@ def test_what_the_coldest_does_not_hold_is_not_stored(store: Tiered, hot: Faulty
 
 
 def test_a_failed_write_is_in_none(store: Tiered, hot: Faulty, cold: Faulty) -> None:
-    """What the coldest did not take, or refused to swap, is not copied."""
+    """An object that the coldest did not take, or whose swap it refused, is not copied."""
     writes: list[Callable[[], object]] = [
         lambda: store.set(KEY, b"1"),
         lambda: store.set_many({KEY: b"1"}),
@@ -226,7 +226,7 @@ def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
 
 
 def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
-    """What nothing leads to is in no tier afterwards, and what is live is in both still."""
+    """Afterwards garbage is in no tier, and reachable objects are in both."""
     store = Tiered(hot, cold)
     with Versioned(store) as state:
         state["kept"] = "k" * 1000
@@ -380,7 +380,7 @@ def test_what_could_not_be_deleted_is_not_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has to be remembered of it is bounded."""
+    """The number of its stale keys is bounded."""
     monkeypatch.setattr(module, "MOST_STALE", 10)
     monkeypatch.setattr(module, "REST", 0)
     hot = Down()
@@ -398,7 +398,7 @@ def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.Monkey
 
 
 def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
-    """What fitted is read from it, the rest from the coldest."""
+    """The objects that fitted are read from it, the others from the coldest."""
     cold = Faulty(Memory())
     with Tiered(Disk(tmp_path / "near", size_limit=100_000, durability="process"), cold) as store:
         keys = [f"o/{number:064x}" for number in range(20)]
@@ -410,7 +410,7 @@ def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
 
 
 def test_check_looks_at_all(tmp_path: Path) -> None:
-    """Damage of a hot store is told with where it is, and that one cannot be looked at too."""
+    """The check names a damaged hot store, and one that cannot be checked."""
     with Disk(tmp_path / "near") as near:
         near.set_many({f"o/{number:064x}": b"x" * 3000 for number in range(30)})
     cold = Faulty(Memory())
@@ -430,7 +430,7 @@ def test_check_looks_at_all(tmp_path: Path) -> None:
 
 
 def test_it_is_its_coldest_store(tmp_path: Path) -> None:
-    """Place, transactions and what is behind the copies are the coldest one's; closing closes all."""
+    """Location, transactions and the uncached store are the coldest one's; closing closes all."""
     near, far = Disk(tmp_path / "near"), Disk(tmp_path / "far")
     store = Tiered(near, Cache(far))
     assert store.location == str(tmp_path / "far")

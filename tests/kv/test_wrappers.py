@@ -1,4 +1,4 @@
-"""Stores in front of stores pass on everything that the contract knows, also what it comes to know later."""
+"""Stores in front of stores pass on every method of the contract, later ones too."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -58,7 +58,7 @@ OWN = {
 }
 
 BESIDE = {"forget", "transactional"}
-"""What a call may ask for beside what it is about."""
+"""The calls that a call may make besides its own."""
 
 
 class Behind(Memory):
@@ -82,7 +82,7 @@ class Behind(Memory):
 
 
 class Noting:
-    """A store that notes what is asked of it, by name, and the names that it is given."""
+    """A store that notes the calls to it, and their keys and names."""
 
     def __init__(self, store: KVStore) -> None:
         self.store = store
@@ -120,14 +120,14 @@ def noting(store: KVStore) -> tuple[KVStore, Noting]:
 
 
 def test_every_capability_is_called() -> None:
-    """What comes to the contract has to come to CALLS, and so to the tests below."""
+    """A new method of the contract must be added to CALLS, and so to the tests below."""
     assert {name for name in vars(KVStore) if not name.startswith("_")} | {"__contains__"} == CALLS.keys()
 
 
 @pytest.mark.parametrize("method", CALLS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_everything_is_passed_on(wrapper: str, method: str) -> None:
-    """The store behind is asked the same, and answers: a default of KVStore would do what it does better, or
+    """The store behind gets the same call, and answers: a default of KVStore would do it worse, or
     otherwise. Where names are other ones there, all are; where nothing is written, nothing is.
     """
     behind = Behind()
@@ -166,7 +166,7 @@ def test_everything_is_passed_on(wrapper: str, method: str) -> None:
 
 @pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name != "Faulty"])
 def test_only_stores_are_behind(wrapper: str) -> None:
-    """A path is no store: the message says so, and what to do."""
+    """A path is no store: the message says so, and names the next step."""
     with pytest.raises(
         errors.InvalidInput, match=f"{wrapper} stands in front of a KVStore, not of a str: open"
     ):
@@ -175,7 +175,7 @@ def test_only_stores_are_behind(wrapper: str) -> None:
 
 @pytest.mark.parametrize("wrapper", ["Encrypted", "ReadOnly"])
 def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
-    """It shows the store as it is, and is what it was in front of the cache."""
+    """It shows the store itself, in the same way as in front of the cache."""
     memory = Memory()
     WRAPPERS["Cache" if wrapper == "ReadOnly" else wrapper](memory).set_many(ROWS)
     cached = WRAPPERS[wrapper](Cache(memory))
