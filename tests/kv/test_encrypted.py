@@ -224,7 +224,7 @@ def test_long_names(tmp_path: Path) -> None:
         assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
 
 
-# What a store that is not trusted can do
+# Attacks by a store that is not trusted
 
 CONTENTS = {
     OBJECT: b"one object",

@@ -111,7 +111,7 @@ def _until_one_waits(sql: psycopg.Connection[Any]) -> None:
         time.sleep(0.01)
 
 
-# Opening, and what is shown
+# Opening, and messages
 
 
 def test_the_first_write_makes_the_table(
@@ -295,7 +295,7 @@ def test_pickling_needs_an_address_without_a_password(
     with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
         pickle.dumps(store)
     if psycopg.pq.version() >= 180000:
-        # What stands for a password once it is worked out lets in like one.
+        # These keys, derived from a password, let a client in like the password.
         with Postgres("postgresql://host/db?scram_client_key=c2VjcmV0") as store, pytest.raises(TypeError):
             pickle.dumps(store)
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
@@ -1141,7 +1141,7 @@ def test_connections_that_died_while_idle_are_not_noticed(
                 "WHERE application_name = 'idle'"
             )
             assert sql.execute(ended).fetchone() == (1,)
-        # The connection was closed behind its back, and what it expects does not hold: the answer is still
+        # The connection was closed from outside, and the expectation does not hold: the answer is still
         # certain.
         store.set("key", b"theirs")
         assert idle.compare_and_swap("key", b"3", b"4") is False
@@ -1205,7 +1205,7 @@ def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> Non
         for writer in writers:
             writer.kill()
         told = [[line.split() for line in writer.communicate()[0].splitlines()] for writer in writers]
-        time.sleep(0.2)  # what was sent last may be committed yet
+        time.sleep(0.2)  # the last transaction may commit yet
         lines = {key for name in "abc" for key in store.keys(f"{name}/")}
         done = unknown = 0
         for name, answers in zip("abc", told, strict=True):

@@ -265,7 +265,7 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
             time.sleep(0.2)
             assert "a" not in waited
         threads[0].join()
-        assert waited["b"] < 15  # and not what is waited for a turn that is never given up
+        assert waited["b"] < 15  # and not the patience for a turn that is never released
 
 
 def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:

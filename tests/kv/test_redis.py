@@ -323,7 +323,7 @@ def test_objects_are_listed_once_while_they_are_deleted(store: Redis) -> None:
     for key in store.keys("o/"):
         listed.append(key)
         if len(listed) == 1000:
-            # All but a few, so that the table shrinks in steps; what stays has to be listed.
+            # All but a few, so that the table shrinks in steps; the others must be listed.
             store.delete_many(ids[500:])
     assert len(listed) == len(set(listed))
     assert set(ids[:500]) <= set(listed)
@@ -728,7 +728,7 @@ def test_a_full_server(tmp_path: Path) -> None:
         server.stop()
 
 
-# What may be given
+# Arguments
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _in_threads(count: int, work: Callable[[int], object]) -> None:
     assert errors == []
 
 
-# What is stored
+# Stored objects
 
 
 @pytest.mark.parametrize("size", range(12))
@@ -941,7 +941,7 @@ def test_a_fork_in_the_middle_of_writing(s3_place: S3Place, run_python: Callable
     assert printed == ["0"] * 4 + [str([f"child/{number}" for number in range(4)])]
 
 
-# What stands on it
+# The layers above
 
 
 def test_versioned_over_s3(s3_place: S3Place, s3_url: str, run_python: Callable[..., str]) -> None:

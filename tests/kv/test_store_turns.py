@@ -25,7 +25,7 @@ from vstate.kv.postgres.queue import KEPT_SECONDS, KEPT_TIMES
 
 pytestmark = pytest.mark.slow
 
-SOON = 15  # seconds: whoever takes that long has waited in vain
+SOON = 15  # seconds: a longer wait has used up its patience
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -168,7 +168,7 @@ def test_updates_of_many_processes_are_shared_out(url: str) -> None:
     assert failed == 0
 
 
-# What it costs
+# Cost
 
 
 def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
@@ -334,7 +334,7 @@ def test_threads_of_one_store_follow_one_another(stores: list[KVStore]) -> None:
     assert errors == []
 
 
-# What goes wrong
+# Failures
 
 
 @needs_fork

@@ -265,7 +265,7 @@ def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
     store, model = Tiered(*tiers, Memory()), Memory()
     steps = st.tuples(st.sampled_from("gmswdbxtep"), keys, keys, numbers)
     for step, key, other, number in data.draw(st.lists(steps, max_size=40), "steps"):
-        # Both are asked the same; what an expectation is, is read from the model.
+        # Both get the same call, with an expectation from the model.
         new, more = value(key, number), value(other, number)
         old = model.get(key)
         actions: dict[str, Callable[[KVStore], object]] = {

@@ -470,9 +470,7 @@ def test_options_of_postgres_and_s3(postgres_dsn: str, postgres_table: str, s3_u
 
 @pytest.mark.parametrize("text", ["encryped:enc?key_file=key", "Disk:state", "rediss:x", "postgre://h/d"])
 def test_a_scheme_that_is_nearly_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A slip is refused rather than taken for the name of a directory, with the scheme that was perhaps meant
-    to be.
-    """
+    """A slip in a scheme is refused, and not taken for a directory; the error names the similar scheme."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)

@@ -53,7 +53,7 @@ WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
 OWN = {
     # Who writes nothing has nobody to wait for.
     "ReadOnly": {"turn"},
-    # What is behind it would not fail.
+    # The store behind it would not fail.
     "Faulty": {"uncached"},
 }
 
@@ -131,7 +131,7 @@ def test_everything_is_passed_on(wrapper: str, method: str) -> None:
     otherwise. Where names are other ones there, all are; where nothing is written, nothing is.
     """
     behind = Behind()
-    # What only reads and forgets puts no row into its store.
+    # Calls that only read and forget put no row into the store.
     writer = behind if wrapper == "ReadOnly" else WRAPPERS[wrapper](behind)
     writer.set_many(ROWS)
     before = dict(behind.items())
@@ -175,7 +175,7 @@ def test_only_stores_are_behind(wrapper: str) -> None:
 
 @pytest.mark.parametrize("wrapper", ["Encrypted", "ReadOnly"])
 def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
-    """It shows the store itself, in the same way as in front of the cache."""
+    """It is the same wrapper as in front of the cache, and reads the store itself."""
     memory = Memory()
     WRAPPERS["Cache" if wrapper == "ReadOnly" else wrapper](memory).set_many(ROWS)
     cached = WRAPPERS[wrapper](Cache(memory))
