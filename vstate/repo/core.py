@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from time import sleep
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from vstate.arguments import check_limit
+from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
     CannotLoad,
@@ -52,7 +52,7 @@ EXPIRY_FORMAT = 3
 FORMAT_KEY = "format"
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
-_LOOKS = 25
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
 _MICROSECOND = timedelta(microseconds=1)
 
 Revision = str | Commit | ObjectId
@@ -384,13 +384,11 @@ class Core:
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
-        for _ in range(_LOOKS):
-            if self.objects.is_stored(oid):
-                return True
-            if TRASH + oid.hex() not in self.store:
-                break
-            sleep(_PATIENCE / _LOOKS)
-        return self.objects.is_stored(oid)
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
+        while not self.objects.is_stored(oid):
+            if TRASH + oid.hex() not in self.store or not backoff.pause():
+                return self.objects.is_stored(oid)  # gc may have brought it back in between
+        return True
 
     # Branches
 
