@@ -300,7 +300,7 @@ def test_a_swap_that_hangs_holds_up_others_for_half_their_time(s3_place: S3Place
                 hanging.enter_context(lock)
             begin = time.monotonic()
             assert store.compare_and_swap("key", b"1", b"2")
-            assert 3.9 < time.monotonic() - begin < 7.9
+            assert time.monotonic() - begin > 3.9  # after 8 the swap would have raised
 
 
 def test_the_same_value_written_anew_is_still_expected(s3_place: S3Place, far: S3) -> None:
