@@ -1,4 +1,4 @@
-"""Every error that vstate raises, by what the caller does next.
+"""Every error that vstate raises, by the caller's next step.
 
     VStateError
       NotFound            look at the name; also a KeyError
@@ -9,17 +9,17 @@
         Diverged            the other store has commits that ours lacks: pull first
         MergeConflict       both sides changed the same keys
         UncommittedChanges  commit or discard first
-        LeaseHeld           wait until its holder is done
-        LeaseLost           stop: somebody else may be at it; take it again
+        LeaseHeld           wait for its holder
+        LeaseLost           stop: another may hold it by now; take it again
       ReadOnly            write elsewhere
         DetachedHead        switch to a branch first
       NotVersioned        use Versioned instead of Live
       InvalidInput        mend the argument; also a ValueError
         InvalidRecord       mend the record, or the migration that made it
-        IllegalTransition   look at the status first: this move is not one from there
+        IllegalTransition   check the status: this event does not apply to it
       Unpicklable         change the value; also a TypeError
       CannotLoad          make the class importable again
-      UntrustedCommit     find out who made it before you read it
+      UntrustedCommit     find out who signed it before you read it
       StorageError        look at the store
         CorruptObject       one object is damaged or missing
         CorruptStore        the store as a whole cannot be read
@@ -27,7 +27,7 @@
         StoreFull           make room, then retry
         StoreUnavailable    retry later
 
-Each carries its data as attributes and says in its message what to do next.
+Each carries its data as attributes, and its message names the next step.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ __all__ = [
 
 
 class VStateError(Exception):
-    """The root of every error that vstate raises on purpose."""
+    """The base class of every error that vstate raises on purpose."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
     def __str__(self) -> str:
-        # KeyError's own __str__ would print the message in quotes.
+        # KeyError.__str__ would print the message in quotes.
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default would call __init__ with the message alone, which the subclasses do not take.
+        # The default would call __init__ with the message alone, and the subclasses take other arguments.
         return _restore, (type(self), self.message, dict(self.__dict__))
 
 
@@ -93,7 +93,7 @@ def _with_candidates(message: str, candidates: Iterable[str]) -> str:
 
 
 class NotFound(VStateError, KeyError):
-    """A name leads nowhere. `name` is what was asked for, `candidates` what was perhaps meant."""
+    """There is nothing of this `name`; `candidates` are similar names that exist."""
 
     def __init__(self, message: str, *, name: str = "", candidates: Sequence[str] = ()) -> None:
         super().__init__(_with_candidates(message, candidates))
@@ -102,7 +102,7 @@ class NotFound(VStateError, KeyError):
 
 
 class KeyNotFound(NotFound):
-    """The mapping has no such key; `kind` is what the key stands for, if it is that of a record."""
+    """The mapping has no such `key`; the message calls it a `kind`."""
 
     def __init__(self, key: str, *, kind: str = "key") -> None:
         super().__init__(f"no {kind} {key!r}", name=key)
@@ -110,7 +110,7 @@ class KeyNotFound(NotFound):
 
 
 class AlreadyExists(VStateError):
-    """A branch or tag of that name, or a record of that id, is there already."""
+    """A branch or tag of this `name`, or a record of this id, exists already."""
 
     def __init__(self, message: str, *, name: str) -> None:
         super().__init__(message)
@@ -118,11 +118,11 @@ class AlreadyExists(VStateError):
 
 
 class Conflict(VStateError):
-    """Somebody else's change, or a change of your own, is in the way. Nothing was written."""
+    """Another writer's change, or an uncommitted one of your own, is in the way. Nothing was written."""
 
 
 class RefMoved(Conflict):
-    """A ref was not where the writer last saw it; read it again and retry."""
+    """Another writer moved the ref since it was read; read it again and retry."""
 
     def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
         found = f"found {_short(actual)}; refresh() and try again"
@@ -135,21 +135,21 @@ class RefMoved(Conflict):
 
 
 class Diverged(Conflict):
-    """A ref of another store is at a commit that ours does not follow, so pushing would take that away.
+    """The push would lose a commit: the other store's ref is at one that ours does not follow.
 
-    `ref` is its name, `ours` the commit that was to be there, `theirs` the one that is.
+    `ref` is its name, `ours` the commit to push, and `theirs` the commit that the ref is at.
     """
 
     def __init__(self, ref: str, *, ours: str, theirs: str) -> None:
         if ref.startswith("tags/"):
             message = (
-                f"{ref} is at {_short(theirs)} there, not at {_short(ours)}, and tags do not move; delete it there "
-                "first, or push with force=True (--force)"
+                f"{ref} is at {_short(theirs)} there, not at {_short(ours)}, and tags do not move; delete it "
+                "there first, or push with force=True (--force)"
             )
         else:
             message = (
-                f"{ref} is at {_short(theirs)} there, which {_short(ours)} does not follow; pull first (`vstate "
-                "pull`), or push with force=True (--force): its reflog keeps what is there now"
+                f"{ref} is at {_short(theirs)} there, which {_short(ours)} does not follow; pull first "
+                "(`vstate pull`), or push with force=True (--force): the reflog there keeps the old commit"
             )
         super().__init__(message)
         self.ref = ref
@@ -160,8 +160,8 @@ class Diverged(Conflict):
 class MergeConflict(Conflict):
     """Both sides changed the same keys, and no policy resolved them. Nothing was merged.
 
-    `keys` names them; `conflicts` has a `KeyConflict` for each, with its `base`, `ours`, `theirs` and the
-    `reason`, for as far as they are known.
+    `keys` names them. `conflicts` has a `KeyConflict` for each key whose conflict is known: its `base`,
+    `ours`, `theirs` and `reason`.
     """
 
     def __init__(
@@ -188,13 +188,13 @@ class MergeConflict(Conflict):
             )
         elif operation == "update":
             message = (
-                f"update was overtaken each time by others who changed {shown}{more}{where}; nothing was committed, "
-                "and nothing is staged: call it again, or with more attempts="
+                f"update lost the race for {shown}{more}{where} in each attempt; nothing was committed, and "
+                "nothing is staged: call it again, or with more attempts="
             )
         else:
             message = (
-                f"{operation}{where} is in conflict on {shown}{more}{why}; nothing has changed: give these keys "
-                "a policy, with set_policy(prefix, policy) or policy=, or change one side first"
+                f"{operation}{where} is in conflict on {shown}{more}{why}; nothing has changed: give these "
+                "keys a policy, with set_policy(prefix, policy) or policy=, or change one side first"
             )
         super().__init__(message)
 
@@ -208,12 +208,12 @@ class UncommittedChanges(Conflict):
 
 
 class LeaseHeld(Conflict):
-    """Another has the lease: `holder` says who, `fence` is the number it was given."""
+    """Another `holder` has the lease, with this fencing token, its `fence`."""
 
     def __init__(self, name: str, *, holder: str, fence: int) -> None:
         super().__init__(
-            f"lease {name!r} is held by {holder} (fence {fence}); wait for it, with wait=None or wait=SECONDS, or "
-            "try again later"
+            f"lease {name!r} is held by {holder} (fence {fence}); wait for it, with wait=None or "
+            "wait=SECONDS, or try again later"
         )
         self.name = name
         self.holder = holder
@@ -221,12 +221,12 @@ class LeaseHeld(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease with this `fence` is over, for `reason`, and somebody else may have it by now."""
+    """The lease with this `fence` is over, for this `reason`, and another may hold it by now."""
 
     def __init__(self, name: str, *, fence: int, reason: str) -> None:
         super().__init__(
-            f"lease {name!r} (fence {fence}) is lost: {reason}; nothing was committed and everything is still "
-            "staged: stop what needs it, discard() and refresh(), and take it again"
+            f"lease {name!r} (fence {fence}) is lost: {reason}; nothing was committed and everything is "
+            "still staged: stop the work under it, discard() and refresh(), and take it again"
         )
         self.name = name
         self.fence = fence
@@ -234,11 +234,11 @@ class LeaseLost(Conflict):
 
 
 class ReadOnly(VStateError):
-    """The state cannot be written to."""
+    """The state is read-only."""
 
 
 class DetachedHead(ReadOnly):
-    """HEAD points at a commit, not at a branch, so there is nothing for a commit to move."""
+    """HEAD is at a commit, not at a branch, so there is no branch that a commit could move."""
 
     def __init__(self, commit: str | None = None) -> None:
         super().__init__(
@@ -257,7 +257,7 @@ class NotVersioned(VStateError):
 
 
 class InvalidInput(VStateError, ValueError):
-    """An argument is malformed or ambiguous; `candidates` lists what it could have meant."""
+    """An argument is malformed or ambiguous; `candidates` are its possible meanings."""
 
     def __init__(self, message: str, *, candidates: Sequence[str] = ()) -> None:
         super().__init__(_with_candidates(message, candidates))
@@ -265,7 +265,7 @@ class InvalidInput(VStateError, ValueError):
 
 
 class InvalidRecord(InvalidInput):
-    """A record is not what its model says, when it is written or when it is read. `key` is where it is kept."""
+    """A record does not fit its model, in a write or a read. `key` is its key in the state."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the record {key!r} is not valid: {reason}")
@@ -274,7 +274,7 @@ class InvalidRecord(InvalidInput):
 
 
 class IllegalTransition(InvalidInput):
-    """Nothing leads from this status by that event. Nothing has changed."""
+    """The event is not allowed in this status. Nothing has changed."""
 
     def __init__(self, status: str, event: str, *, allowed: Sequence[str] = ()) -> None:
         possible = f"possible are: {', '.join(allowed)}" if allowed else "nothing is possible from there"
@@ -285,7 +285,7 @@ class IllegalTransition(InvalidInput):
 
 
 def quoted(given: object) -> str:
-    """A value as a message shows it: its repr, of a long one the beginning. Members of enums by their texts."""
+    """A value for a message: its repr, cut if long; a member of a str enum is its text."""
     if isinstance(given, str):
         given = str.__str__(given)
         return repr(given) if len(given) <= _SHOWN else f"{given[:_SHOWN]!r}..."
@@ -297,44 +297,44 @@ _SHOWN = 200  # characters, which is a line or two
 
 
 class Unpicklable(VStateError, TypeError):
-    """Some values cannot be pickled; nothing was committed, and what is `staged` still is.
+    """Some values cannot be pickled. Nothing was committed, and staged changes stay staged.
 
-    `culprits` maps each key to where in its value the trouble is, for example
+    `culprits` maps each key to the place in its value that fails, such as
     `'state["job"]["conn"]: sqlite3.Connection'`.
     """
 
     def __init__(self, culprits: Mapping[str, str], *, staged: bool = True) -> None:
         self.culprits = dict(culprits)
         self.keys = tuple(self.culprits)
-        what_next = (
+        remedy = (
             "Nothing was committed, everything is still staged: delete or replace these values"
             if staged
             else "Nothing was stored: replace these values"
         )
         super().__init__(
-            f"cannot pickle {'; '.join(self.culprits.values())}. {what_next}, or give their class a __getstate__"
+            f"cannot pickle {'; '.join(self.culprits.values())}. {remedy}, or give their class a __getstate__"
         )
 
 
 class CannotLoad(VStateError):
-    """A stored value is intact, but this program cannot rebuild it: `key`, and the `name` it needs."""
+    """A stored value is intact, but this program cannot load the `name` that it needs. `key` is its key."""
 
     def __init__(self, name: str, reason: str, *, key: str | None = None) -> None:
         self.name = name
         self.reason = reason
         self.key = key
-        what = f"the value of {key!r}" if key is not None else "a value"
+        value = f"the value of {key!r}" if key is not None else "a value"
         super().__init__(
-            f"cannot load {what}, which needs {name}: {reason}. The stored bytes are intact: make it "
-            "importable under that name, and allowed if allow= is given, or look at the value with `vstate show`"
+            f"cannot load {value}, which needs {name}: {reason}. The stored bytes are intact: make that name "
+            "importable, and allow it if you pass allow=, or look at the value with `vstate show`"
         )
 
 
 class UntrustedCommit(VStateError):
-    """No trusted key signed a commit, so nothing of it was read. `commit` is its id.
+    """No trusted key signed the `commit`, so no value of it was read.
 
-    `signer` is the key that did sign it, as text, and None if its signature is bad or missing; `reason` is
-    which of these it was.
+    `signer` is the key that signed it, as text; None if the signature is bad or missing, and then `reason`
+    says which.
     """
 
     def __init__(self, commit: str, *, signer: str | None = None, reason: str = "it is not signed") -> None:
@@ -342,13 +342,13 @@ class UntrustedCommit(VStateError):
         self.signer = signer
         self.reason = f"it is signed by {signer}" if signer is not None else reason
         super().__init__(
-            f"commit {commit} is not trusted: {self.reason}; `vstate verify` shows who signed what: add the "
+            f"commit {commit} is not trusted: {self.reason}; `vstate verify` shows every signer: add the "
             "signer's key to those that you trust, or go back to a commit that one of them signed"
         )
 
 
 class StorageError(VStateError):
-    """The store failed, or holds something that it should not."""
+    """The store failed, or its content is damaged."""
 
 
 class CorruptObject(StorageError):
@@ -356,14 +356,15 @@ class CorruptObject(StorageError):
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(
-            f"object {id} is corrupt: {reason}; `vstate fsck` says what that takes, a copy of the store has it whole"
+            f"object {id} is corrupt: {reason}; `vstate fsck` shows the commits and keys that need it; "
+            "restore them from a copy of the store"
         )
         self.id = id
         self.reason = reason
 
 
 class CorruptStore(StorageError):
-    """The store as a whole cannot be read; `location` is where it is."""
+    """The store at this `location` cannot be read at all."""
 
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(f"the store at {location} is damaged: {reason}; restore it from a copy")
@@ -384,13 +385,13 @@ class UnsupportedFormat(StorageError):
 
 
 class StoreFull(StorageError):
-    """A quota or the disk is full. Nothing was written, nothing was evicted."""
+    """A quota or the disk is full. Nothing was written, and nothing was evicted."""
 
 
 class StoreUnavailable(StorageError):
-    """The store could not be reached or used now.
+    """The store cannot be reached or used at the moment.
 
-    `outcome_unknown` is True when a write was under way, which may or may not have happened.
+    `outcome_unknown` is True if a write was under way, which may have happened or not.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:

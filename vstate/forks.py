@@ -34,6 +34,23 @@ def survive_forks(resource: ForkAware) -> None:
         _alive.add(resource)
 
 
+class ForkLocked(ForkAware):
+    """An object with one lock, `_lock`, which no thread holds during a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        survive_forks(self)
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._lock = threading.RLock()
+        else:
+            self._lock.release()
+
+
 def _before_fork() -> None:
     # Otherwise two threads that fork at once could each hold locks that the other waits for.
     _forking.acquire()

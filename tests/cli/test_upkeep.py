@@ -182,11 +182,11 @@ def test_fsck_repairs(damaged, store):
     was = resolve(store, "main~1")
     text = damaged("fsck", "--repair")
     assert "repaired:\n  branch main: it is at " in text
-    assert "now all is well" in text
+    assert "all is well now" in text
     assert resolve(store, "main") == was
     again = damaged("fsck")
     assert "all known from an earlier repair" in again
-    assert "(handled by an earlier repair)" in again
+    assert "(known from an earlier repair)" in again
     assert damaged("log", "-n", "1").splitlines()[0].endswith("tidy up")
     assert "fsck: repaired" in damaged("reflog")
 

@@ -73,7 +73,7 @@ class Text(str):
     ],
 )
 def test_refusals_name_the_place(value: object, said: str) -> None:
-    """What plain data cannot hold is refused with the path to it."""
+    """Anything but plain data is refused, with the path to it."""
     with pytest.raises(InvalidInput) as caught:
         plain(value, "info")
     assert str(caught.value).startswith(said)

@@ -1,4 +1,4 @@
-"""Golden bytes: what is written down here is what stores hold, so no release may change it."""
+"""Golden bytes: stores hold the bytes that are written down here, so no release may change them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_tree_of_two_heights() -> None:
 
 
 def test_a_key_that_expires() -> None:
-    """Its entry has 16 bytes more, its leaf a list of moments, and the nodes above one of the first moments below."""
+    """Its entry has 16 more bytes, its leaf a list of moments, each node above a list of the first ones."""
     entry = with_expiry(encode_value(7).entry, Expiry(1_700_000_000_000_000, 60_000_000))
     assert entry.hex() == "930007c41000060a24181e40000000000003938700"
     root, objects, _ = tree.update(None, None, {"a": b"\x92\x00\x01", "b": entry})  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ SIGNED = replace(FIRST, signature=Signature(b"\x01" * 32, b"\x02" * 64))
 
 
 def test_a_signed_commit() -> None:
-    """A signature is a seventh field, [signer, value]; what it covers is the id that the commit had without it."""
+    """A signature is a seventh field, [signer, value]; it covers the id of the commit without it."""
     assert SIGNED.body.hex() == "97" + FIRST.body.hex()[2:] + "92c420" + "01" * 32 + "c440" + "02" * 64
     assert SIGNED.id == "b58fbb015089de3fcc4dbc0bea56e4fce70c1f148c403fbcacc88db7a5bf67ba"
     assert SIGNED.signed_bytes == FIRST.signed_bytes == b"vstate commit signature\0" + FIRST.oid
@@ -171,7 +171,7 @@ COMMITS = st.builds(
 @pytest.mark.slow
 @given(COMMITS)
 def test_any_commit_is_decoded_to_what_it_was(commit: Commit) -> None:
-    """Encoding and decoding loses nothing, and what is signed depends on all but the signature."""
+    """Encoding and decoding loses nothing, and a signature covers everything but itself."""
     again = Commit.decode(commit.oid, commit.body)
     assert replace(again) == commit  # a copy has to be encoded anew
     unsigned = replace(commit, signature=None)

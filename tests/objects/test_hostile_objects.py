@@ -1,4 +1,4 @@
-"""Decoding what others wrote: ValueError or an object, never another error, never much memory."""
+"""Decoding untrusted bytes: ValueError or an object, never another error, never much memory."""
 
 import json
 import os
@@ -37,7 +37,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "index": read_index,
 }
 
-# --- what is nearly right
+# --- nearly valid
 
 _ids = st.binary(min_size=ID_BYTES - 1, max_size=ID_BYTES) | st.just(bytes(ID_BYTES))
 _odd = st.one_of(
@@ -209,7 +209,13 @@ def peak():
 
 def measure(data):
     found = []
-    for decoder in (decode, Node.decode, lambda body: Commit.decode(bytes(32), body), Entry.decode, read_index):
+    for decoder in (
+        decode,
+        Node.decode,
+        lambda body: Commit.decode(bytes(32), body),
+        Entry.decode,
+        read_index,
+    ):
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")
         before, start = peak(), time.process_time()
@@ -222,7 +228,7 @@ def measure(data):
 
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 for name, bomb in json.load(sys.stdin).items():
-    # Each in a process of its own: memory that another has left behind would hide what it takes.
+    # Each in a process of its own: memory that another one freed would hide the cost.
     if not os.fork():
         print(json.dumps([name, *measure(eval(bomb))]), flush=True)
         os._exit(0)
@@ -246,11 +252,25 @@ _BOMBS = {
     "empty maps": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x80' * 100_000",
     "maps of one": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x81\xa0\xc0' * 100_000",
     "numbers": r"b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xcf\x7f\0\0\0\0\0\0\0' * 100_000",
-    "keys that are numbers": r"b'\xdf' + (100_000).to_bytes(4, 'big') + b''.join(b'\xcf' + (n << 40).to_bytes(8, 'big') + b'\xc0' for n in range(100_000))",
-    "events": r"b'\x96\xc0\x90\x00\xa0\x80\xdd' + (100_000).to_bytes(4, 'big') + b'\x94\xa0\x00\x80\xa0' * 100_000",
-    "parents": r"b'\x96\xc0\xdd' + (10**5).to_bytes(4, 'big') + (b'\xc4\x20' + bytes(32)) * 10**5 + b'\x00\xa0\x80\x90'",
-    "a node of short keys": r"b'\x94\x00\xdd' + (100_000).to_bytes(4, 'big') + b'\xa0' * 100_000 + b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xc4\0' * 100_000 + b'\x90'",
-    "an index": r"b'\x93\x01\xc6' + (3_200_000).to_bytes(4, 'big') + bytes(3_200_000) + b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x01' * 100_000",
+    "keys that are numbers": (
+        r"b'\xdf' + (100_000).to_bytes(4, 'big') "
+        r"+ b''.join(b'\xcf' + (n << 40).to_bytes(8, 'big') + b'\xc0' for n in range(100_000))"
+    ),
+    "events": (
+        r"b'\x96\xc0\x90\x00\xa0\x80\xdd' + (100_000).to_bytes(4, 'big') + b'\x94\xa0\x00\x80\xa0' * 100_000"
+    ),
+    "parents": (
+        r"b'\x96\xc0\xdd' + (10**5).to_bytes(4, 'big') + (b'\xc4\x20' + bytes(32)) * 10**5 "
+        r"+ b'\x00\xa0\x80\x90'"
+    ),
+    "a node of short keys": (
+        r"b'\x94\x00\xdd' + (100_000).to_bytes(4, 'big') + b'\xa0' * 100_000 "
+        r"+ b'\xdd' + (100_000).to_bytes(4, 'big') + b'\xc4\0' * 100_000 + b'\x90'"
+    ),
+    "an index": (
+        r"b'\x93\x01\xc6' + (3_200_000).to_bytes(4, 'big') + bytes(3_200_000) "
+        r"+ b'\xdd' + (100_000).to_bytes(4, 'big') + b'\x01' * 100_000"
+    ),
 }
 
 
@@ -277,7 +297,7 @@ def costs() -> dict[str, tuple[int, list[tuple[float, int]]]]:
 def test_memory_and_time_follow_from_the_length(
     name: str, costs: dict[str, tuple[int, list[tuple[float, int]]]]
 ) -> None:
-    """What says to be long, or nested, costs no more than what is: 100 bytes and 2 microseconds a byte."""
+    """A claimed length or nesting costs no more than a real one: 100 bytes and 2 microseconds a byte."""
     length, found = costs[name]
     for decoder, (seconds, memory) in zip(DECODERS, found, strict=True):
         print(f"{name}, {decoder}: {length / 1e6:.2f} MB, {seconds:.3f} s, {memory / 1e6:.0f} MB")

@@ -119,7 +119,7 @@ def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
 @pytest.mark.parametrize("chunk", [*range(GROUP - 3, GROUP + 2), *range(2 * GROUP - 2, 2 * GROUP + 1)])
 @pytest.mark.parametrize("into", [-200, -1, 0, 1, 200])
 def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
-    """A stream that ends where a group of chunks does, or nearly, is no proof of how a longer or shorter one is cut."""
+    """A stream that ends at, or near, the end of a group does not prove how a longer one is cut there."""
     data = noise(300_000)
     lengths = split(data)[1].lengths
     cut = sum(lengths[:chunk]) + into
@@ -155,7 +155,7 @@ def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 299_999)), min_size=1, max_size=6))
 def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
-    """Byte by byte and append by append, each version is cut as anew, and writes little besides what is new."""
+    """Byte by byte and append by append, each version is cut as if new, and writes little else."""
     stored = Stored()
     data = noise(300_000)
     _, previous = stored.split(data)
@@ -172,7 +172,7 @@ def test_many_versions_of_a_long_stream(steps: list[tuple[bool, int]]) -> None:
 
 
 def test_what_can_be_written_to_has_no_prints() -> None:
-    """Only of bytes that nobody can change is a hash of a group of chunks kept: it would be of other bytes than they."""
+    """The hash of a group of chunks is kept only for immutable bytes: other buffers may change after it."""
     data = noise(200_000)
     first = split(data)[1]
     assert first.prints == ()
@@ -258,7 +258,7 @@ def test_an_edit_in_the_middle_writes_little() -> None:
 
 
 def test_objects_of_the_older_version_are_not_given_again() -> None:
-    """What the older version holds, chunks and index nodes, is not among the new objects."""
+    """The chunks and index nodes of the older version are not among the new objects."""
     data = noise(500_000)
     _, chunks, objects = split(data)
     _, _, again = split(data, chunks)

@@ -179,7 +179,7 @@ def is_expiring(value: bytes) -> bool:
 
 @pytest.mark.parametrize("every", [1, 10, 1000])
 def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
-    """Finding what has expired costs that, not the keys that are not due, and nothing if no key ever is."""
+    """Finding expired keys reads only the nodes with such keys, and nothing if no key ever expires."""
     entries = {f"key/{number:05}": b"\x92\x00\x01" for number in range(20_000)}
     for number in range(0, 20_000, 7):
         entries[f"key/{number:05}"] = with_expiry(b"\x92\x00\x01", Expiry(100 + number))
@@ -194,7 +194,7 @@ def test_only_nodes_with_expired_keys_are_read(every: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 777, 19_999])
 def test_the_first_key_that_is_to_expire_is_known_at_the_root(number: int) -> None:
-    """Though it was there before, so that nothing but its own entry changes; and so is that there is none any more."""
+    """Also if the key existed before, so that only its own entry changes; and the loss of its expiry too."""
     plain = dict.fromkeys((f"key/{number:05}" for number in range(20_000)), b"\x92\x00\x01")
     root, nodes = build(plain)
     timed = {f"key/{number:05}": with_expiry(b"\x92\x00\x01", Expiry(100))}
@@ -218,7 +218,7 @@ def many(count: int) -> Values:
 
 @given(st.dictionaries(st.text(max_size=6), values, max_size=80), st.randoms(use_true_random=False))
 def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
-    """However the keys were put in, and what was deleted on the way, the root is the same."""
+    """The root does not depend on the order of edits, nor on earlier deletions."""
     expected, nodes = build(items)
     root = None
     order = [*items, *(f"gone{i}" for i in range(20))]
@@ -343,7 +343,7 @@ def test_the_empty_tree_is_none() -> None:
 
 
 def test_an_update_that_changes_nothing_keeps_the_root(large: tuple[ObjectId, Nodes]) -> None:
-    """Writing what is there, or deleting what is not, gives the same root."""
+    """Writing the same value again, or deleting an absent key, gives the same root."""
     root, nodes = large
     assert tree.update(nodes, root, {"key/0000005": b"5", "absent": None})[0] == root
 
@@ -373,7 +373,7 @@ def test_malformed_nodes_are_refused(body: bytes) -> None:
 
 
 def test_a_node_in_memory_that_is_the_root_again() -> None:
-    """A new node is kept by whoever caches it, and once what was beside it is deleted, it is written as any other."""
+    """A new node stays correct in a cache, and is written as any other after its neighbour is deleted."""
     kept: dict[bytes, Node] = {}
 
     def update(root: ObjectId | None, changes: Values | dict[str, bytes | None]) -> ObjectId | None:

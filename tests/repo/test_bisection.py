@@ -38,7 +38,7 @@ def ancestors(graph: Parents, start: int) -> set[int]:
 @settings(max_examples=300)
 @given(GRAPHS, st.data())
 def test_the_first_bad_commit_of_any_history(graph: Parents, data: st.DataObject) -> None:
-    """What is found is bad, all its parents are good, and no commit was tested twice."""
+    """The result is bad, all its parents are good, and no commit was tested twice."""
     repo, commits = build(graph)
     culprits = data.draw(st.sets(st.integers(0, len(graph) - 1), min_size=1, max_size=3))
     bad = {i for i in range(len(graph)) if ancestors(graph, i) & culprits}
@@ -116,7 +116,7 @@ def test_what_is_left_is_reported() -> None:
 
 
 def test_what_has_to_hold_before() -> None:
-    """Good has to be good and before bad, and bad bad; the error says what to give instead."""
+    """Good has to be good and before bad, and bad has to be bad; the error names the remedy."""
     repo, commits = build([[], [0], [1], [0]])
     calls: list[str] = []
 

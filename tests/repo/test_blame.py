@@ -18,7 +18,8 @@ from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.compare.details import details
-from vstate.repo.compare.paths import Fingerprints, find_part, parts_of
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part, parts_of
 from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
@@ -149,7 +150,7 @@ def test_objects_sets_and_values_without_parts() -> None:
 
 
 def test_a_value_of_another_type_is_all_new() -> None:
-    """What turned from a list into a tuple, or into an object of another class, was changed there."""
+    """A list that became a tuple, or an object of another class, was changed in that commit."""
     state = Versioned()
     state["k"] = [1, 2]
     state.commit("list")
@@ -160,7 +161,7 @@ def test_a_value_of_another_type_is_all_new() -> None:
 
 
 def test_a_change_that_was_taken_back() -> None:
-    """What changed and changed back was last changed when it came back."""
+    """A value that changed and changed back was last changed when it came back."""
     state = Versioned()
     for value in ([1, 2], [1, 3], [1, 2]):
         state["k"] = value
@@ -171,7 +172,7 @@ def test_a_change_that_was_taken_back() -> None:
 
 
 def test_a_merge_that_took_a_part_over_did_not_change_it() -> None:
-    """Through a merge the blame goes to the side that has it so; what is new in the merge is the merge's."""
+    """Through a merge the blame goes to the side with the same value; a new value is the merge's."""
     repo = Repository(Memory())
     base = put(repo, [], 0, k={"a": 1, "b": 1, "c": 1})
     ours = put(repo, [base], 1, k={"a": 2, "b": 1, "c": 1})
@@ -220,7 +221,7 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "error", "what"),
+    ("path", "error", "message"),
     [
         ("[9]", NotFound, r"no \[9\] in the value, which is a list of 5 items"),
         ("[3].contnet", NotFound, r"no \.contnet in \[3\], which is a dict; did you mean: \.content\?"),
@@ -235,9 +236,9 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
         ("a b", InvalidInput, "is no path"),
     ],
 )
-def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Exception], what: str) -> None:
-    """The error names the step that fails, and what is there instead."""
-    with pytest.raises(error, match=what):
+def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Exception], message: str) -> None:
+    """The error names the step that fails, and the kind of value there."""
+    with pytest.raises(error, match=message):
         state.blame("messages", path)
 
 
@@ -335,7 +336,7 @@ def test_aligned_items_are_in_order_and_those_at_both_ends_in_place(old: list[in
 
 
 def test_long_lists_are_aligned_by_occurrence() -> None:
-    """Where difflib would take long, equal items are found wherever they are."""
+    """In long lists, equal items are found wherever they are."""
     old = list(range(3000))
     new = list(range(2999, -1, -1))
     assert align(old, new) == [2999 - number for number in range(3000)]
@@ -385,7 +386,7 @@ def _objects() -> list[object]:
 
 
 def _everything(value: object, prints: Fingerprints, path: str = "") -> list[tuple[str, object]]:
-    """All that is inside a value; not the argument of what has nothing but that, whose path is the same."""
+    """All parts inside a value; not the only argument of an object, whose path is the object's."""
     found = [(path, value)]
     for part in parts_of(value, prints):
         inside = _everything(part.value, prints, path + part.step)
@@ -545,7 +546,7 @@ def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 7, 250, 999, 1000, 1001])
 def test_a_list_that_grew_is_read_once(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shorter versions are not read: their pickles begin as the longer one does. (pickle appends 1,000 at once.)"""
+    """The shorter versions are not read: the longer pickle begins with theirs. (pickle appends 1,000.)"""
     state = Versioned()
     state["k"] = [[-1], {"n": [-2]}]
     state.commit("start")
@@ -574,7 +575,7 @@ def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     state = Versioned()
     state["t"] = "\n" * 1_000_000
     state.commit("long")
-    with pytest.raises(InvalidInput, match="too many to blame one by one"):
+    with pytest.raises(InvalidInput, match="too many to blame"):
         state.repo.blame_items("HEAD", "t")
     assert state.blame("t", "").message == "long"
     state["t"] = "\n"

@@ -1,4 +1,4 @@
-"""What changed inside a value, by path."""
+"""Details: the changes inside a value, by path."""
 
 import datetime
 import pickle
@@ -106,7 +106,7 @@ def test_edits_in_several_places_of_a_list() -> None:
 
 
 def test_sets_compare_by_member() -> None:
-    """Members are added or removed, records among them by what they hold."""
+    """Members are added or removed; instances are matched by content."""
     assert _lines({1, "a"}, {1, "b"}) == ["- {'a'}: 'a'", "+ {'b'}: 'b'"]
     assert details({Instance("app.P", {"x": 1})}, {Instance("app.P", {"x": 1})}) == []
     assert details({Instance("app.P"): 1}, {Instance("app.P"): 1}) == []
@@ -164,7 +164,7 @@ def test_elements_that_differ_are_counted(code: str, raw: bytes, edits: list[tup
 
 
 def test_a_long_path_is_cut_at_its_beginning() -> None:
-    """Its last steps are what tells one change from the others."""
+    """Its last steps tell one change from the others."""
     old: Any = 1
     new: Any = 2
     for n in range(1000):

@@ -1,4 +1,4 @@
-"""fsck and objects whose content matches their id and makes no sense, or is not written as the format asks."""
+"""fsck and objects under a right id that are malformed, or not in the encoding that the format prescribes."""
 
 from __future__ import annotations
 
@@ -132,11 +132,19 @@ def levels(store: KVStore, *runs: list[bytes], height: int = 2) -> ObjectId:
 NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
     "descending keys": (lambda s: leaf(s, "b", "a"), "do not ascend", False),
     "a key twice": (lambda s: leaf(s, "a", "a"), "do not ascend", False),
-    "a key that should begin a leaf": (lambda s: leaf(s, *LEFT, SPLIT), "where its level puts it", True),
-    "a leaf begun by no such key": (lambda s: pair(s, LOW[:2], LOW[2:4]), "where its level puts it", True),
+    "a key that should begin a leaf": (
+        lambda s: leaf(s, *LEFT, SPLIT),
+        "not at the height of its level",
+        True,
+    ),
+    "a leaf begun by no such key": (
+        lambda s: pair(s, LOW[:2], LOW[2:4]),
+        "not at the height of its level",
+        True,
+    ),
     "a key that should begin a higher node": (
         lambda s: pair(s, low_before(HIGHER[1]), [HIGHER[1]]),
-        "where its level puts it",
+        "not at the height of its level",
         True,
     ),
     "a root over one node": (
@@ -213,7 +221,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
     ),
     "an index that goes on": (
         lambda s: streamed(s, GOES_ON[0], ENDS[0], GOES_ON[1]),
-        "it goes on behind an item that ends it",
+        "it has items behind the one that ends it",
         True,
     ),
     "an index that ends early": (
@@ -268,7 +276,7 @@ NONSENSE: dict[str, tuple[Callable[[KVStore], ObjectId], str, bool]] = {
 @pytest.mark.parametrize("name", NONSENSE)
 @pytest.mark.parametrize("full", [True, False], ids=["full", "quick"])
 def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
-    """What a careless or malicious writer could store, though its id is right."""
+    """Objects of a careless or malicious writer, under a right id."""
     make, reason, readable = NONSENSE[name]
     store = Memory()
     put_on_main(store, make(store))
@@ -398,7 +406,7 @@ NOW = microseconds(datetime(2026, 1, 1, tzinfo=UTC))
     ],
 )
 def test_commits_that_make_no_sense(body: list[object], reason: str, readable: bool) -> None:
-    """A commit is decoded, and encoded again, and what it names has to be there."""
+    """A commit is decoded and encoded again, and the objects that it names must exist."""
     store = Memory()
     commit_rows(store, body)
     report = Repository(store).fsck()

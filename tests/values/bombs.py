@@ -1,4 +1,4 @@
-"""Pickles that are made to cost much, and what they cost: peak memory and seconds, each in its own process.
+"""Pickles that are made to cost much, and their cost: peak memory and seconds, each in its own process.
 
 `python tests/values/bombs.py` prints the table of all of them, or of those whose names are given.
 Without a terminal it reads names from standard input, one a line, and answers each with a line of JSON.
@@ -235,7 +235,7 @@ READ: dict[str, Callable[[], bytes | Bomb]] = {
     ),
     "read-only buffers": lambda: Bomb(*2 * (b"](" + b"\x97" + b"\x982" * MILLION + b"e.",), [bytes(10)]),
 }
-"""What is refused, or small when it is read."""
+"""Refused, or small when they are read."""
 
 SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
     "ints": lambda: listed(b"J\1\2\3\4" * 1_600_000),
@@ -317,7 +317,7 @@ SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
     ),
     "an array of itself": lambda: BARE_ARRAY + b"\x94(K\1K\1\x85" + dtype("O8") + b"\x89](h\0etb.",
 }
-"""What is read, and then shown, and compared with itself, read again."""
+"""Read, then shown, and compared with a second reading."""
 
 COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
     "bytes in many places, twice": lambda: shared(binary(bytes(10 * MILLION)), 100_000),
@@ -429,7 +429,7 @@ COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
         )
     ),
 }
-"""What costs most when it is compared."""
+"""The most expensive to compare."""
 
 
 # --- stores that are made to cost much
@@ -524,7 +524,7 @@ STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
     "stored: an index of one chunk": lambda: [index_of_one_chunk()],
     "stored: blobs that are longer than they should be": lambda: [blobs_that_are_longer()],
 }
-"""What stands in a store, and is shown and compared by the command."""
+"""In a store, where the command shows and compares them."""
 
 SLOW = frozenset(
     {
@@ -606,7 +606,7 @@ SLOW = frozenset(
         "wide ints, shared",
     }
 )
-"""Those that are left to the long run, each being like another one in how it is made or what stops it."""
+"""Only in the long run: each is like another one in how it is made or in the limit that stops it."""
 
 COMMANDS: dict[str, list[str]] = {
     "show": ["show", "HEAD", "bomb"],
@@ -617,11 +617,11 @@ COMMANDS: dict[str, list[str]] = {
 }
 
 
-# --- what they cost
+# --- the costs
 
 
 class Cost(NamedTuple):
-    """Megabytes of memory at the worst, beside the pickles; seconds for each step; what became of it."""
+    """Peak memory in megabytes besides the pickles; seconds for each step; and the outcome."""
 
     peak: float
     seconds: dict[str, float]
@@ -689,7 +689,7 @@ def forget_peak() -> None:
 
 
 def apart(function: Callable[[], Any]) -> Any:
-    """What the function returns in a process of its own, as JSON carries it."""
+    """The result of the function in a process of its own, as JSON carries it."""
     receiver, sender = os.pipe()
     child = os.fork()
     if not child:
@@ -798,7 +798,7 @@ def cost_of_command(store: Path, name: str) -> Cost:
 
 
 def measured(name: str) -> list[Cost]:
-    """What showing the bomb costs, and comparing it, if it is one that can be read."""
+    """The cost of showing the bomb, and of comparing it, if it can be read."""
     if name in STORED:
         with tempfile.TemporaryDirectory() as place:
             store = Path(place, "store")
@@ -830,7 +830,7 @@ def main() -> None:
         for line in sys.stdin:
             print(json.dumps(measured(line.strip())), flush=True)
         return
-    print("| bomb | what becomes of it | peak MB | seconds, each step |")
+    print("| bomb | outcome | peak MB | seconds, each step |")
     print("|---|---|--:|---|")
     for name in sys.argv[1:] or [*READ, *SHOWN, *COMPARED, *STORED]:
         for cost in measured(name):

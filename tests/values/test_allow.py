@@ -1,4 +1,4 @@
-"""The allow-list: plain data and what is named load, and nothing that a pickle tries gets it anything else."""
+"""The allow-list: plain data and allowed names load, and a pickle finds no way to anything else."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Base:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The module guestapp.models of a program, with what modules have lying about."""
+    """The module guestapp.models of a program, with the usual imports of a module."""
     place = tmp_path_factory.mktemp("guest")
     (place / "guestapp").mkdir()
     for name, source in SOURCES.items():
@@ -133,7 +133,7 @@ def text(value: str) -> bytes:
 
 
 def named(module: str, name: str) -> bytes:
-    """Opcodes that push what has this name."""
+    """Opcodes that push the object of this name."""
     return text(module) + text(name) + b"\x93"
 
 
@@ -179,7 +179,7 @@ PLAIN: list[Any] = [
 
 @pytest.mark.parametrize("value", PLAIN, ids=lambda value: repr(value)[:40])
 def test_plain_data_needs_no_pattern(value: Any) -> None:
-    """The types of plain data load with an empty allow-list, to what they were, and of the same types."""
+    """The types of plain data load with an empty allow-list, with equal values of the same types."""
     data, buffers = dumps(value)
     again = loads(data, [bytearray(buffer) for buffer in buffers], allow=NOTHING)
     assert again == value
@@ -247,7 +247,7 @@ def test_the_two_of_copyreg_load() -> None:
     ],
 )
 def test_patterns(pattern: str, covered: list[str], others: list[str]) -> None:
-    """Without wildcards a pattern is a name with all below it; with them, what fnmatch says."""
+    """Without wildcards a pattern is a name with all below it; with them, fnmatch decides."""
     allow = Allow([pattern])
     assert [name for name in covered + others if allow.names(name)] == covered
 
@@ -297,7 +297,7 @@ def test_functions_and_methods(app: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_it_loads_as_without_a_list(name: str) -> None:
-    """With all the names of a pickle in the list, every shape of value loads to what it was."""
+    """With all the names of a pickle in the list, every shape of value loads unchanged."""
     shape = SHAPES[name]
     value = shape.make()
     data, buffers = dumps(value)
@@ -329,7 +329,7 @@ def test_values_of_entries() -> None:
     assert decode_value(entry, reader).value == [1]
 
 
-# What is refused
+# Refused
 
 EVERYTHING_HERE = Allow(["guestapp", "guestlib.Base.describe", "numpy"])
 
@@ -475,7 +475,7 @@ def test_what_runs_code_is_never_implied(app: ModuleType, name: str) -> None:
     ],
 )
 def test_no_name_walks_out(app: ModuleType, module: str, name: str) -> None:
-    """What an allowed module imported, holds or inherits is not in it; and a name leads through classes only."""
+    """A module's imports, instances and inherited names are not in it; a name leads through classes only."""
     with pytest.raises(CannotLoad):
         loads(pickled(named(module, name)), allow=EVERYTHING_HERE)
 
@@ -497,7 +497,7 @@ def test_what_inherits_is_named_by_its_owner(app: ModuleType) -> None:
 
 
 def test_old_names_are_not_translated() -> None:
-    """Protocol 2 spells builtins as Python 2 did; what it spells is what has to be allowed."""
+    """Protocol 2 spells builtins as Python 2 did; the list has to allow that spelling."""
     for data in (
         b"\x80\x02c__builtin__\neval\n.",
         b"\x80\x02c__builtin__\nlist\n.",
@@ -526,7 +526,7 @@ def extension(app: ModuleType) -> Iterator[bytes]:
 
 
 def test_extension_codes(extension: bytes) -> None:
-    """The C unpickler gives out what it has cached for a code without asking; with an allow-list no code counts."""
+    """The C unpickler returns the cached class of a code unchecked; with an allow-list no code counts."""
 
     class Strict(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -546,7 +546,7 @@ def test_an_unknown_extension_code() -> None:
         loads(b"\x80\x02\x82\xf1.", allow=NOTHING)
 
 
-# What a pickle may do with what it names
+# Edits by a pickle
 
 SLOTS = b"N}" + text("title") + named("builtins", "list") + b"s\x86"
 """A state that sets the attribute `title`, as BUILD takes it for objects with slots."""
@@ -607,7 +607,7 @@ def test_members_of_enumerations_are_not_edited(app: ModuleType) -> None:
 
 @pytest.mark.parametrize("edit", [b"K\x01a", b"(K\x01e", b"K\x01K\x02s", b"(K\x01K\x02u", b"(K\x01\x90"])
 def test_nothing_is_added_to_what_was_found(app: ModuleType, edit: bytes) -> None:
-    """APPEND, SETITEM and their like work on what the pickle made, not on what it named."""
+    """APPEND, SETITEM and their like work on new objects of the pickle, not on named ones."""
     with pytest.raises(CannotLoad):
         loads(pickled(named("guestapp.models", "CONFIG"), edit), allow=APP)
     assert app.CONFIG.items == []
@@ -664,7 +664,7 @@ def test_by_value(app: ModuleType) -> None:
 
 
 def test_a_package_with_a_gadget() -> None:
-    """A pattern is trust in all it covers: `numpy` has a function that runs text. What arrays need has none."""
+    """A pattern is trust in all it covers: `numpy` has a function that runs text; arrays need none."""
     numpy = pytest.importorskip("numpy")
     ran: dict[str, Any] = {}
     run = named("numpy.testing._private.utils", "runstring") + text("ran = 1") + b"}\x94\x86Rh\0\x86"
@@ -692,7 +692,7 @@ def test_a_package_with_a_gadget() -> None:
 
 
 def test_plain_data_takes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only names of what could be edited need the unpickler in Python."""
+    """Only names of editable things need the unpickler in Python."""
 
     def careful(*arguments: Any) -> Any:
         raise AssertionError("the slow way")
@@ -722,14 +722,14 @@ def test_the_careful_way_gives_the_same(value: Any, monkeypatch: pytest.MonkeyPa
 )
 @pytest.mark.parametrize("slow", [False, True])
 def test_malformed_pickles(data: bytes, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no pickle raises CannotLoad, whichever unpickler reads it."""
+    """Malformed pickles raise CannotLoad from both unpicklers."""
     monkeypatch.setattr(guarded, "_extensions", lambda: slow)
     with pytest.raises(CannotLoad):
         loads(data, allow=NOTHING)
 
 
 def test_constructors_that_raise(app: ModuleType) -> None:
-    """What an allowed class raises comes as CannotLoad, with the name."""
+    """An error of an allowed class becomes CannotLoad, with the name."""
     with pytest.raises(CannotLoad, match=r"guestapp\.models\.Plan.*TypeError"):
         loads(pickled(named("guestapp.models", "Plan"), b")R"), allow=APP)
 
@@ -738,7 +738,7 @@ def test_constructors_that_raise(app: ModuleType) -> None:
 
 
 def test_an_instance_can_be_made_odd() -> None:
-    """A pickle sets any attribute of an object that it made: a Counter whose method is another allowed name."""
+    """A pickle sets any attribute of its own objects: a Counter whose method is another allowed name."""
     state = b"}" + text("most_common") + named("builtins", "list") + b"s"
     made = loads(pickled(named("collections", "Counter"), b")R", state, b"b"), allow=NOTHING)
     assert type(made) is collections.Counter
@@ -747,7 +747,7 @@ def test_an_instance_can_be_made_odd() -> None:
 
 
 def test_what_is_allowed_is_not_bounded(app: ModuleType) -> None:
-    """Memory can be used, dates need not exist, a codec is imported, and so is what a pattern covers."""
+    """A pickle may use memory, hold impossible dates, and import a codec or a name that a pattern covers."""
     small = pickled(named("builtins", "bytes"), b"J" + (50_000_000).to_bytes(4, "little"), b"\x85R")
     assert len(small) == 34
     assert len(loads(small, allow=NOTHING)) == 50_000_000

@@ -42,14 +42,14 @@ from vstate.values.opcodes import OPCODES
 LONGER = sized(1, 50)
 BOMBS = [*READ, *SHOWN, *COMPARED, *STORED]
 MEGABYTES = 256
-SECONDS = 10.0  # of the processor, for what takes 1.5 where it has nothing else to do, and minutes where it has no bounds
+SECONDS = 10.0  # of the processor; a quiet machine takes 1.5, and code without bounds takes minutes
 
-# --- what bombs cost
+# --- the cost of bombs
 
 
 @pytest.fixture(scope="module")
 def measure() -> Iterator[Callable[[str], list[list[Any]]]]:
-    """Ask a process that does nothing else what a bomb costs."""
+    """Ask a process that does nothing else for the cost of a bomb."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs /proc to measure memory")
     script = Path(bombs.__file__)
@@ -75,7 +75,7 @@ def measure() -> Iterator[Callable[[str], list[list[Any]]]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BOMBS if LONGER > 1 or name not in SLOW])
 def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]]) -> None:
-    """The worst inputs are read, shown and compared, or refused, in 256 MB and a few seconds for each step."""
+    """The worst inputs are read, shown and compared, or refused, in 256 MB and a few seconds a step."""
     for peak, seconds, outcome in measure(name):
         print(f"{name}: {peak:.0f} MB, {seconds}, {outcome}")
         assert peak < MEGABYTES, outcome
@@ -85,7 +85,7 @@ def test_bombs_cost_little(name: str, measure: Callable[[str], list[list[Any]]])
 
 
 def test_blobs_that_are_longer_than_they_should_be_take_no_memory() -> None:
-    """What the index of a stream says about its chunks is checked before they are decompressed."""
+    """The lengths in an index of a stream are checked before the chunks are decompressed."""
     objects = Objects(Memory())
     bodies = [bytes([number]) * 4_000_000 for number in range(20)]
     made = {ObjectId.of(BLOB, body): Object(BLOB, body) for body in bodies}
@@ -179,7 +179,7 @@ print(*(set(sys.modules) - modules), len(pickles))
 
 
 def test_a_process_that_reads_pickles_imports_nothing(run_python: Callable[..., str], tmp_path: Path) -> None:
-    """Neither what pickles name, nor what the reader could have left to import until it needs it."""
+    """Neither names of pickles are imported, nor late imports of the reader itself."""
     made = [
         *PICKLES,
         b"Vtext\\u00e9\n.",
@@ -490,7 +490,7 @@ _soups = st.tuples(
 @settings(max_examples=500 * LONGER)
 @given(data=_values)
 def test_what_opcodes_in_order_make(data: bytes) -> None:
-    """One value each, of opcodes that fit together, with calls of all the functions that are known by name."""
+    """One value each, of opcodes that fit together, with calls of all functions that have a shape."""
     use(data + b".")
 
 
@@ -603,7 +603,7 @@ def test_every_beginning_of_a_pickle() -> None:
                 read(data[:end], [b""] * 9)
 
 
-# --- what is valid is read as it is
+# --- valid pickles are read unchanged
 
 _key = st.recursive(
     st.one_of(

@@ -231,7 +231,7 @@ def test_instances_in_the_first_protocols(protocol: int) -> None:
     ],
 )
 def test_well_known_classes_read_well(value: Any, shown: str, protocol: int) -> None:
-    """The common classes show what they hold, the same in every protocol."""
+    """The common classes show their content, the same in every protocol."""
     assert repr(_read(value, protocol)) == shown
 
 
@@ -252,7 +252,7 @@ def test_a_time_in_a_named_zone() -> None:
 
 
 def test_by_value_classes_and_functions() -> None:
-    """What cloudpickle writes for `__main__` shows under the names that it has there."""
+    """Classes and functions of `__main__`, stored by value, show under their own names."""
     main = types.ModuleType("__main__")
     exec(
         "import enum\n"
@@ -412,7 +412,7 @@ _MALFORMED = {
 
 @pytest.mark.parametrize("name", _MALFORMED)
 def test_malformed_input_is_an_inert_error(name: str) -> None:
-    """The error says what is wrong and where."""
+    """The error names the fault and its place."""
     with pytest.raises(InertError, match=r"cannot read this pickle: .* \(at byte \d+\)") as caught:
         read(_MALFORMED[name])
     assert isinstance(caught.value, VStateError)
@@ -505,7 +505,7 @@ def test_plain_is_json() -> None:
 
 
 def test_plain_is_bounded() -> None:
-    """Nodes, depth and the length of strings are limited, and what is missing is counted."""
+    """Nodes, depth and the length of strings are limited, and the parts that are left out are counted."""
     assert plain(list(range(10)), max_nodes=4) == [0, 1, 2, {"$more": 7}]
     assert plain("x" * 10_000, max_nodes=3) == {"$str": "x" * 3072, "$size": 10_000}
     nested: list[Any] = []

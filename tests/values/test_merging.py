@@ -1,4 +1,4 @@
-"""Merge policies: what they decide, what they refuse, and that nothing is lost on the way."""
+"""Merge policies: their results, their refusals, and that no change is lost."""
 
 import copy
 import datetime
@@ -56,7 +56,7 @@ class Attributes(dict):  # type: ignore[type-arg]
 
 
 def merged(policy: str, base: Any, ours: Any, theirs: Any) -> Any:
-    """What the policy makes of it, having seen that it changed none of the three."""
+    """The result of the policy, which must not change its arguments."""
     before = pickle.dumps((base, ours, theirs))
     try:
         return POLICIES[policy](base, ours, theirs)
@@ -95,7 +95,7 @@ def test_unmergeable_carries_its_reason() -> None:
 
 
 def test_the_policies() -> None:
-    """There are five, each with a sentence that says what it does, and nobody can add to them by accident."""
+    """There are five, each with a sentence of documentation, and nobody can add to them by accident."""
     assert list(POLICIES) == ["counter", "union", "append", "deep", "text"]
     assert all(policy.__doc__ for policy in POLICIES.values())
     with pytest.raises(TypeError):
@@ -107,7 +107,7 @@ SAMPLES: dict[str, Any] = {"counter": 1, "union": {1}, "append": [1], "deep": {"
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_removal_is_no_value(policy: str) -> None:
-    """What one side removed and the other changed is for no policy to decide; nor is what is of another type."""
+    """No policy decides between a removal and a change, nor between values of different types."""
     value = SAMPLES[policy]
     for base in (value, ABSENT):
         refused(policy, base, ABSENT, value)
@@ -160,7 +160,7 @@ def test_not_a_number_is_itself() -> None:
 
 
 def test_objects_are_compared_by_what_is_stored() -> None:
-    """Objects, arrays and hostile values: no __eq__ is asked, and what cannot be pickled is only itself."""
+    """Objects, arrays and hostile values: no __eq__ is called; an unpicklable value is only itself."""
     array = np.arange(100_000)
     assert same(array, array.copy())
     assert not same(array, array[::-1])
@@ -261,7 +261,7 @@ values = st.recursive(
 
 @given(values, values)
 def test_same_against_repr(a: Any, b: Any) -> None:
-    """For plain values it says what their representations say; it is symmetric, and true of copies."""
+    """For plain values it agrees with their representations; it is symmetric, and true of copies."""
 
     def shown(value: Any) -> str:
         if type(value) in (set, frozenset):
@@ -294,7 +294,7 @@ def test_counter_adds_what_both_added(base: Any, ours: Any, theirs: Any) -> None
 
 @given(st.floats() | st.complex_numbers() | st.decimals(), st.floats() | st.decimals() | st.booleans())
 def test_counter_of_one_side(old: Any, new: Any) -> None:
-    """What only one side changed is taken as it is, without rounding; infinities and NaN too."""
+    """The change of only one side is the result, without rounding; infinities and NaN too."""
     assert same(merged("counter", old, new, old), new)
     assert same(merged("counter", old, old, new), new)
 
@@ -356,7 +356,7 @@ items = st.lists(st.integers(0, 5) | st.lists(st.integers(0, 1), max_size=1), ma
 
 @given(items, items, items, st.sampled_from([list, tuple]))
 def test_union_of_lists(base: Any, ours: Any, theirs: Any, kind: Any) -> None:
-    """The same as for sets by membership, also of items without a hash: ours' order, then what theirs added."""
+    """By membership as for sets, also of items without a hash: ours' order, then theirs' additions."""
     base, ours, theirs = kind(base), kind(ours), kind(theirs)
     found = merged("union", base, ours, theirs)
     assert type(found) is kind
@@ -506,7 +506,7 @@ def test_deep_of_a_few_edits(three: tuple[Any, Any, Any]) -> None:
 
 
 def test_deep_examples() -> None:
-    """By path, at any depth; lists are leaves; keys in ours' order, then what theirs added."""
+    """By path, at any depth; lists are leaves; keys in ours' order, then theirs' additions."""
     base = {"model": {"name": "x", "options": {"seed": 1, "top": 5}}, "tools": ["a"]}
     ours = {"tools": ["a", "b"], "model": {"name": "y", "options": {"seed": 1, "top": 5}}}
     theirs = {"model": {"name": "x", "options": {"seed": 2}}, "tools": ["a"], "new": {}}
@@ -518,7 +518,7 @@ def test_deep_examples() -> None:
 
 
 def test_deep_says_where() -> None:
-    """The path is written as Python would, with what could drive a terminal escaped."""
+    """The path is written as Python would, with control characters escaped."""
     error = refused("deep", {"a": {"b": 1}}, {"a": {"b": 2}}, {"a": {"b": 3}})
     assert str(error) == '["a"]["b"]: both sides changed it, differently'
     assert refused("deep", {"a": {"b": 1}}, {}, {"a": {"b": 3}}).path == '["a"]'
@@ -564,7 +564,7 @@ def test_deep_cycles_and_sharing() -> None:
 
 
 def test_deep_kinds_of_dicts() -> None:
-    """The dicts of the standard library stay what they are; other classes are leaves."""
+    """The dicts of the standard library keep their type; other classes are leaves."""
     found = merged("deep", defaultdict(list), defaultdict(list, a=[1]), defaultdict(list, b=[2]))
     assert same(found, defaultdict(list, a=[1], b=[2]))
     assert same(merged("deep", Counter("a"), Counter("ab"), Counter("ac")), Counter("abc"))
@@ -583,7 +583,7 @@ def test_deep_kinds_of_dicts() -> None:
 
 
 def test_dicts_with_doubtful_keys() -> None:
-    """1 and True are two keys that one dict cannot hold; objects as keys are matched by what is stored."""
+    """1 and True are two keys that one dict cannot hold; objects as keys are matched by their encoding."""
     for policy in ("union", "deep"):
         refused(policy, {}, {1: "a"}, {True: "b"})
         assert same(merged(policy, {1: "a"}, {1: "a"}, {True: "b"}), {True: "b"})
@@ -619,7 +619,7 @@ short = st.lists(st.integers(0, 255), max_size=5)
 
 @given(short, short, short, st.sampled_from(sequences))
 def test_append_both_tails(start: list[int], mine: list[int], other: list[int], kind: Any) -> None:
-    """Whatever the sequence, the result is what was there, ours' tail, and theirs' tail."""
+    """For any sequence, the result is the base, ours' tail, and theirs' tail."""
     expected = kind(start + mine + other)
     assert same(merged("append", kind(start), kind(start + mine), kind(start + other)), expected)
     if not start:
@@ -627,7 +627,7 @@ def test_append_both_tails(start: list[int], mine: list[int], other: list[int], 
 
 
 def test_append_refuses() -> None:
-    """What is no extension of the base, with the first item that differs; other types."""
+    """A side that does not extend the base, with the first item that differs; other types."""
     assert refused("append", [1, 2, 3], [1, 2, 3, 4], [1, 9, 3]).path == "[1]"
     assert refused("append", [1, 2], [1], [1, 2, 3]).path == "[1]"
     refused("append", [1], [True, 2], [1, 3])
@@ -740,7 +740,7 @@ def test_text_loses_no_line(base: str, ours: str, theirs: str) -> None:
 
 @st.composite
 def disjoint_edits(draw: Any) -> tuple[list[str], dict[int, list[str]], dict[int, list[str]], str]:
-    """A base of different lines, and for each side the lines it replaces; between two edits stands one line."""
+    """A base of different lines, and the lines that each side replaces; one line stands between two edits."""
     size = draw(st.integers(1, 30))
     end = draw(st.sampled_from(["\n", "\r\n"]))
     base = [f"line {i}{end}" for i in range(size)]

@@ -107,7 +107,7 @@ def test_many_frames_and_large_objects_between_them(protocol: int, in_python: bo
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3])
 def test_protocols_without_frames_stay_as_they_are(protocol: int) -> None:
-    """Before protocol 4 there are no frames, and both functions return what they got."""
+    """Before protocol 4 there are no frames, and both functions return their argument."""
     data = pickle.dumps({"a": [1, 2, b"\x95" * 300]}, protocol)
     assert frameless(data) is data
     assert framed(data) is data

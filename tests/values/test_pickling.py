@@ -1,4 +1,4 @@
-"""What a script of its own puts into a store: classes and functions of `__main__`, by value."""
+"""A script that stores its own classes and functions, those of `__main__`, by value."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_another_program_reads_them(run_python: Any, tmp_path: Path) -> None:
     out = run_python(
         "import sys; from vstate import Versioned\n"
         "s = Versioned(sys.argv[1])\n"
-        "print(s['plan'].title(), s['derived'][0].who(), s['double'](3), s['pair'].b, s['colour'].name, type(s['plan']) is s['class'])\n"
+        "print(s['plan'].title(), s['derived'][0].who(), s['double'](3), s['pair'].b, s['colour'].name,"
+        " type(s['plan']) is s['class'])\n"
         "print(s.commit())\n"
         "s['plan'].steps.append('c'); print(s.commit() is not None, s['plan'].steps)",
         tmp_path / "s",
@@ -101,7 +102,7 @@ def test_another_program_reads_them(run_python: Any, tmp_path: Path) -> None:
 
 
 def test_an_open_file_is_refused(tmp_path: Path) -> None:
-    """Storing what the file holds at the moment would be another thing than the file."""
+    """An open file is refused: a copy of its current content would not be the file."""
     state = Versioned()
     with (tmp_path / "f").open("w+") as file:
         state["f"] = file
@@ -110,7 +111,7 @@ def test_an_open_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_parts_that_changed_places_are_not_written_again() -> None:
-    """What the older value holds in any of its parts, the new one's objects leave out."""
+    """The objects of the new value leave out everything that the older value holds in any part."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
     one, other = numpy.random.default_rng(1).bytes(100_000), numpy.random.default_rng(2).bytes(100_000)
     arrays = [numpy.frombuffer(data, "u1") for data in (one, other)]

@@ -135,7 +135,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def processes(run_python: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What four processes, each with its own hash seed, found: written, read, edited, read again."""
+    """The results of four processes, each with its own hash seed: written, read, edited, read again."""
     store = tmp_path_factory.mktemp("shapes") / "store"
     here = Path(__file__).parent
     run_python(WRITE, store, seed=1, path=here)
@@ -163,5 +163,5 @@ def test_another_process_edits_it_with_one_commit(processes: dict[str, Any], nam
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EDITABLE)
 def test_the_edit_is_read_by_yet_another_process(processes: dict[str, Any], name: str) -> None:
-    """What one process edited in place, the next reads."""
+    """One process edits in place, and the next one reads the edits."""
     assert processes["check"][name]

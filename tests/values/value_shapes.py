@@ -254,7 +254,7 @@ def nothing(value: Any) -> None:
 
 @dataclass
 class Shape:
-    """`edit` is None for what cannot be edited in place; `kept` checks identity inside the value."""
+    """`edit` is None for values that cannot be edited in place; `kept` checks identity inside the value."""
 
     make: Callable[[], Any]
     edit: Callable[[Any], Any] | None = None
@@ -361,15 +361,18 @@ SHAPES: dict[str, Shape] = {
     "closure": Shape(make_closure, lambda v: v(), same=lambda a, b: a.__closure__ == b.__closure__),
     "lambda": Shape(lambda: lambda x: x + 1, same=lambda a, b: a(3) == b(3) == 4),
     "partial": Shape(
-        lambda: functools.partial(add, 1), lambda v: v.keywords.update(b=2), same=lambda a, b: a.keywords == b.keywords
+        lambda: functools.partial(add, 1), lambda v: v.keywords.update(b=2),
+        same=lambda a, b: a.keywords == b.keywords
     ),
     "defaultdict": Shape(lambda: collections.defaultdict(list, a=[1]), lambda v: v["new"].append(1)),
     "defaultdict read of a missing key": Shape(lambda: collections.defaultdict(int), lambda v: v["seen"]),
     "defaultdict of lambda": Shape(
-        lambda: collections.defaultdict(lambda: 5, a=1), lambda v: v["new"], same=lambda a, b: dict(a) == dict(b)
+        lambda: collections.defaultdict(lambda: 5, a=1), lambda v: v["new"],
+        same=lambda a, b: dict(a) == dict(b)
     ),
     "ordered dict": Shape(
-        lambda: collections.OrderedDict(a=1, b=2), lambda v: v.move_to_end("a"), same=lambda a, b: list(a) == list(b)
+        lambda: collections.OrderedDict(a=1, b=2), lambda v: v.move_to_end("a"),
+        same=lambda a, b: list(a) == list(b)
     ),
     "counter": Shape(lambda: collections.Counter("banana"), lambda v: v.update("a")),
     "deque": Shape(lambda: collections.deque([1, 2], maxlen=3), lambda v: v.extend([3, 4])),
@@ -377,7 +380,10 @@ SHAPES: dict[str, Shape] = {
     "array": Shape(lambda: array.array("d", [1.5, 2.5]), lambda v: v.append(3.5)),
     "long array": Shape(lambda: array.array("q", range(5000)), put(2500, -1)),
     "datetime": Shape(lambda: datetime.datetime(2024, 2, 29, 12, 30, 0, 5, datetime.UTC)),
-    "naive datetime": Shape(lambda: datetime.datetime(2024, 2, 29, fold=1), same=lambda a, b: (a, a.fold) == (b, b.fold)),
+    "naive datetime": Shape(
+        lambda: datetime.datetime(2024, 2, 29, fold=1),
+        same=lambda a, b: (a, a.fold) == (b, b.fold)
+    ),
     "date": Shape(lambda: datetime.date(1, 1, 1)),
     "timedelta": Shape(lambda: datetime.timedelta(days=-1, microseconds=1)),
     "decimal": Shape(lambda: decimal.Decimal("1.10"), same=lambda a, b: str(a) == str(b)),
@@ -385,10 +391,13 @@ SHAPES: dict[str, Shape] = {
     "uuid": Shape(lambda: uuid.UUID(int=7)),
     "path": Shape(lambda: pathlib.PurePosixPath("/a/b")),
     "exception": Shape(
-        lambda: ValueError("bad", 1), lambda v: v.add_note("n"), same=lambda a, b: (a.args, getattr(a, "__notes__", 0)) == (b.args, getattr(b, "__notes__", 0))
+        lambda: ValueError("bad", 1), lambda v: v.add_note("n"),
+        same=lambda a, b: (a.args, getattr(a, "__notes__", 0)) == (b.args, getattr(b, "__notes__", 0))
     ),
     "recursive list": Shape(
-        recursive_list, lambda v: v.append(2), same=lambda a, b: a[0] == b[0] and len(a) == len(b), kept=lambda v: v[1] is v
+        recursive_list, lambda v: v.append(2),
+        same=lambda a, b: a[0] == b[0] and len(a) == len(b),
+        kept=lambda v: v[1] is v
     ),
     "recursive object": Shape(
         recursive_object,
@@ -405,7 +414,10 @@ SHAPES: dict[str, Shape] = {
     "graph of identity-hashed objects": Shape(
         graph,
         lambda v: v[0].neighbours.add(v[0]),
-        same=lambda a, b: [{n.name for n in x.neighbours} for x in a] == [{n.name for n in x.neighbours} for x in b],
+        same=lambda a, b: (
+            [{n.name for n in x.neighbours} for x in a]
+            == [{n.name for n in x.neighbours} for x in b]
+        ),
         kept=lambda v: all(any(n is m for m in v) for x in v for n in x.neighbours),
     ),
     "numpy scalar": Shape(lambda: np.float32(1.5)),
@@ -414,7 +426,9 @@ SHAPES: dict[str, Shape] = {
     "empty numpy array": Shape(lambda: np.empty((0, 3)), same=arrays),
     "numpy view": Shape(view_of_array, put((3, 3), -1.0), same=arrays),
     "fortran array": Shape(
-        fortran, put((5, 5), -1.0), same=arrays, kept=lambda v: v.flags.f_contiguous and not v.flags.c_contiguous
+        fortran, put((5, 5), -1.0),
+        same=arrays,
+        kept=lambda v: v.flags.f_contiguous and not v.flags.c_contiguous
     ),
     "two views of one array": Shape(
         lambda: (lambda a: {"all": a, "rows": a[2:4]})(np.zeros((10, 300))),
@@ -439,14 +453,19 @@ SHAPES: dict[str, Shape] = {
     ),
     "data frame": Shape(frame, set_frame, same=frames, read=lambda v: (repr(v), v.describe(), v["x"].sum())),
     "data frame with a new column": Shape(
-        frame, lambda v: v.insert(0, "new", 1), same=frames, read=lambda v: v.groupby("kind", observed=True)["n"].sum()
+        frame, lambda v: v.insert(0, "new", 1),
+        same=frames,
+        read=lambda v: v.groupby("kind", observed=True)["n"].sum()
     ),
     "series": Shape(
         lambda: pd.Series([1.0, None, 3.0], index=["a", "b", "c"], name="s"),
         lambda v: v.__setitem__("b", 2.0),
         same=lambda a, b: bool(a.equals(b)) and a.name == b.name,
     ),
-    "index": Shape(lambda: pd.MultiIndex.from_product([["a", "b"], [1, 2]]), same=lambda a, b: bool(a.equals(b))),
+    "index": Shape(
+        lambda: pd.MultiIndex.from_product([["a", "b"], [1, 2]]),
+        same=lambda a, b: bool(a.equals(b))
+    ),
     "mixture": Shape(
         lambda: {
             "plan": Plan("mix", ["a"]),
@@ -455,8 +474,11 @@ SHAPES: dict[str, Shape] = {
             "queue": collections.deque([Slotted(1, [])]),
         },
         lambda v: v["data"][1][1]["deep"][0].extend(b"!"),
-        same=lambda a, b: (a["plan"], a["seen"], a["data"][1], a["queue"]) == (b["plan"], b["seen"], b["data"][1], b["queue"])
-        and arrays(a["data"][0], b["data"][0]),
+        same=lambda a, b: (
+            (a["plan"], a["seen"], a["data"][1], a["queue"])
+            == (b["plan"], b["seen"], b["data"][1], b["queue"])
+            and arrays(a["data"][0], b["data"][0])
+        ),
     ),
 }  # fmt: skip
 

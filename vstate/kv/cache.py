@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from vstate.errors import InvalidInput
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.base import KVStore, is_object
 from vstate.kv.front import CopyingFront
 
@@ -17,7 +16,7 @@ ENTRY_BYTES = 250  # roughly the memory of an entry beside its value in CPython:
 TIER_TIMEOUT = 0.1  # seconds: asking the store is better than waiting for a cache
 
 
-class Cache(CopyingFront, ForkAware):
+class Cache(CopyingFront, ForkLocked):
     """`store`, with copies of the objects that were read from it or written to it.
 
     Refs are never copied: a copy would be a stale head as soon as a second process commits.
@@ -41,11 +40,10 @@ class Cache(CopyingFront, ForkAware):
         self._max_bytes = max_bytes
         self._directory = None if directory is None else os.path.abspath(directory)
         self._directory_bytes = directory_bytes
-        self._lock = threading.RLock()
+        ForkLocked.__init__(self)
         self._memory: OrderedDict[str, bytes] = OrderedDict()
         self._memory_bytes = 0
         self._tier = None if self._directory is None else _Tier(self._directory, directory_bytes)
-        survive_forks(self)
 
     def get(self, key: str) -> bytes | None:
         if not is_object(key):
@@ -86,15 +84,6 @@ class Cache(CopyingFront, ForkAware):
         if self._tier is not None:
             self._tier.close()
         self._store.close()
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._lock = threading.RLock()
-        else:
-            self._lock.release()
 
     # The store is never called under the lock: a slow one would hold up every hit, and every fork.
 
@@ -144,7 +133,7 @@ class Cache(CopyingFront, ForkAware):
             self._memory_bytes -= size
 
 
-class _Tier(ForkAware):
+class _Tier(ForkLocked):
     """The second tier, a diskcache. It raises nothing: a failure is a miss.
 
     One thread at a time uses it, and none during a fork. diskcache has a connection for each thread, and a
@@ -152,10 +141,10 @@ class _Tier(ForkAware):
     """
 
     def __init__(self, directory: str, size: int) -> None:
-        self._lock = threading.RLock()
-        survive_forks(self)
         self._directory, self._size = directory, size
         self._interrupted = False
+        self._cache: Any = None
+        super().__init__()
         try:
             with self._lock:
                 self._cache = _open_diskcache(directory, size)
@@ -164,7 +153,7 @@ class _Tier(ForkAware):
                 "a Cache with a directory needs the package diskcache: pip install diskcache"
             ) from error
         except Exception:  # a damaged or unwritable directory: everything works without this tier
-            self._cache = None
+            pass
 
     def get(self, key: str) -> bytes | None:
         value = self._attempt(lambda cache: cache.get(key))
@@ -206,14 +195,8 @@ class _Tier(ForkAware):
             return None
 
     def before_fork(self) -> None:
-        self._lock.acquire()
+        super().before_fork()
         self.close()
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._lock = threading.RLock()
-        else:
-            self._lock.release()
 
 
 def _open_diskcache(directory: str, size: int) -> Any:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.base import TransactionalStore, check_key, check_value
 
 
-class Memory(TransactionalStore, ForkAware):
+class Memory(TransactionalStore, ForkLocked):
     """A store in this process's memory. `transact` is one transaction; a fork gives the child a copy."""
 
     def __init__(self) -> None:
+        ForkLocked.__init__(self)
         self._values: dict[str, bytes] = {}
-        self._lock = threading.RLock()
         # The sets and deletes of a transaction until all are done: an interruption may come in between.
         self._journal: tuple[dict[str, bytes], list[str]] | None = None
-        survive_forks(self)
 
     def get(self, key: str) -> bytes | None:
         check_key(key)
@@ -71,12 +69,3 @@ class Memory(TransactionalStore, ForkAware):
 
     def __repr__(self) -> str:
         return f"Memory({len(self._values)} keys)"
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._lock = threading.RLock()
-        else:
-            self._lock.release()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from vstate.kv.base import OBJECT_PREFIX, check_key
+from vstate.errors import InvalidInput
+from vstate.kv.base import OBJECT_PREFIX, check_key, check_value
 
 OBJECT_MARK = b"\xff"
 """The first byte of an object's packed key. No UTF-8 text holds this byte."""
@@ -31,6 +32,29 @@ def pack(key: str) -> bytes:
 def unpack(stored: bytes) -> str:
     """The key whose stored form is `stored`."""
     return OBJECT_PREFIX + stored[1:].hex() if stored.startswith(OBJECT_MARK) else stored.decode()
+
+
+def pack_writes(
+    writes: Mapping[str, bytes | None], *, longest: int, store: str
+) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """The rows to set and the stored keys to delete.
+
+    InvalidInput for a value of more than `longest` bytes, which `store` does not take.
+    """
+    sets, deletes = [], []
+    for key, value in writes.items():
+        packed = pack(key)
+        if value is None:
+            deletes.append(packed)
+            continue
+        if type(value) is not bytes:
+            value = check_value(value)
+        if len(value) > longest:
+            raise InvalidInput(
+                f"the value of {key!r} has {len(value):,} bytes; {store} takes {longest:,} at most: split it"
+            )
+        sets.append((packed, value))
+    return sets, deletes
 
 
 def ranges(prefix: str) -> Iterator[tuple[bytes, bytes]]:

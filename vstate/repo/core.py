@@ -32,8 +32,8 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import History, Log
-from vstate.repo.names import revisions
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
+from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
@@ -90,6 +90,7 @@ class Core:
         self.objects = Objects(store)
         self.refs = Refs(store)
         self.history = History(self.objects)
+        self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
@@ -138,7 +139,7 @@ class Core:
             return found
         if not isinstance(rev, str):
             raise TypeError(f"a revision is a str or a Commit, not {type(rev).__name__}")
-        oid = revisions.resolve(self.objects, self.refs, self.history, rev, head or self.refs.head())
+        oid = self._revisions.resolve(rev, head or self.refs.head())
         return self.objects.commit(oid)
 
     def log(
@@ -226,12 +227,13 @@ class Core:
         """
         if not isinstance(message, str):
             raise TypeError(f"a commit message is a str, not {type(message).__name__}")
-        time = datetime.now(UTC)
+        time, ids = datetime.now(UTC), []
         for parent in parents:
             time = max(time, parent.time + _MICROSECOND)
+            ids.append(parent.oid)
         commit = Commit(
             tree=root,
-            parents=tuple(parent.oid for parent in parents),
+            parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -259,7 +261,7 @@ class Core:
         """
         commits, nodes = list(commits), list(nodes)
         ref, last, needed = HEADS + branch, commits[-1], 1
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             needed = EXPIRY_FORMAT
         for _, node in nodes:
             if node.expiries is not None:
@@ -344,7 +346,7 @@ class Core:
         rows: Mapping[str, bytes | None] = _NOTHING,
     ) -> bool:
         """Put a ref on a commit that perhaps no other ref reaches; False if the ref was not at `expected`."""
-        if self.refs.lifetimes.is_wanted(ref):
+        if ref in self.refs.lifetimes.wanted:
             self.require_format(EXPIRY_FORMAT)
         return self._keeping(
             [to],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vstate.repo.exchange.bundle import BundleReport, File
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
-    from vstate.repo.merge.apply import Given, Landing
+    from vstate.repo.merge.apply import Landing, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.remotes import Remotes
     from vstate.repo.names.undo import Undo
@@ -110,7 +110,7 @@ class Repository(Core):
         branch: str,
         rev: Revision,
         *,
-        policy: Given = None,
+        policy: PolicyOption = None,
         message: str = "",
         seen: Commit | None = None,
         name: str | None = None,
@@ -134,7 +134,7 @@ class Repository(Core):
         branch: str,
         rev: Revision,
         *,
-        policy: Given = None,
+        policy: PolicyOption = None,
         message: str = "",
         seen: Commit | None = None,
         landing: Landing = None,
@@ -154,7 +154,7 @@ class Repository(Core):
         branch: str,
         rev: Revision,
         *,
-        policy: Given = None,
+        policy: PolicyOption = None,
         message: str = "",
         seen: Commit | None = None,
         landing: Landing = None,

@@ -10,7 +10,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
 from vstate.repo.core import Guard
-from vstate.repo.merge.apply import effective
+from vstate.repo.merge.apply import effective_policies
 from vstate.repo.merge.three_way import Merged, Resolver, merge_changes, only_version, versions_since
 from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
@@ -80,7 +80,7 @@ def publish_merged(
 def _merge(repo: Repository, landing: Landing, plan: Plan, base: Commit | None, theirs: Commit) -> Merged:
     resolver = Resolver(
         repo,
-        lambda: effective(repo, landing.branch, None),
+        lambda: effective_policies(repo, landing.branch, None),
         ours=only_version(landing.commit.time, plan.changes),
         theirs=versions_since(repo, theirs, () if base is None else (base.oid,)),
         reader=plan.reader(),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
-    from vstate.repo.merge.apply import Given, Landing
+    from vstate.repo.merge.apply import Landing, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
@@ -425,7 +425,7 @@ class Versioned(State):
     # Merging
 
     @alone
-    def merge(self, rev: Revision, *, policy: Given = None, message: str = "") -> MergeResult:
+    def merge(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> MergeResult:
         """Merge `rev` into this branch, three-way by key from the merge base.
 
         A key that one side changed is taken from there. A key that both changed is resolved by its policy:
@@ -437,7 +437,7 @@ class Versioned(State):
         theirs, name = self._handle.trusted(self._handle.resolve(rev)), rev if isinstance(rev, str) else None
         return self._merge(theirs, name, policy, message)
 
-    def _merge(self, theirs: Commit, name: str | None, policy: Given, message: str) -> MergeResult:
+    def _merge(self, theirs: Commit, name: str | None, policy: PolicyOption, message: str) -> MergeResult:
         handle = self._handle
         result = self._combine(
             "merge",
@@ -454,14 +454,14 @@ class Versioned(State):
         handle.arrive(result.commit or handle.at.head, result.merged_keys, branch=handle.at.branch)
         return result
 
-    def cherry_pick(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+    def cherry_pick(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> Commit | None:
         """Commit here the changes of the commit `rev` against its first parent; None if they are here already.
 
         Raises MergeConflict and UncommittedChanges as `merge` does.
         """
         return self._pick("cherry_pick", self.repo.cherry_pick, rev, policy, message)
 
-    def revert(self, rev: Revision, *, policy: Given = None, message: str = "") -> Commit | None:
+    def revert(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> Commit | None:
         """Commit the opposite of the changes of the commit `rev`; None if they are not here.
 
         Raises MergeConflict and UncommittedChanges as `merge` does.
@@ -474,7 +474,7 @@ class Versioned(State):
         operation: str,
         pick: Callable[..., Commit | None],
         rev: Revision,
-        policy: Given,
+        policy: PolicyOption,
         message: str,
     ) -> Commit | None:
         handle = self._handle
@@ -542,7 +542,7 @@ class Versioned(State):
         self,
         store: KVStore | str | PathLike[str] | None = None,
         *,
-        policy: Given = None,
+        policy: PolicyOption = None,
         message: str = "",
         progress: TransferProgress | None = None,
     ) -> MergeResult:
@@ -570,7 +570,7 @@ class Versioned(State):
         return result
 
     @alone
-    def _merge_fetched(self, commit: ObjectId, name: str, policy: Given, message: str) -> MergeResult:
+    def _merge_fetched(self, commit: ObjectId, name: str, policy: PolicyOption, message: str) -> MergeResult:
         return self._merge(self._handle.trusted(self._handle.resolve(commit)), name, policy, message)
 
     @alone

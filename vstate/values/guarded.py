@@ -1,9 +1,9 @@
 """Guarded: unpickling with an allow-list.
 
 It is not enough to limit the names that a pickle finds, because a pickle can also edit the named things:
-BUILD sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid that. So
-it gets only pickles whose names are all of immutable things. Other pickles go to CPython's unpickler in
-Python, which runs the same opcodes and lets us check each.
+BUILD sets attributes, even of classes and functions, for the whole process. The C unpickler cannot forbid
+that. So it gets only pickles whose names are all of immutable things. Other pickles go to CPython's
+unpickler in Python, which runs the same opcodes and lets us check each.
 """
 
 from __future__ import annotations

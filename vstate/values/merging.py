@@ -345,7 +345,7 @@ def _appended(tokens: Tokens, start: Any, value: Any) -> Any:
     return value[at:]
 
 
-_NOT_APPENDED: Final = "a side did not only append: it changed or removed what was there before"
+_NOT_APPENDED: Final = "a side did not only append: it changed or removed a part of the base"
 
 
 def _without(tokens: Tokens, start: Sequence[Any], value: Sequence[Any]) -> list[Any]:

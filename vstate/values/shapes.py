@@ -48,6 +48,23 @@ _DATA: Final = frozenset(
 )
 
 
+_SHAPES: Final[dict[str, Shape]] = {
+    "numpy.core.multiarray.scalar": scalar,
+    "numpy.core.numeric._frombuffer": array_from_buffer,
+}
+"""By the name of the function that the pickle calls."""
+
+
+def _shape(*names: str) -> Callable[[Shape], Shape]:
+    """Use the decorated shape for calls of these functions."""
+
+    def register(shape: Shape) -> Shape:
+        _SHAPES.update(dict.fromkeys(names, shape))
+        return shape
+
+    return register
+
+
 def make_global(module: str, name: str, budget: Budget) -> Global:
     """The global `name` of `module`."""
     if len(module) + len(name) > _LONGEST_NAME:
@@ -165,6 +182,7 @@ def _fill_uuid(instance: Instance, state: object) -> bool:
 # --- builtins and their neighbours
 
 
+@_shape("builtins.bytes")
 def _bytes(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
@@ -175,6 +193,7 @@ def _bytes(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("builtins.bytearray")
 def _bytearray(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
@@ -188,6 +207,7 @@ def _bytearray(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("_codecs.encode")
 def _encoded(args: tuple[object, ...], budget: Budget) -> object:
     # Protocols 0 to 2 have no bytes, and write them as encoded text.
     match args:
@@ -200,6 +220,7 @@ def _encoded(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("builtins.set")
 def _set(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
@@ -209,6 +230,7 @@ def _set(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("builtins.frozenset")
 def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
@@ -218,6 +240,7 @@ def _frozenset(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("builtins.complex")
 def _complex(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (float(real), float(imaginary)):
@@ -225,6 +248,7 @@ def _complex(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("builtins.getattr")
 def _attribute(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), str(attribute)):
@@ -232,6 +256,7 @@ def _attribute(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("copyreg._reconstructor")
 def _reconstructed(args: tuple[object, ...], budget: Budget) -> object:
     # copyreg in protocols 0 and 1: the class, its builtin base class, and the value of the base class.
     match args:
@@ -246,11 +271,13 @@ def _reconstructed(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("copyreg.__newobj__")
 def _new_object(args: tuple[object, ...], budget: Budget) -> object:
     budget.take_bytes(8 * len(args))
     return new(args[0], args[1:], None, budget) if args else None
 
 
+@_shape("copyreg.__newobj_ex__")
 def _new_object_ex(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global() as cls, tuple() as positional, dict() as named):
@@ -274,17 +301,24 @@ def _path(kind: str) -> Shape:
     return shape
 
 
+for _kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path", "PurePath"):
+    _shape(f"pathlib.{_kind}", f"pathlib._local.{_kind}")(_path(_kind))
+
+
 # --- collections
 
 
+@_shape("collections.OrderedDict")
 def _ordered_dict(args: tuple[object, ...], budget: Budget) -> object:
     return None if args else Instance("collections.OrderedDict", entries={})
 
 
+@_shape("collections.defaultdict")
 def _default_dict(args: tuple[object, ...], budget: Budget) -> object:
     return Instance("collections.defaultdict", args=args, entries={}) if len(args) <= 1 else None
 
 
+@_shape("collections.Counter")
 def _counter(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case ():
@@ -294,6 +328,7 @@ def _counter(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("collections.deque")
 def _deque(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case () | ((),):
@@ -310,6 +345,7 @@ def _deque(args: tuple[object, ...], budget: Budget) -> object:
 # --- datetime: real values, whose constructors check the numbers
 
 
+@_shape("datetime.datetime")
 def _datetime(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(raw), *zones) if len(raw) == 10 and len(zones) <= 1:
@@ -333,6 +369,7 @@ def _datetime(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("datetime.date")
 def _date(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(raw),) if len(raw) == 4:
@@ -343,6 +380,7 @@ def _date(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("datetime.time")
 def _time(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (bytes(raw), *zones) if len(raw) == 6 and len(zones) <= 1:
@@ -357,6 +395,7 @@ def _time(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("datetime.timedelta")
 def _timedelta(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (int(days), int(seconds), int(microseconds)):
@@ -365,6 +404,7 @@ def _timedelta(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("zoneinfo.ZoneInfo._unpickle")
 def _zone(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (str(key), _):
@@ -372,6 +412,7 @@ def _zone(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("datetime.timezone")
 def _timezone(args: tuple[object, ...], budget: Budget) -> object:
     try:
         match args:
@@ -387,6 +428,7 @@ def _timezone(args: tuple[object, ...], budget: Budget) -> object:
 # --- numpy and pandas
 
 
+@_shape("numpy.core.multiarray._reconstruct")
 def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), (0,), b"b"):
@@ -394,6 +436,7 @@ def _bare_array(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("pandas.core.indexes.base._new_Index")
 def _index(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), dict(fields)):
@@ -401,6 +444,7 @@ def _index(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("pandas._libs.arrays.__pyx_unpickle_NDArrayBacked")
 def _block_array(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(name=name), int(), None):
@@ -413,6 +457,7 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
 # --- cloudpickle: classes and functions that are stored by value
 
 
+@_shape("cloudpickle._builtin_type")
 def _builtin_type(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (str(name),):
@@ -420,6 +465,7 @@ def _builtin_type(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("cloudpickle.dynamic_subimport", "cloudpickle.subimport")
 def _module(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (str(name), *_):
@@ -427,6 +473,7 @@ def _module(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("cloudpickle._make_skeleton_class")
 def _skeleton_class(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global(), str(name), tuple() as bases, dict() as options, *_):
@@ -437,6 +484,7 @@ def _skeleton_class(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("cloudpickle._make_skeleton_enum")
 def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (tuple() as bases, str(), str(name), dict() as members, str(module), *_):
@@ -446,6 +494,7 @@ def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("cloudpickle._make_function")
 def _function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (code, _, name, defaults, closure):
@@ -455,6 +504,7 @@ def _function(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
+@_shape("cloudpickle._class_setstate", "cloudpickle._function_setstate")
 def _definition(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (Global() as target, state):
@@ -472,45 +522,3 @@ def _define(target: Global, state: object, budget: Budget) -> None:
     name = target.fields.get("__qualname__")
     if isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME:
         target.name = f"{module}.{name}"
-
-
-_SHAPES: Final[dict[str, Shape]] = {
-    "_codecs.encode": _encoded,
-    "builtins.bytearray": _bytearray,
-    "builtins.bytes": _bytes,
-    "builtins.complex": _complex,
-    "builtins.frozenset": _frozenset,
-    "builtins.getattr": _attribute,
-    "builtins.set": _set,
-    "cloudpickle._builtin_type": _builtin_type,
-    "cloudpickle._class_setstate": _definition,
-    "cloudpickle._function_setstate": _definition,
-    "cloudpickle._make_function": _function,
-    "cloudpickle._make_skeleton_class": _skeleton_class,
-    "cloudpickle._make_skeleton_enum": _skeleton_enum,
-    "cloudpickle.dynamic_subimport": _module,
-    "cloudpickle.subimport": _module,
-    "collections.Counter": _counter,
-    "collections.OrderedDict": _ordered_dict,
-    "collections.defaultdict": _default_dict,
-    "collections.deque": _deque,
-    "copyreg.__newobj__": _new_object,
-    "copyreg.__newobj_ex__": _new_object_ex,
-    "copyreg._reconstructor": _reconstructed,
-    "datetime.date": _date,
-    "datetime.datetime": _datetime,
-    "datetime.time": _time,
-    "datetime.timedelta": _timedelta,
-    "datetime.timezone": _timezone,
-    "numpy.core.multiarray._reconstruct": _bare_array,
-    "numpy.core.multiarray.scalar": scalar,
-    "numpy.core.numeric._frombuffer": array_from_buffer,
-    "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked": _block_array,
-    "pandas.core.indexes.base._new_Index": _index,
-    "zoneinfo.ZoneInfo._unpickle": _zone,
-    **{
-        f"{module}.{kind}": _path(kind)
-        for module in ("pathlib", "pathlib._local")
-        for kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path", "PurePath")
-    },
-}

@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from vstate.errors import KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
-from vstate.repo.compare.paths import Fingerprints, find_part
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part
 from vstate.repo.search.blame import Blamed
 from vstate.values.inert import plain, preview
 from vstate_cli import commits

@@ -73,7 +73,7 @@ def _damage(damage: Damage) -> str:
     if damage.readable:
         notes.append("no value is lost")
     if damage.known:
-        notes.append("handled by an earlier repair")
+        notes.append("known from an earlier repair")
     return f"{damage}" + (f" ({'; '.join(notes)})" if notes else "")
 
 

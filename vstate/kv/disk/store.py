@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vstate.backoff import Backoff
 from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
-from vstate.kv.base import TransactionalStore, batches, check_value
+from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.packing import OBJECT_MARK, pack, ranges, unpack
+from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
     import sqlite3
@@ -41,8 +41,8 @@ _DELETE = "DELETE FROM kv WHERE key = ?"
 _KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 
-_Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes]]]
-"""The rows that a transaction sets and those that it deletes, by stored keys."""
+_Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
+"""The rows that a transaction sets, and the stored keys that it deletes."""
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -216,22 +216,7 @@ class Disk(TransactionalStore, ForkAware):
         return queue.turn()
 
     def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
-        sets, deletes = [], []
-        for key, value in writes.items():
-            if value is None:
-                deletes.append((pack(key),))
-            else:
-                sets.append((pack(key), self._storable(key, value)))
-        return sets, deletes
-
-    def _storable(self, key: str, value: bytes) -> bytes:
-        if type(value) is not bytes:
-            value = check_value(value)
-        if len(value) > MAX_VALUE_BYTES:
-            raise InvalidInput(
-                f"the value of {key!r} has {len(value):,} bytes; SQLite takes {MAX_VALUE_BYTES:,} at most"
-            )
-        return value
+        return pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
     def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
         """If every expectation holds, call `plan` in the transaction, and write the rows that it returns."""
@@ -267,7 +252,7 @@ class Disk(TransactionalStore, ForkAware):
                     return False
             sets, deletes = plan()
             if deletes:
-                connection.executemany(_DELETE, deletes)
+                connection.executemany(_DELETE, zip(deletes))
             if sets:
                 connection.executemany(_SET, sets)
             committing = True

@@ -11,9 +11,9 @@ from typing import Any, Final, Literal
 
 import psycopg
 
-from vstate.errors import InvalidInput, StoreUnavailable
+from vstate.errors import StoreUnavailable
 from vstate.kv.base import check_value
-from vstate.kv.packing import OBJECT_MARK, pack
+from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.postgres.connections import Connection
 from vstate.kv.postgres.queue import UpdateQueues
 from vstate.kv.postgres.session import Attempt, Session, Steps
@@ -53,22 +53,9 @@ class Change:
 
     @classmethod
     def of(cls, writes: Writes, expected: Writes) -> Change:
-        change = cls()
-        for key, value in expected.items():
-            change.expected[pack(key)] = None if value is None else check_value(value)
-        for key, value in writes.items():
-            packed = pack(key)
-            if value is None:
-                change.deletes.append(packed)
-                continue
-            value = check_value(value)
-            if len(value) > MAX_VALUE_BYTES:
-                raise InvalidInput(
-                    f"the value of {key!r} has {len(value):,} bytes; PostgreSQL takes {MAX_VALUE_BYTES:,} at "
-                    "most"
-                )
-            change.sets.append((packed, value))
-        return change
+        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="PostgreSQL")
+        packed = {pack(key): None if value is None else check_value(value) for key, value in expected.items()}
+        return cls(sets, deletes, packed)
 
     @property
     def witnesses(self) -> list[bytes]:

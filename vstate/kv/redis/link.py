@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,7 +11,7 @@ import redis
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.redis.address import Address
 from vstate.kv.redis.failures import TROUBLES, code_of, is_unsure, may_pass, meaning
 from vstate.kv.redis.scripts import ALL, MEMORY, Command, Keys
@@ -27,7 +26,7 @@ class Doubt:
     unsure = False
 
 
-class Link(ForkAware):
+class Link(ForkLocked):
     """Connections to the server that holds `keys`: those of `url`, or of a `client` that somebody else made.
 
     The driver's own retries are not used: they cannot tell whether a write was sent. Commands that may be
@@ -37,7 +36,6 @@ class Link(ForkAware):
 
     def __init__(self, url: str | None, client: Any, *, timeout: float, keys: Keys, expires: bool) -> None:
         self.address = Address.of_client(client) if url is None else Address.of_url(url, timeout)
-        self._lock = threading.RLock()
         self._timeout = timeout
         self._keys = keys
         self._expires = expires
@@ -47,7 +45,7 @@ class Link(ForkAware):
         self._reached = False
         self._checked = False
         self._command_name: tuple[str, ...] | None = None
-        survive_forks(self)
+        super().__init__()
 
     def exchange(
         self,
@@ -92,15 +90,9 @@ class Link(ForkAware):
             with suppress(Exception):  # a client that cannot be closed is of no more use
                 client.close()
 
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
     def after_fork(self, *, child: bool) -> None:
-        if not child:
-            self._lock.release()
-            return
-        self._lock = threading.RLock()
-        if self._own:
+        super().after_fork(child=child)
+        if child and self._own:
             # The driver notices a fork, but not in all its versions without one of its locks.
             self._client = None
 

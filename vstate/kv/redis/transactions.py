@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput, StorageError, StoreUnavailable
 from vstate.kv.base import batches, check_value
-from vstate.kv.packing import OBJECT_MARK, pack
+from vstate.kv.packing import OBJECT_MARK, pack, pack_writes
 from vstate.kv.redis.link import Doubt, Link
 from vstate.kv.redis.scripts import (
     BUSY,
@@ -61,17 +61,13 @@ class Change:
         *,
         lock: str = "",
     ) -> Change:
-        sets, deletes, absent, equal = [], [], [], []
+        absent, equal = [], []
         for key, value in (expected or {}).items():
             if value is None:
                 absent.append(pack(key))
             else:
                 equal.append((pack(key), check_value(value)))
-        for key, value in writes.items():
-            if value is None:
-                deletes.append(pack(key))
-            else:
-                sets.append((pack(key), _storable(key, value)))
+        sets, deletes = pack_writes(writes, longest=MAX_VALUE_BYTES, store="Redis")
         return cls(sets, deletes, absent, equal, lock)
 
     def needs_token(self) -> bool:
@@ -243,15 +239,6 @@ class Transactions:
             *change.deletes,
             *(() if staged else (text for row in change.sets for text in row)),
         )
-
-
-def _storable(key: str, value: bytes) -> bytes:
-    value = check_value(value)
-    if len(value) > MAX_VALUE_BYTES:
-        raise InvalidInput(
-            f"the value of {key!r} has {len(value):,} bytes; Redis takes {MAX_VALUE_BYTES:,} at most"
-        )
-    return value
 
 
 def _by_bytes(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:

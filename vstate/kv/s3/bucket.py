@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 from vstate.backoff import Backoff
 from vstate.errors import InvalidInput
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.s3.address import Address
 from vstate.kv.s3.driver import abandon, load_obstore
 from vstate.kv.s3.failures import Failure, failure_of, meaning
@@ -60,7 +59,7 @@ class Attempt:
     reason: str = ""
 
 
-class Bucket(ForkAware):
+class Bucket(ForkLocked):
     """The objects under a URL such as s3://bucket/directory. Names are relative to the URL.
 
     A request that fails in passing is repeated, with growing pauses. After `timeout` seconds StoreUnavailable
@@ -73,13 +72,12 @@ class Bucket(ForkAware):
         self.timeout = self.address.timeout
         self._exists = False  # whether an answer has shown that the bucket is there
         self._closed = False
-        self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._driver: Any = None
         self._store: Any = None
+        super().__init__()
         prefix = self._open().prefix or ""
         self._longest = LONGEST_NAME - len(prefix.encode()) - bool(prefix)
-        survive_forks(self)
 
     @property
     def url(self) -> str:
@@ -313,16 +311,11 @@ class Bucket(ForkAware):
         if pool is not None:
             pool.shutdown(wait=False)
 
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
     def after_fork(self, *, child: bool) -> None:
+        super().after_fork(child=child)
         if child:
             abandon(self._store, self._pool)
-            self._lock = threading.Lock()
             self._store = self._pool = None
-        else:
-            self._lock.release()
 
 
 def _mark(answer: Mapping[str, Any]) -> Mark:

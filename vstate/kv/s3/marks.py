@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 
-from vstate.forks import ForkAware, survive_forks
+from vstate.forks import ForkLocked
 from vstate.kv.base import is_object
 from vstate.kv.s3.bucket import Mark
 
@@ -13,16 +12,15 @@ _KEYS = 1024
 _VALUE_BYTES = 4096
 
 
-class Marks(ForkAware):
+class Marks(ForkLocked):
     """The value and mark of each key, as this handle saw them last.
 
     It keeps the last 1,024 keys, without large values, and without objects: nobody swaps those.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._keys: OrderedDict[str, tuple[bytes | None, Mark]] = OrderedDict()
-        self._lock = threading.Lock()
-        survive_forks(self)
 
     def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:
         """Keep the value of the key, None if a swap deleted it. Without a mark the key is absent: forget
@@ -42,12 +40,3 @@ class Marks(ForkAware):
         with self._lock:
             known = self._keys.get(key)
         return known[1] if known is not None and known[0] == value else None
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-
-    def after_fork(self, *, child: bool) -> None:
-        if child:
-            self._lock = threading.Lock()
-        else:
-            self._lock.release()

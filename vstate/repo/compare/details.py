@@ -1,4 +1,4 @@
-"""What changed inside a value, by path."""
+"""Details: the changes inside a value, by path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from vstate.arguments import check_limit
-from vstate.repo.compare.alignment import Alignment, same_atom, size_of
+from vstate.repo.compare.matching import Matching, same_atom, size_of
 from vstate.values.inert import Array, Global, Instance, preview, printable
 
 __all__ = ["Detail", "common_prefix", "details"]
@@ -20,7 +20,7 @@ _SIGNS: Final = {"added": "+", "removed": "-", "modified": "~"}
 _SHOWN: Final = 60  # characters of each side in str(Detail)
 _LONGEST_PATH: Final = 500  # characters, and its last step
 _MOST_WORK: Final = 5_000_000  # parts of values, and half kilobytes of texts, that are compared
-_KEY_WORK: Final = 2_500_000  # of telling which keys and members are the same
+_KEY_WORK: Final = 2_500_000  # to match keys and members
 _PAIR_WORK: Final = 10  # for each pair of containers, besides their parts
 _BLOCK: Final = 2**16  # bytes of an array compared at a time
 _SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
@@ -39,7 +39,7 @@ class Detail:
     old: object = None
     new: object = None
     note: str = ""
-    """More about it, such as how many elements of an array differ."""
+    """More about the change, such as the number of different elements of an array."""
 
     def __str__(self) -> str:
         where = f"{_SIGNS[self.kind]} {self.path}: " if self.path else f"{_SIGNS[self.kind]} "
@@ -53,19 +53,19 @@ class Detail:
 
 
 def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
-    """What turns `old` into `new`, both as `vstate.values.inert.read` returns them; at most `limit` changes.
+    """The changes that turn `old` into `new`, both as `inert.read` returns them; at most `limit` changes.
 
-    Entries are matched by key, the fields of instances by name, and the items of lists by aligning
-    equal ones, so that an insertion is one added item; an index is one into the new list, for
-    a removed item into the old one. A text is a whole. Types count: 1, 1.0 and True differ; NaN is NaN.
-    What several places share is compared, and shown, at the first of them. The work is bounded: of
-    two values too large to compare part by part, the rest is one modification.
+    Entries are matched by key, fields by name, and items of lists by aligning equal ones, so that an
+    insertion is one added item. An index counts in the new list, or in the old list for a removed item. A
+    text is a whole. Types count: 1, 1.0 and True differ; NaN is NaN. A value in several places is compared,
+    and shown, at the first of them. The work is bounded: if two values are too large, the rest of them is
+    one modification.
     """
     return list(islice(_Comparison().run(old, new), check_limit(limit)))
 
 
 class _Path:
-    """A step and all before it; written out only when a change is found, since most paths lead to none."""
+    """A step and the path before it. It becomes text only for a change, since most paths lead to none."""
 
     __slots__ = ("_before", "_key", "_show", "_text")
 
@@ -101,14 +101,14 @@ _NO_ENTRIES: Final[dict[object, object]] = {}
 
 
 class _Comparison:
-    """Walks two values side by side, without recursion, in the order in which they would be printed."""
+    """Walks two values side by side, without recursion, in the order of their text."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
-        """The pairs of containers that were compared, each as one number of both ids: that is smallest."""
+        """The compared pairs of containers, both ids in one number to save memory."""
         self.left = _MOST_WORK
-        self.alignment = Alignment()
-        self.keys = Alignment(_KEY_WORK)
+        self.matching = Matching()
+        self.keys = Matching(_KEY_WORK)
 
     def run(self, old: object, new: object) -> Iterator[Detail]:
         waiting: list[Iterator[_Pair | Detail]] = [iter(((None, old, new),))]
@@ -139,7 +139,7 @@ class _Comparison:
                 waiting.pop()
 
     def same(self, old: object, new: object) -> bool:
-        """Whether two parts certainly are the same: one object, two equal atoms, or two empty containers."""
+        """Whether two parts are surely the same: one object, equal atoms, or empty containers."""
         if old is new:
             return True
         if type(old) is not type(new):
@@ -173,13 +173,13 @@ class _Comparison:
 
     def instances(self, path: _Path | None, old: Instance, new: Instance) -> Iterator[_Pair | Detail]:
         if len(old.args) == len(new.args) == 1 and not (old.fields or new.fields):
-            # `Decimal('1')` has nothing but its argument: that needs no name.
+            # `Decimal('1')` has only its argument, which needs no step.
             yield path, old.args[0], new.args[0]
         else:
             yield _Path(path, str, ".args"), old.args, new.args
         yield from self.named(path, old.kwargs, new.kwargs)
         yield from self.named(path, old.fields, new.fields)
-        # As pairs: several instances may share them.
+        # As pairs, since several instances may share them.
         yield path, old.items or _NO_ITEMS, new.items or _NO_ITEMS
         yield path, old.entries or _NO_ENTRIES, new.entries or _NO_ENTRIES
         yield _Path(path, str, ".state"), old.state, new.state
@@ -199,7 +199,7 @@ class _Comparison:
         self, path: _Path | None, old: Mapping[object, object], new: Mapping[object, object]
     ) -> Iterator[_Pair | Detail]:
         self.left -= len(old) + len(new)
-        # By token: an instance is another object in the other value, and 1 and True must not meet.
+        # By token: an Instance is another object in the other value, and 1 is not True.
         later = dict(self.by_token(new, old))
         for token, key in self.by_token(old, later):
             before = old[key]
@@ -234,15 +234,15 @@ class _Comparison:
             yield _detail(_Path(path, _member_step, member), "added", None, member)
 
     def by_token(self, keys: Iterable[object], others: Sized) -> Iterator[tuple[object, object]]:
-        """Each key behind its token, as long as there is work left for that."""
-        # Where there are no others to meet, any number will do.
+        """Each key behind its token, until the work is spent."""
+        # Without others to match, any token will do.
         return self.keys.by_token(keys) if others else enumerate(keys)
 
     def items(
         self, path: _Path | None, old: Sequence[object], new: Sequence[object]
     ) -> Iterator[_Pair | Detail]:
         self.left -= len(old) + len(new)
-        for before, after in self.alignment.pairs(old, new):
+        for before, after in self.matching.items(old, new):
             if before is None:
                 assert after is not None
                 yield _detail(_Path(path, _index, after), "added", None, new[after])
@@ -266,7 +266,7 @@ class _Comparison:
 
 
 def _differing(old: memoryview, new: memoryview, itemsize: int) -> int:
-    """How many elements of two arrays differ in their bytes."""
+    """The number of elements of two arrays that differ in their bytes."""
     block = max(_BLOCK // itemsize, 1) * itemsize if itemsize else 1
     count = 0
     for start in range(0, len(old), block):
@@ -277,7 +277,7 @@ def _differing(old: memoryview, new: memoryview, itemsize: int) -> int:
         if itemsize > _SHORT_ITEM:
             count += sum(a[at : at + itemsize] != b[at : at + itemsize] for at in range(0, len(a), itemsize))
             continue
-        # As numbers: one step for all elements instead of one for each.
+        # As numbers: one operation for all elements, not one for each.
         bits = (int.from_bytes(a) ^ int.from_bytes(b)).to_bytes(len(a))
         found = 0
         for at in range(itemsize):
@@ -313,7 +313,7 @@ def _brief(value: object, max_nodes: int = _BRIEF_NODES) -> str:
 
 
 def _brief_pair(old: object, new: object) -> tuple[str, str]:
-    """Both sides in brief, long texts from where they begin to differ."""
+    """Both sides in brief; long texts from their first difference on."""
     before, after = _brief(old), _brief(new)
     if before != after or not isinstance(old, str) or not isinstance(new, str):
         return before, after
@@ -323,7 +323,7 @@ def _brief_pair(old: object, new: object) -> tuple[str, str]:
 
 
 def common_prefix(old: str, new: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """The number of characters that both texts begin with."""
     low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2

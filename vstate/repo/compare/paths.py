@@ -1,4 +1,4 @@
-"""Parts: what stands inside a value, at the paths by which `details` names it."""
+"""Paths: the parts inside a value, and the paths by which `details` names them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Final, NamedTuple
 
-from blake3 import blake3
-
 from vstate.errors import InvalidInput, NotFound
 from vstate.repo.compare.details import details
-from vstate.values.inert import Array, Global, Instance
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.values.inert import Global, Instance
 
 __all__ = [
     "SEQUENCES",
-    "Fingerprints",
     "Part",
     "find_part",
     "kind_of",
@@ -34,19 +32,19 @@ _ANY_STEP: Final = re.compile(
     re.DOTALL,
 )
 _LONGEST_IDENTIFIER: Final = 60
-_COMPARED: Final = 1000  # steps that are looked at for one of a similar name
+_COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
 
 SEQUENCES: Final = frozenset({"items", "args"})
-"""The groups of parts whose places are numbers that move when something is put in before them."""
+"""The groups of parts whose places are indices: an insertion moves the parts behind it."""
 
 
 class Part(NamedTuple):
     """Something directly inside a value.
 
-    `group` is the kind of place ("items", "args", "entries", "kwargs", "fields", "members", "state"), `place`
-    what tells it from the others of its group: an index, a name, or the fingerprint of a key that is no text.
-    `step` is what stands for it in a path: `[3]`, `.content`, `["odd key"]`.
+    `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members" or "state".
+    `place` is unique in its group: an index, a name, or the fingerprint of a key that is not a text. `step`
+    is its step in a path: `[3]`, `.content`, `["odd key"]`.
     """
 
     group: str
@@ -56,14 +54,14 @@ class Part(NamedTuple):
 
 
 def kind_of(value: object) -> object:
-    """What two values have in common if their parts can be compared: the type, of instance the class."""
+    """The type of a value, and the class of an Instance: equal for values whose parts can be compared."""
     if isinstance(value, Instance):
         return (type(value), value.type, value.called)
     return (Global, value.name) if isinstance(value, Global) else type(value)
 
 
 def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
-    """Everything directly inside the value, in the order of `details`; nothing for an atom or a text."""
+    """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
     if isinstance(value, dict):
         yield from _entries(value, prints)
     elif isinstance(value, list | tuple):
@@ -83,13 +81,13 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
 
 
 def sequence_of(value: object, group: str) -> Sequence[object]:
-    """The list or tuple inside `value` that has the parts of this group, which is one of SEQUENCES."""
+    """The list or tuple inside `value` with the parts of this group, one of SEQUENCES."""
     found = getattr(value, group) if isinstance(value, Instance) else value
     return found if isinstance(found, list | tuple) else ()
 
 
 def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
-    """What is inside `value` in the place that `part`, no item, has in another value of its kind."""
+    """The part of `value` in the place of `part`, from a value of the same kind; not for SEQUENCES."""
     place = part.place
     if part.group == "members":
         assert isinstance(value, set | frozenset)
@@ -106,7 +104,7 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
 
 
 def _is_wrapper(instance: Instance) -> bool:
-    # As `details` has it: `Decimal('1')` has nothing but its argument, which needs no name.
+    # As in `details`: `Decimal('1')` has only its argument, which needs no step.
     return len(instance.args) == 1 and not instance.fields
 
 
@@ -136,7 +134,7 @@ def _members(members: set[object] | frozenset[object], prints: Fingerprints) -> 
 
 
 def _steps(places: Collection[object]) -> Iterator[str]:
-    """The steps that lead to these keys or members: what `details` itself says when all of them are gone."""
+    """The steps that lead to these keys or members, as `details` prints them when all are removed."""
     nothing: object = {} if isinstance(places, dict) else type(places)()
     for gone in details(places, nothing, limit=len(places)):
         yield gone.path if gone.path[:1] in "[{" else f".{gone.path}"
@@ -146,20 +144,20 @@ def _steps(places: Collection[object]) -> Iterator[str]:
 
 
 def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
-    """The parts on the way to `path`, the last of them what is there; none for the path "", the value itself.
+    """The parts that lead to `path`; the last one is at the path. None for the path "", the value itself.
 
-    The path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
-    without the dot), `["text"]` for any other text, `[7]` for an index or a key that is no text, `{'a'}` for a
-    member of a set, and `.args[0]` and `.state` for the parts of a instance that have no names. Long keys end
-    in "…", as printed. Raises NotFound naming the step that leads nowhere, InvalidInput for what is no path,
-    and for a step that several keys print as.
+    A path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
+    without the dot), `["text"]` for any other text, `[7]` for an index or a key that is not a text, `{'a'}`
+    for a member of a set, and `.args[0]` and `.state` for the parts of an Instance without names. Long keys
+    end in "…", as printed. Raises NotFound with the step that leads nowhere, and InvalidInput for a
+    malformed path or a step that several keys print as.
     """
     if not path:
         return []
     rest = path if path[0] in ".[{" else f".{path}"
     length = len(rest)
     trail: list[Part] = []
-    # A step can mean more than one part of a instance, so a way that leads nowhere is walked back.
+    # A step can mean several parts of an Instance, so the search goes back from a dead end.
     waiting = [_candidates(value, rest, prints)]
     seen: set[tuple[int, int]] = set()
     furthest: tuple[int, object] = (length, value)
@@ -186,7 +184,7 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
 
 def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:
-    """The parts of the value with whose step `rest` begins."""
+    """The parts of the value whose step `rest` begins with."""
     if isinstance(value, dict):
         yield from _keyed(value, rest, prints)
     elif isinstance(value, list | tuple):
@@ -235,7 +233,7 @@ def _keyed(entries: Mapping[object, object], rest: str, prints: Fingerprints) ->
 
 
 def _plain_name(named: Mapping[str, object] | Mapping[object, object], rest: str) -> tuple[str, str] | None:
-    """The key that `rest` begins with and how it is written, where no other key can print as the same."""
+    """The key that `rest` begins with, and its step, if no other key can print as the same step."""
     match = _IDENTIFIER.match(rest) or _PLAIN_KEY.match(rest)
     if match is None or len(match[1]) > _LONGEST_IDENTIFIER or match[1] not in named:
         return None
@@ -256,7 +254,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     match = _ANY_STEP.match(rest)
     before = path[: max(len(path) - len(rest), 0)]
     if match is None or rest[match.end() :][:1] not in ("", ".", "[", "{"):
-        return InvalidInput(f"{_cut(path)!r} is no path at {_cut(rest)!r}: a path is {_EXAMPLE}")
+        return InvalidInput(f"{_cut(path)!r} is no path at {_cut(rest)!r}: a path is written {_EXAMPLE}")
     step = match[0]
     where = f"in {_cut(before)}" if before else "in the value"
     similar: list[str] = []
@@ -274,115 +272,3 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
 
 def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-# Telling values apart
-
-
-_ATOM_TYPES: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
-
-
-class Fingerprints:
-    """Hashes of values as the inert reader returns them; equal for equal values, and only for those.
-
-    Types count, the order of dicts and sets does not. What is inside itself is told apart by how it is reached,
-    so that such a value may have a new fingerprint without having changed. It remembers those of containers, by
-    identity: use it for as long as the values live.
-    """
-
-    def __init__(self) -> None:
-        self._done: dict[int, bytes] = {}
-        self._open: set[int] = set()
-
-    def of(self, value: object) -> bytes:
-        """The fingerprint of a value: 17 bytes of a container, the content of an atom."""
-        if type(value) in _ATOM_TYPES:
-            return _atom(value)
-        # Without recursion: values are nested more deeply than Python can recurse.
-        waiting = [value]
-        while waiting:
-            value = waiting[-1]
-            name = id(value)
-            if name in self._done:
-                waiting.pop()
-                continue
-            if name not in self._open:
-                self._open.add(name)
-                inside = [
-                    child
-                    for child in _children(value)
-                    if type(child) not in _ATOM_TYPES
-                    and id(child) not in self._done
-                    and id(child) not in self._open
-                ]
-                if inside:
-                    waiting += inside
-                    continue
-            waiting.pop()
-            self._done[name] = b"#" + blake3(self._encoded(value)).digest(length=16)
-            self._open.discard(name)
-        return self._done[name]
-
-    def place(self, key: object) -> Hashable:
-        """What tells a key from all others, 1 from True too; a text is its own."""
-        return key if type(key) is str else self.of(key)
-
-    def _token(self, value: object) -> bytes:
-        if type(value) in _ATOM_TYPES:
-            return _atom(value)
-        return self._done.get(id(value), b"@")  # "@": inside itself
-
-    def _encoded(self, value: object) -> bytes:
-        # Every token says where it ends, and every run of tokens how many there are.
-        token = self._token
-        if isinstance(value, list | tuple):
-            return b"%b%d:" % (type(value).__name__.encode(), len(value)) + b"".join(map(token, value))
-        if isinstance(value, dict):
-            return self._pairs(value)
-        if isinstance(value, set | frozenset):
-            members = sorted(map(token, value))
-            return b"%b%d:" % (type(value).__name__.encode(), len(members)) + b"".join(members)
-        if isinstance(value, Array) and value.raw is not None:
-            shape = repr([value.fields.get(name) for name in ("dtype", "shape", "order")])
-            return b"array" + _atom(value.type) + _atom(shape) + blake3(value.raw).digest()
-        if isinstance(value, Instance):
-            head = b"instance%d" % value.called + _atom(value.type) + self._pairs(value.fields)
-            arguments = (
-                b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
-            )
-            items = (b"-" if part is None else token(part) for part in (value.items, value.entries))
-            return head + arguments + b"".join(items) + token(value.state)
-        if isinstance(value, Global):
-            return b"global" + _atom(value.name) + self._pairs(value.fields)
-        if isinstance(value, bytearray | memoryview):
-            return type(value).__name__.encode() + b":" + bytes(value)
-        return type(value).__name__.encode() + b":" + repr(value).encode("utf-8", "surrogatepass")
-
-    def _pairs(self, pairs: Mapping[str, object] | Mapping[object, object]) -> bytes:
-        token = self._token
-        found = sorted(token(key) + token(item) for key, item in pairs.items())
-        return b"dict%d:" % len(found) + b"".join(found)
-
-
-def _atom(value: object) -> bytes:
-    if type(value) is str:
-        text = value.encode("utf-8", "surrogatepass")
-        return b"s%d:" % len(text) + text
-    if type(value) is bytes:
-        return b"b%d:" % len(value) + value
-    if type(value) is int:
-        return b"i%x:" % value
-    if type(value) is bool or value is None:
-        return b"T" if value else b"N" if value is None else b"F"
-    return f"{type(value).__name__[0]}{value!r}:".encode()
-
-
-def _children(value: object) -> Iterable[object]:
-    if isinstance(value, list | tuple | set | frozenset):
-        return value
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, Instance):
-        inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
-        return [*inside, *(part for part in (value.items, value.entries) if part is not None)]
-    return value.fields.values() if isinstance(value, Global) else ()

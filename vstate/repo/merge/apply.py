@@ -26,7 +26,7 @@ from vstate.repo.rules.policies import Policy, check_policy
 Landing = Callable[[Collection[str]], None] | None
 """Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
-Given = Policy | Mapping[str, Policy] | None
+PolicyOption = Policy | Mapping[str, Policy] | None
 """A caller's policy: one for every key, or policies by prefix, which override the branch's."""
 
 
@@ -35,7 +35,7 @@ def merge(
     branch: str,
     rev: Revision,
     *,
-    policy: Given,
+    policy: PolicyOption,
     message: str,
     seen: Commit | None,
     name: str | None,
@@ -47,9 +47,11 @@ def merge(
         repo.require_trusted(head)
     theirs = repo.resolve(rev)
     name = name or (rev if isinstance(rev, str) else theirs.short)
-    check_given(policy)
+    check_policies(policy)
     repo.require_trusted(theirs)
-    base = None if head is None else Base(repo, head, theirs, lambda: effective(repo, branch, policy))
+    base = (
+        None if head is None else Base(repo, head, theirs, lambda: effective_policies(repo, branch, policy))
+    )
     if base is not None and theirs.oid in base.commits:
         return MergeResult(head, "up-to-date")
     if head is None or base is None or head.oid in base.commits:
@@ -68,7 +70,7 @@ def merge(
         base.diff(theirs.tree),
         Resolver(
             repo,
-            lambda: effective(repo, branch, policy),
+            lambda: effective_policies(repo, branch, policy),
             ours=versions_since(repo, head, base.commits),
             theirs=versions_since(repo, theirs, base.commits),
             reader=base.reader,
@@ -93,7 +95,7 @@ def cherry_pick(
     branch: str,
     rev: Revision,
     *,
-    policy: Given,
+    policy: PolicyOption,
     message: str,
     seen: Commit | None,
     landing: Landing,
@@ -120,7 +122,7 @@ def revert(
     branch: str,
     rev: Revision,
     *,
-    policy: Given,
+    policy: PolicyOption,
     message: str,
     seen: Commit | None,
     landing: Landing,
@@ -160,7 +162,7 @@ def _apply(
     *,
     old: Commit | None,
     new: Commit | None,
-    policy: Given,
+    policy: PolicyOption,
     operation: str,
     message: str,
     info: Mapping[str, Any],
@@ -168,7 +170,7 @@ def _apply(
     landing: Landing,
 ) -> Commit | None:
     """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
-    check_given(policy)
+    check_policies(policy)
     for commit in (head, old, new):
         if commit is not None:
             repo.require_trusted(commit)
@@ -177,7 +179,7 @@ def _apply(
     ours = _changed_in(repo, head, theirs)
     resolver = Resolver(
         repo,
-        lambda: effective(repo, branch, policy),
+        lambda: effective_policies(repo, branch, policy),
         ours=only_version(head.time, ours),
         theirs=only_version(
             head.time if new is None else new.time, {change.key: change.new for change in theirs}
@@ -210,17 +212,17 @@ def _changed_in(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[s
     return ours
 
 
-def effective(repo: Core, branch: str, policy: Given) -> dict[str, Policy]:
+def effective_policies(repo: Core, branch: str, policy: PolicyOption) -> dict[str, Policy]:
     """The branch's policies, overridden by the caller's; or the caller's one policy for every key."""
     if policy is None or isinstance(policy, Mapping):
-        return {**repo.policies.read(branch), **check_given(policy)}
-    return check_given(policy)
+        return {**repo.policies.read(branch), **check_policies(policy)}
+    return check_policies(policy)
 
 
-def check_given(policy: Given) -> dict[str, Policy]:
+def check_policies(policy: PolicyOption) -> dict[str, Policy]:
     """The caller's policies by prefix; InvalidInput and TypeError for anything else."""
-    given = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
-    return {prefix: check_policy(value) for prefix, value in given.items()}
+    policies = policy if isinstance(policy, Mapping) else {} if policy is None else {"": policy}
+    return {prefix: check_policy(value) for prefix, value in policies.items()}
 
 
 def _land(

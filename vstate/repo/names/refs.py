@@ -155,18 +155,15 @@ class Lifetimes:
     def __init__(self, store: KVStore) -> None:
         self._store = store
         self._known: dict[str, tuple[bytes | None, bytes | None]] = {}
-        self._wanted: dict[str, tuple[int, bool]] = {}
+        self.wanted: dict[str, tuple[int, bool]] = {}
+        """The branches that this program wants to expire, with the arguments of `want`."""
 
     def want(self, ref: str, ttl: int, *, sliding: bool) -> None:
         """Let the branch live so many microseconds: from each move if `sliding`, else from its next move.
 
         Without `sliding`, a branch that already has an end keeps it.
         """
-        self._wanted[ref] = ttl, sliding
-
-    def is_wanted(self, ref: str) -> bool:
-        """Whether this program wants the branch to expire."""
-        return ref in self._wanted
+        self.wanted[ref] = ttl, sliding
 
     def note(self, ref: str, value: bytes | None, row: bytes | None) -> None:
         """Remember that the branch has this row while the ref has this value."""
@@ -184,7 +181,7 @@ class Lifetimes:
 
     def after_move(self, ref: str, before: Lifetime) -> Lifetime:
         """The lifetime of a branch that moves now."""
-        ttl, sliding = self._wanted.get(ref, (0, False))
+        ttl, sliding = self.wanted.get(ref, (0, False))
         at = expiry.now()
         if ttl and (sliding or before.expiry is None):
             return before._replace(expiry=Expiry(at + ttl, ttl if sliding else 0))
@@ -296,7 +293,7 @@ class Refs:
         lived = dict[str, bytes | None]()
         is_branch = ref.startswith(HEADS)
         row = self.lifetimes.row(ref, before) if is_branch else None
-        if row is not None or self.lifetimes.is_wanted(ref):  # most branches never expire
+        if row is not None or ref in self.lifetimes.wanted:  # most branches never expire
             life = read_lifetime(row)
             if expected is None and row is not None:
                 # The expired branch ends first, so that the new one does not inherit its reflog.

@@ -1,4 +1,4 @@
-"""Bisection: the first commit at which something no longer holds."""
+"""Bisection: the first bad commit after a good one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vstate.repo.objects import Objects
 __all__ = ["Predicate", "Report", "bisect"]
 
 Predicate = Callable[[Commit], object]
-"""Whether all is well at a commit."""
+"""Whether a commit is good."""
 
 Report = Callable[[Commit, bool, int], None]
-"""Called after each test: the commit, whether it is good, and how many commits are left to choose from on the
-line of parents that is being searched."""
+"""Called after each test with the commit, whether it is good, and the number of commits that are left on the
+current line of first parents."""
 
 
 def bisect(
@@ -37,7 +37,7 @@ def bisect(
     if not history.is_ancestor(good.oid, bad.oid):
         hint = "give a commit before bad as good"
         if history.is_ancestor(bad.oid, good.oid):
-            hint = "it comes after it: exchange the two"
+            hint = "good comes after bad: exchange the two"
         raise InvalidInput(f"good, {good.short}, is not before bad, {bad.short}; {hint}")
     search = _Search(objects, history, predicate, report)
     left = len(search.line(bad.oid, [good.oid])) - 1
@@ -51,7 +51,7 @@ def bisect(
 
 
 class _Search:
-    """What was found out so far; no commit is tested twice."""
+    """The results so far; no commit is tested twice."""
 
     def __init__(
         self, objects: Objects, history: History, predicate: Predicate, report: Report | None
@@ -63,7 +63,7 @@ class _Search:
         self._known: dict[ObjectId, bool] = {}
 
     def test(self, oid: ObjectId, *, if_good: int = 0, if_bad: int = 0) -> bool:
-        """Whether a commit is good; the two numbers are what is left then, for the report."""
+        """Whether a commit is good. The two numbers go into the report: the commits left in either case."""
         if oid not in self._known:
             commit = self._objects.commit(oid)
             good = self._known[oid] = bool(called("the predicate of bisect", self._predicate, commit))
@@ -72,10 +72,10 @@ class _Search:
         return self._known[oid]
 
     def first_bad(self, bad: ObjectId) -> Commit:
-        """The first bad commit on the line of first parents of `bad`; of a merge, perhaps on another side."""
+        """The first bad commit on the line of first parents of `bad`, or on another side of a merge."""
         while True:
             line = self.line(bad, self._good())
-            # line[low] is bad; line[high] is good, or there is nothing before the line.
+            # line[low] is bad; line[high] is good, or past the end of the line.
             low, high = 0, len(line)
             while high - low > 1:
                 middle = (low + high) // 2
@@ -92,7 +92,7 @@ class _Search:
                 return first
 
     def line(self, bad: ObjectId, good: Iterable[ObjectId]) -> list[ObjectId]:
-        """First parents, from `bad` on to the last that is none of the good ones nor before one."""
+        """The first parents from `bad` on, up to a good commit or an ancestor of one."""
         before = _Ancestors(self._history, good)
         return [
             commit.oid
@@ -107,7 +107,7 @@ class _Search:
 
 
 class _Ancestors:
-    """The ancestors of some commits, and these themselves, asked for newest first, and walked no further."""
+    """Some commits and their ancestors, walked only as far as needed. Ask about newer commits first."""
 
     def __init__(self, history: History, starts: Iterable[ObjectId]) -> None:
         self._walk: Iterator[Commit] = history.ancestors(*starts)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import pickletools
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import islice
 from typing import Final
 
@@ -15,9 +14,9 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import (
     SEQUENCES,
-    Fingerprints,
     Part,
     find_part,
     kind_of,
@@ -27,27 +26,30 @@ from vstate.repo.compare.paths import (
 )
 from vstate.repo.core import Core
 from vstate.repo.walk import NewestFirst
+from vstate.values.alignment import Aligner, common_ends
 from vstate.values.entry import PICKLE, read_parts
 from vstate.values.inert import InertError
 from vstate.values.inspection import INSPECT_BYTES
 
 __all__ = ["Blamed", "align", "blame", "blame_items"]
 
-_MOST_STEPS: Final = 50_000  # of difflib for two versions of a list: some tenths of a second at the worst
-_SEARCHED: Final = 10_000  # commits that are looked at for the one that removed a key
-_MOST_ELEMENTS: Final = 300_000  # of one value: with what is noted of them some 100 MB
+_MOST_STEPS: Final = 500_000  # to align two versions of a list: some tenths of a second
+_LONG: Final = 800_000  # the product of the lengths of two lists that are aligned by occurrence
+_SEARCHED: Final = 10_000  # commits that are searched for the one that removed a key
+_MOST_ELEMENTS: Final = 300_000  # of one value: some 100 MB with their fingerprints
 _VERSIONS: Final = 3  # values of one key that are in memory at once
 
-Progress = Callable[[int], None]
-"""Called after each commit that was looked at, with their number."""
+OnCommit = Callable[[int], None]
+"""Called after each visited commit with the number of visited commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
     """One element of a value and the commit that last changed it.
 
-    `path` is where it is, as `details` prints it, "" for the value as a whole; of a text, `line` is the number
-    of the line, from 1. `value` is the element as the inert reader gives it, a line without its end.
+    `path` leads to the element, as `details` prints paths; it is "" for the whole value and for a line.
+    `line` is the number of a line of a text, from 1. `value` is the element as `inert.read` returns it, a
+    line without its end.
     """
 
     path: str
@@ -57,7 +59,7 @@ class Blamed:
 
 
 def blame(
-    repo: Core, start: Commit, key: str, path: str | None = None, *, progress: Progress | None = None
+    repo: Core, start: Commit, key: str, path: str | None = None, *, progress: OnCommit | None = None
 ) -> Commit:
     """As `Repository.blame` promises."""
     walk = _Walk(repo, start, key, progress)
@@ -80,7 +82,7 @@ def blame(
             return at
 
 
-def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | None = None) -> list[Blamed]:
+def blame_items(repo: Core, start: Commit, key: str, *, progress: OnCommit | None = None) -> list[Blamed]:
     """As `Repository.blame_items` promises."""
     walk = _Walk(repo, start, key, progress, by_element=True)
     first = walk.version(walk.data)
@@ -88,8 +90,8 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | Non
     if not elements:
         return [Blamed("", blame(repo, start, key, progress=progress), first.value)]
     found: dict[int, Commit] = {}
-    # What is still to be blamed on each commit or on one before it: by its number in the value there, the
-    # numbers in the first value. A commit comes out of the queue after all its children.
+    # The entry of each commit, and the elements that it, or a commit before it, last changed. A commit leaves
+    # the queue after all its children.
     pending: dict[ObjectId, tuple[bytes, _Open]] = {
         start.oid: (walk.data, {number: [number] for number in range(len(elements))})
     }
@@ -99,7 +101,7 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | Non
         walk.count()
         data, left = pending.pop(commit.oid)
         parents = [(parent, walk.entry(parent)) for parent in repo.history.before(commit)]
-        # Where the key is the same, nothing has to be read.
+        # First the parents with an equal entry: for them no value is read.
         for parent, before in sorted(parents, key=lambda pair: pair[1] != data):
             if not left or before is None:
                 continue
@@ -121,17 +123,18 @@ def blame_items(repo: Core, start: Commit, key: str, *, progress: Progress | Non
 
 
 _Open = dict[int, list[int]]
+"""Elements without a commit so far: by their number in a value, their numbers in the first value."""
 
 
 class _Walk:
-    """The versions of one key, read when needed, the last few of them kept."""
+    """The versions of one key, read when needed; the last few stay in memory."""
 
     def __init__(
         self,
         repo: Core,
         start: Commit,
         key: str,
-        progress: Progress | None,
+        progress: OnCommit | None,
         *,
         by_element: bool = False,
     ) -> None:
@@ -155,7 +158,7 @@ class _Walk:
         return tree.lookup(self._repo.objects.node, commit.tree, self._key)
 
     def version(self, data: bytes) -> _Version:
-        """The value of an entry; InertError or InvalidInput if it cannot be read, or has too many elements."""
+        """The value of an entry; InertError or InvalidInput if it is unreadable or has too many elements."""
         version = self._versions.get(data)
         if version is None:
             version = self._read(data)
@@ -178,7 +181,7 @@ class _Walk:
         return _Version(self._repo.inspect(self._key, data), pickled)
 
     def try_version(self, data: bytes) -> _Version | None:
-        """The same, None if it cannot be read: then nothing in it is seen to be the same."""
+        """As `version`, but None for an unreadable value, in which no element counts as the same."""
         if self._versions.get(data, self) is None:
             return None
         try:
@@ -193,7 +196,7 @@ class _Walk:
             self._versions.popitem(last=False)
 
     def _absent(self, start: Commit) -> KeyNotFound:
-        """The error for a key that is not there: with the commit that removed it, if one did not long ago."""
+        """The error for an absent key; it names the commit that removed the key, if a recent one did."""
         error = KeyNotFound(self._key)
         error.message += f" at {start.short}"
         for commit in islice(self._repo.history.ancestors(start.oid), _SEARCHED):
@@ -202,31 +205,31 @@ class _Walk:
             before = [self.entry(parent) for parent in self._repo.history.before(commit)]
             if before and None not in before:
                 error.message += (
-                    f": {commit.short} removed it; blame it before that: vstate blame --rev {commit.short}~1"
+                    f": {commit.short} removed it; blame an earlier commit: "
+                    f"vstate blame --rev {commit.short}~1"
                 )
                 break
         return error
 
 
 class _Version:
-    """One value of the key, and what tells its parts apart; `pickled` if it is one pickle and nothing else."""
+    """One value of the key, with the fingerprints of its parts; `pickled` if the entry is one pickle."""
 
     def __init__(self, value: object, pickled: bytes | None = None) -> None:
         self.value = value
         self.pickled = pickled
         self.prints = Fingerprints()
         self.elements: list[_Element] = []
-        """What the value consists of, once found: the lines of a text, or the parts of anything else."""
+        """The lines of a text, or the parts of any other value; filled by `find_elements`."""
 
     def find(self, path: str) -> list[Part]:
         return find_part(self.value, path, self.prints)
 
     def without_last(self, pickled: bytes) -> _Version | None:
-        """The version of that pickle, if this one is a list and that the same without its last items.
+        """The version of another pickle, if it is this list without its last items; else None.
 
-        Most lists that a program keeps grow at their end. The pickle of the shorter one then is the beginning
-        of the longer, so that it need not be read: of a conversation of 1,000 turns that would be a million
-        messages.
+        Most lists grow at their end. The pickle of the shorter list is then the beginning of the longer one
+        and need not be read. For a conversation of 1,000 turns, that saves reading half a million messages.
         """
         value = self.value
         if self.pickled is None or not isinstance(value, list) or not pickled.endswith(_END):
@@ -253,12 +256,13 @@ class _Version:
         self.elements = list(islice(self._parts(), _MOST_ELEMENTS + 1))
         if len(self.elements) > _MOST_ELEMENTS:
             raise InvalidInput(
-                f"more than {_MOST_ELEMENTS:,} elements are too many to blame one by one: name one by its path"
+                f"more than {_MOST_ELEMENTS:,} elements are too many to blame: name one of them by its path"
             )
 
     def _parts(self) -> Iterator[_Element]:
         if isinstance(self.value, str):
-            # str.splitlines would also split at form feeds and other characters that editors show inside a line.
+            # str.splitlines would also split at form feeds and other characters that editors show inside a
+            # line.
             for number, line in enumerate(io.StringIO(self.value, newline="\n")):
                 yield _Element(Part("lines", number, "", line.removesuffix("\n")), line)
         else:
@@ -270,7 +274,7 @@ _END: Final = b"e."  # APPENDS, STOP
 
 
 def _items_in(tail: bytes) -> int | None:
-    """How many items follow in the pickle of a list that is cut between two of them; None if that is not clear."""
+    """The number of items in the rest of a list's pickle, cut between two items; None if that is unclear."""
     count = height = 0
     marks = [0]
     try:
@@ -295,7 +299,7 @@ def _items_in(tail: bytes) -> int | None:
 class _Element:
     part: Part
     content: str | bytes
-    """Equal for equal elements, and only for those."""
+    """The line, or the fingerprint of the part: equal for equal elements only."""
 
     def blamed(self, commit: Commit) -> Blamed:
         if self.part.group == "lines":
@@ -305,7 +309,7 @@ class _Element:
 
 
 def _pass_on(left: _Open, new: _Version, old: _Version | None) -> tuple[_Open, _Open]:
-    """What of the open elements is in the older value too, by the numbers there; and what is not."""
+    """The open elements that are in the older value too, by their numbers there; and the others."""
     if old is None or old.kind != new.kind:
         return {}, left
     before = _by_group(old.elements)
@@ -342,22 +346,22 @@ def _by_group(elements: Sequence[_Element]) -> dict[str, list[int]]:
 
 
 def _unchanged(trail: Sequence[Part], new: _Version, old: _Version | None) -> list[Part] | None:
-    """The way in the older value to the same thing, None if it is not there or was different."""
+    """The parts that lead to the same part in the older value; None if it is absent or different there."""
     if old is None:
         return None
-    way: list[Part] = []
+    earlier: list[Part] = []
     inside, before = new.value, old.value
     for part in trail:
         found = _counterpart(part, inside, before, new, old) if kind_of(inside) == kind_of(before) else None
         if found is None:
             return None
-        way.append(found)
+        earlier.append(found)
         inside, before = part.value, found.value
-    return way if new.prints.of(inside) == old.prints.of(before) else None
+    return earlier if new.prints.of(inside) == old.prints.of(before) else None
 
 
 def _counterpart(part: Part, inside: object, before: object, new: _Version, old: _Version) -> Part | None:
-    """What was inside `before` in the place of this part of `inside`."""
+    """The part of `before` in the place of this part of `inside`."""
     if part.group not in SEQUENCES:
         return part_like(part, before, old.prints)
     items = sequence_of(before, part.group)
@@ -371,50 +375,34 @@ def _counterpart(part: Part, inside: object, before: object, new: _Version, old:
 
 
 def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
-    """For each item of `new`, the index in `old` of the equal item, or of the one that stood in its place.
+    """For each item of `new`, the index in `old` of the equal item, or of the item whose place it took.
 
-    What is equal at both ends stays in place, and difflib aligns what lies between. Where that would take long,
-    the n-th of several equal items is the n-th there, wherever they are. None for an item that is neither.
+    Equal items at both ends stay in place. Between them, items are aligned in order; in long sequences the
+    n-th of several equal items is the n-th in `old`, wherever it is. None for an added item.
     """
-    places: list[int | None] = [None] * len(new)
-    start, shorter = 0, min(len(old), len(new))
-    while start < shorter and old[start] == new[start]:
-        places[start] = start
-        start += 1
-    end = 0
-    while end < shorter - start and old[-1 - end] == new[-1 - end]:
-        end += 1
-        places[len(new) - end] = len(old) - end
+    start, end = common_ends(old, new)
     before, after = old[start : len(old) - end], new[start : len(new) - end]
-    counts = Counter(before)
-    if sum(counts[item] for item in after) + len(before) * len(after) // 16 > _MOST_STEPS:
-        found = _by_occurrence(before, after)
+    places: list[int | None] = [*range(start), *[None] * len(after), *range(len(old) - end, len(old))]
+    if len(before) * len(after) > _LONG:
+        pairs: Iterator[tuple[int | None, int | None]] = _by_occurrence(before, after)
     else:
-        found = _in_order(before, after)
-    for number, place in enumerate(found, start):
-        places[number] = None if place is None else place + start
+        pairs = Aligner(_MOST_STEPS).pairs(before, after)
+    for earlier, later in pairs:
+        if earlier is not None and later is not None:
+            places[start + later] = start + earlier
     return places
 
 
-def _in_order(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
-    places: list[int | None] = [None] * len(new)
-    row = column = 0
-    for block in SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
-        for step in range(min(block.a - row, block.b - column)):
-            places[column + step] = row + step
-        row, column = block.a + block.size, block.b + block.size
-        for step in range(block.size):
-            places[block.b + step] = block.a + step
-    return places
-
-
-def _by_occurrence(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[int | None]:
+def _by_occurrence(
+    old: Sequence[Hashable], new: Sequence[Hashable]
+) -> Iterator[tuple[int | None, int | None]]:
     known: dict[Hashable, deque[int]] = defaultdict(deque)
     for index, item in enumerate(old):
         known[item].append(index)
     places = [known[item].popleft() if known[item] else None for item in new]
     taken = set(places)
-    return [
-        index if place is None and index < len(old) and index not in taken else place
-        for index, place in enumerate(places)
-    ]
+    for index, place in enumerate(places):
+        if place is not None:
+            yield place, index
+        elif index < len(old) and index not in taken:
+            yield index, index

@@ -1,6 +1,6 @@
-"""Forms: whether objects that can be read are written as the format wants them written.
+"""Conformance: whether readable objects have the one encoding that `docs/format.md` prescribes.
 
-Equal contents have equal ids only if everybody keeps to that; `docs/format.md` says what it is.
+Equal contents have equal ids only if every writer uses that encoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ATOMS = (type(None), bool, int, float, str, bytes)
 
 
 def is_canonical(data: bytes) -> bool:
-    """Whether these bytes are the canonical encoding of what they encode."""
+    """Whether these bytes are the canonical encoding of their value."""
     try:
         return encode(_sorted(decode(data))) == data
     except (ValueError, TypeError, OverflowError):
@@ -35,26 +35,26 @@ def _sorted(value: Any) -> Any:
 
 
 def key_faults(node: Node) -> Iterator[str]:
-    """What is wrong with which keys stand in a tree node, as far as the node itself shows it.
+    """The faults in the choice of a tree node's keys, as far as the node itself shows them.
 
-    A key that begins a node stands, but for the first of all, also in a node above; there it is not the
-    first at the height that its level says. So looking at the keys behind the first in each node looks at
-    both sides of every boundary.
+    A key that begins a node is, but for the very first key, also in the nodes above, up to the height of
+    its level; only there it is not the node's first key. So checking the keys behind the first in each node
+    checks both sides of every boundary.
     """
     if any(level(key) != node.height for key in node.keys[1:]):
-        yield "a key in it does not stand where its level puts it"
+        yield "a key in it is not at the height of its level"
     if any(len(key) > MOST_KEY_BYTES // 4 and len(key.encode()) > MOST_KEY_BYTES for key in node.keys):
         yield "a key in it is too long"
 
 
 def entry_fault(entry: Entry, data: bytes) -> str | None:
-    """What is wrong with the form of an entry, None if nothing is."""
+    """The fault in the form of an entry; None if there is none."""
     if encode(decode(data)) != data:  # there are no maps in it
         return "is not encoded canonically"
     if entry.codec == ATOM:
         value = entry.value
         if not isinstance(value, _ATOMS):
-            return "is no atom"
+            return "is not an atom"
         raw = value.encode() if isinstance(value, str) else value
         return "is too long for an atom" if isinstance(raw, bytes) and len(raw) > ATOM_BYTES else None
     for part in entry.parts:
@@ -66,11 +66,11 @@ def entry_fault(entry: Entry, data: bytes) -> str | None:
 
 
 def index_faults(height: int, items: Sequence[tuple[ObjectId, int]], body: bytes) -> Iterator[str]:
-    """What is wrong with the form of an index node, as far as the node itself shows it."""
+    """The faults in the form of an index node, as far as the node itself shows them."""
     if encode([height, b"".join(oid for oid, _ in items), [length for _, length in items]]) != body:
         yield "it is not encoded canonically"
     if len(items) > INDEX_LIMIT or any(oid[-1] % INDEX_FANOUT == 0 for oid, _ in items[1:-1]):
-        yield "it goes on behind an item that ends it"
+        yield "it has items behind the one that ends it"
 
 
 def may_end(items: Sequence[tuple[ObjectId, int]]) -> bool:

@@ -21,7 +21,7 @@ from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.damage import Loss
 from vstate.repo.upkeep.salvage import Row
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for a signature only: fsck imports this module
     from vstate.objects.commit import Commit
     from vstate.repo.upkeep.fsck import Inspection
 

@@ -1,0 +1,149 @@
+"""Fingerprints: the structural equality of values as the inert reader returns them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Collection, Hashable, Mapping
+from struct import Struct
+from typing import Any, Final
+
+from blake3 import blake3
+
+from vstate.values.inert import Array, Global, Instance
+
+__all__ = ["ATOMS", "Fingerprints", "TooLargeError"]
+
+_LONG: Final = 1000  # bytes of a text; the fingerprint of a longer one is a hash
+_FLOAT: Final = Struct(">cd").pack
+_NAN: Final = _FLOAT(b"f", math.nan)
+
+
+def _content(kind: bytes, data: bytes) -> bytes:
+    if len(data) > _LONG:
+        return b"%b%d#" % (kind, len(data)) + blake3(data).digest(length=16)
+    return b"%b%d:" % (kind, len(data)) + data
+
+
+def _text(value: str) -> bytes:
+    return _content(b"s", value.encode("utf-8", "surrogatepass"))
+
+
+# Each fingerprint of an atom says where it ends.
+_ATOM_PRINTS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    type(None): lambda _: b"N",
+    bool: lambda value: b"T" if value else b"F",
+    int: lambda value: b"i%x:" % value,
+    float: lambda value: _FLOAT(b"f", value) if value == value else _NAN,
+    complex: lambda value: f"c{value!r}:".encode(),
+    str: _text,
+    bytes: lambda value: _content(b"b", value),
+}
+
+ATOMS: Final = _ATOM_PRINTS.keys()
+"""The types of values without parts, whose fingerprint is their content or, if long, a hash of it."""
+
+
+class TooLargeError(Exception):
+    """The values have more parts than the fingerprints may visit."""
+
+
+class Fingerprints:
+    """Hashes of values: equal for equal values, and only for those.
+
+    Types count; the order of dicts and sets does not. The fingerprint of a value that contains itself
+    depends on the way to it, so that such a value may get a new fingerprint without a change. Fingerprints
+    of containers are remembered by identity: the values must live as long as this object.
+    """
+
+    def __init__(self) -> None:
+        self.left = sys.maxsize
+        """How many more parts may be visited; a caller may set a limit. Past it: TooLargeError."""
+        self._done: dict[int, bytes] = {}
+        self._open: set[int] = set()
+
+    def of(self, value: object) -> bytes:
+        """The fingerprint of a value: 17 bytes for a container, the content for a short atom."""
+        make = _ATOM_PRINTS.get(type(value))
+        if make is not None:
+            return make(value)
+        # Without recursion: values are nested more deeply than Python can recurse.
+        waiting = [value]
+        while waiting:
+            value = waiting[-1]
+            name = id(value)
+            if name in self._done:
+                waiting.pop()
+                continue
+            if name not in self._open:
+                self._open.add(name)
+                children = _children(value)
+                self.left -= 1 + len(children)
+                if self.left < 0:
+                    raise TooLargeError
+                inside = [
+                    child
+                    for child in children
+                    if type(child) not in ATOMS
+                    and id(child) not in self._done
+                    and id(child) not in self._open
+                ]
+                if inside:
+                    waiting += inside
+                    continue
+            waiting.pop()
+            self._done[name] = b"#" + blake3(self._encoded(value)).digest(length=16)
+            self._open.discard(name)
+        return self._done[name]
+
+    def place(self, key: object) -> Hashable:
+        """A key or member by which it can be found: a text itself, the fingerprint of anything else."""
+        return key if type(key) is str else self.of(key)
+
+    def _token(self, value: object) -> bytes:
+        make = _ATOM_PRINTS.get(type(value))
+        if make is not None:
+            return make(value)
+        return self._done.get(id(value), b"@")  # "@": inside itself
+
+    def _encoded(self, value: object) -> bytes:
+        # With the number of tokens in front of each run of them, no two values are written alike.
+        token = self._token
+        if isinstance(value, list | tuple):
+            return b"%b%d:" % (type(value).__name__.encode(), len(value)) + b"".join(map(token, value))
+        if isinstance(value, dict):
+            return self._pairs(value)
+        if isinstance(value, set | frozenset):
+            members = sorted(map(token, value))
+            return b"%b%d:" % (type(value).__name__.encode(), len(members)) + b"".join(members)
+        if isinstance(value, Array) and value.raw is not None:
+            shape = repr([value.fields.get(name) for name in ("dtype", "shape", "order")])
+            return b"array" + _text(value.type) + _text(shape) + blake3(value.raw).digest()
+        if isinstance(value, Instance):
+            head = b"instance%d" % value.called + _text(value.type) + self._pairs(value.fields)
+            arguments = (
+                b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
+            )
+            items = (b"-" if part is None else token(part) for part in (value.items, value.entries))
+            return head + arguments + b"".join(items) + token(value.state)
+        if isinstance(value, Global):
+            return b"global" + _text(value.name) + self._pairs(value.fields)
+        if isinstance(value, bytearray | memoryview):
+            return type(value).__name__.encode() + b":" + bytes(value)
+        return type(value).__name__.encode() + b":" + repr(value).encode("utf-8", "surrogatepass")
+
+    def _pairs(self, pairs: Mapping[str, object] | Mapping[object, object]) -> bytes:
+        token = self._token
+        found = sorted(token(key) + token(item) for key, item in pairs.items())
+        return b"dict%d:" % len(found) + b"".join(found)
+
+
+def _children(value: object) -> Collection[object]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, Instance):
+        inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
+        return [*inside, *(part for part in (value.items, value.entries) if part is not None)]
+    return value.fields.values() if isinstance(value, Global) else ()
