@@ -94,7 +94,9 @@ class Stream(RuleBasedStateMachine):
         _, state, stream = self.pick(data)
         other = data.draw(st.sampled_from(sorted(self.handles)))
         state.commit()
-        theirs = self.handles[other]
+        # Others may have appended to either branch: the merge goes by the newest commits.
+        state.refresh()
+        theirs = Versioned(self.store, branch=other)
         if state.head is not None and theirs.head is not None and other != state.branch:
             both = {*stream, *EventStream[int](theirs.checkout("HEAD"), "log")}
             state.merge(other, policy="ours")
