@@ -15,7 +15,7 @@ from vstate.repo.names.refs import REF, REFLOG, Sweep
 from vstate.repo.objects import kind_of
 from vstate.repo.upkeep.damage import Damage, Loss, Lost
 from vstate.repo.upkeep.gc import UpkeepProgress
-from vstate.repo.upkeep.metadata import Rows, is_foreign, object_id
+from vstate.repo.upkeep.metadata import Metadata, is_foreign, object_id
 from vstate.repo.upkeep.repair import Repair
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
@@ -99,7 +99,7 @@ def check(
     ok, broken = first.ok, first.broken
     repaired: list[str] = []
     left: list[str] = []
-    if repair and (not first.ok or first.rows.healed):
+    if repair and (not first.ok or first.metadata.healed):
         for _ in range(_ATTEMPTS):
             if not first.is_outdated():
                 break
@@ -111,8 +111,8 @@ def check(
         full=full,
         objects={kind.name: verifier.counts[kind] for kind in reversed(KINDS)},
         bytes=verifier.bytes,
-        refs=len(first.rows.raw_refs),
-        reflog_lines=first.rows.reflog_lines,
+        refs=len(first.metadata.raw_refs),
+        reflog_lines=first.metadata.reflog_lines,
         orphans=first.orphans,
         foreign=first.foreign,
         damage=tuple(first.damage),
@@ -169,7 +169,7 @@ class Inspection:
         self._progress = progress
         self.salvage = Salvage(repo.store)
         self._store = self.salvage.store
-        self.rows = Rows(self.salvage, self._found)
+        self.metadata = Metadata(self.salvage, self._found)
         self.damage: list[Damage] = []
         self.damaged = 0
         self._unknown = 0  # damage that no earlier repair has dealt with
@@ -191,28 +191,28 @@ class Inspection:
             files = threads.submit(lambda: list(self._store.check())) if self.full else None
             self.verifier = Verifier(
                 self.salvage,
-                self.rows.parents,
+                self.metadata.parents,
                 self._found,
                 whole_blobs=self.full,
                 readers=threads,
                 progress=lambda count: self._progress("checking", count),
             )
-            self.rows.read()
-            self.verifier.extend((REF + name, oid) for name, oid in self.rows.refs.items())
+            self.metadata.read()
+            self.verifier.extend((REF + name, oid) for name, oid in self.metadata.refs.items())
             self._check_reflog()
-            self.rows.find_lost_refs()
+            self.metadata.find_lost_refs()
             if self.full:
                 self._catch_up()
                 self._look_at_all_keys()
-            self.rows.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
+            self.metadata.check_stamp(signed=self.verifier.signed, expiring=self.verifier.expiring)
             for text in files.result() if files is not None else ():
                 self._found(Damage("", "file", text, readable=True))
         for text in dict.fromkeys(self.salvage.unlisted.values()):
             self._found(Damage("", "file", text))
-        self.loss = Loss(self._store, self.rows.parents, self.verifier.bad, self.verifier.bad_links)
-        self.broken = list(self.rows.broken)
+        self.loss = Loss(self._store, self.metadata.parents, self.verifier.bad, self.verifier.bad_links)
+        self.broken = list(self.metadata.broken)
         if self.damaged:
-            refs = self.rows.refs
+            refs = self.metadata.refs
             self.broken += [name for name, oid in refs.items() if not self.loss.is_whole(oid)]
             self.lost, self.lost_in_all = self.loss.below([*refs.items(), *self._logged_commits()], LISTED)
 
@@ -226,7 +226,7 @@ class Inspection:
         return False
 
     def _found(self, damage: Damage) -> None:
-        if damage.id in self.rows.lost:
+        if damage.id in self.metadata.lost:
             damage = replace(damage, known=True)
         else:
             self._unknown += 1
@@ -237,7 +237,7 @@ class Inspection:
     def _check_reflog(self) -> None:
         """Check the commits that the reflog names, except those that gc has removed."""
         batch: dict[ObjectId, str] = {}
-        for ref, ids in self.rows.check_lines():
+        for ref, ids in self.metadata.check_lines():
             batch.update({oid: REFLOG + ref for oid in ids if oid not in self.verifier.reached})
             if len(batch) >= _REFLOG_READ:
                 self._extend(self._present_commits(batch))
@@ -247,7 +247,7 @@ class Inspection:
     def _extend(self, roots: Sequence[tuple[str, ObjectId]]) -> None:
         """Check the objects that these commits need. Their histories may have new ends."""
         if roots:
-            self.rows.read_ends()
+            self.metadata.read_ends()
             self.verifier.extend(roots)
 
     def _present_commits(self, ids: Mapping[ObjectId, str]) -> list[tuple[str, ObjectId]]:
@@ -262,14 +262,14 @@ class Inspection:
         return found
 
     def _logged_commits(self) -> Iterator[tuple[str, ObjectId]]:
-        for ref, ids in self.rows.lines():
+        for ref, ids in self.metadata.lines():
             for oid in ids:
                 if oid in self.verifier.reached:
                     yield REFLOG + ref, oid
 
     def _catch_up(self) -> None:
         """Check the commits that were made meanwhile, so that their objects do not count as orphans."""
-        now = Rows(self.salvage, lambda damage: None)
+        now = Metadata(self.salvage, lambda damage: None)
         now.read()
         new = [(REF + name, oid) for name, oid in now.refs.items() if oid not in self.verifier.reached]
         self._extend(new)
