@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from vstate import Live, Namespace, Snapshot, Versioned
+
 TOP = Path(__file__).parent.parent
 PAGES = [*sorted(TOP.glob("*.md")), *sorted((TOP / "docs").glob("*.md"))]
 
@@ -75,6 +77,33 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
             linked = page.parent / name if name else page
             assert linked.exists(), target
             assert not anchor or anchor in anchors_of(linked), target
+
+
+def test_the_map_names_files_that_are_there() -> None:
+    """CONTRIBUTING.md names no file that is gone, and every folder of the product."""
+    page = text_of("CONTRIBUTING.md")
+    for line in page.splitlines():
+        paths = re.findall(r"`([\w./]+(?:\.py|/))`", line)
+        for path in paths if line.startswith("|") else ():
+            beside = TOP / paths[0].rpartition("/")[0] / path
+            assert (TOP / path).exists() or beside.exists(), path
+    folders = {
+        file.parent.relative_to(TOP) for root in ("vstate", "cli") for file in (TOP / root).rglob("*.py")
+    }
+    assert all(f"`{folder}/" in page or f"{folder.name}/`" in page for folder in folders), folders
+
+
+def test_a_state_shows_the_names_that_the_docs_list() -> None:
+    """The table of all verbs has every public name of `Versioned`; the other mappings have no other names."""
+    _, _, rest = text_of("docs/concepts.md").partition("## All verbs of a state\n")
+    table, _, _ = rest.partition("\n## ")
+    listed = set(re.findall(r"`([a-z_]+)(?:\([^`]*\))?`", table)) - {"in", "len"}
+    names = {
+        kind: {name for name in dir(kind) if name[0] != "_"}
+        for kind in (Versioned, Live, Namespace, Snapshot)
+    }
+    assert names[Versioned] == listed
+    assert all(those <= listed for those in names.values())
 
 
 @pytest.mark.slow

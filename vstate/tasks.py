@@ -1,4 +1,4 @@
-"""Tasks and events: functions whose every call is one commit, and what happened in them."""
+"""Tasks: functions whose every call is one commit; the events recorded in them; and views of a state."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def task(
     """Make each call of a function, `def` or `async def`, one commit of the `state` it is called with.
 
     Without a `state` the call gets a fresh `Live`. The outermost task commits, with its name as the message
-    and `name`, `seconds` and `outcome` ("ok" or "error") as info; tasks that it calls on the same state add
-    to that commit. What was uncommitted before the call is committed first, on its own. The events
-    `task.start`, `task.end` and `task.error` are recorded by themselves.
+    and `name`, `seconds` and `outcome` ("ok" or "error") as info. Tasks that it calls on the same state add
+    to that commit. Changes from before the call are committed first, on their own. Each task records the
+    events `task.start` and `task.end`, or `task.error`.
 
-    If the function raises, the exception goes on to the caller, and the changes that the call made are
-    discarded ("discard": a commit without changes keeps the events), committed ("commit"), or left staged
-    with the events ("keep"). Changes are not told apart by who made them: what other threads, or tasks
-    gathered beside this one on the same state, changed in the meantime is discarded with them. Give work
-    that runs side by side states of its own, such as forks.
+    If the function raises, the exception goes on to the caller. The changes since the call began depend on
+    `on_error`. "discard" undoes them, and a commit without changes keeps the events; "commit" commits them;
+    "keep" leaves them staged with the events. Changes have no author: "discard" also undoes the changes that
+    other threads, or other tasks on the same state, made meanwhile. Work that runs side by side needs states
+    of its own, such as forks.
     """
     if on_error not in ("discard", "commit", "keep"):
         raise InvalidInput(f"on_error is 'discard', 'commit' or 'keep', not {on_error!r}")
@@ -105,7 +105,8 @@ def _finished(result: Any) -> Any:
     if inspect.iscoroutine(result):
         result.close()
         raise InvalidInput(
-            "a task that is a def returned a coroutine, whose work would come after its commit; make it async def"
+            "a task that is a def returned a coroutine, which would run after the commit; make the task an "
+            "async def"
         )
     return result
 
@@ -121,7 +122,7 @@ def _checked(state: object) -> State:
 
 
 class _Call:
-    """One call of a task on one state; `nested` in another, it leaves the commit to that."""
+    """One call of a task on one state. If it is `nested` in another, the outer one commits."""
 
     def __init__(self, state: State, name: str, on_error: OnError) -> None:
         self._state = state
@@ -132,7 +133,7 @@ class _Call:
         self._began = time.perf_counter()
 
     def begin(self) -> None:
-        """Commit what was there before, so that what the call changes can be told apart."""
+        """Commit earlier changes, so that the next commit has those of the call alone."""
         if not self.nested:
             self._state.commit(f"Before {self._name}")
         if self._on_error == "discard":
@@ -141,7 +142,7 @@ class _Call:
         self._began = time.perf_counter()
 
     def fail(self, error: BaseException) -> None:
-        """Deal with what the call changed before it raised this."""
+        """Undo, commit or keep the changes of a call that raised."""
         if self._savepoint is not None:
             _noting(error, self._savepoint.restore)
         self._state.record(
@@ -155,7 +156,7 @@ class _Call:
             _noting(error, lambda: self._commit("error"))
 
     def end(self) -> None:
-        """Commit what the call changed."""
+        """Commit the changes of the call."""
         if self._savepoint is not None:
             self._savepoint.release()
         self._state.record("task.end", name=self._name, seconds=self._seconds())
@@ -170,7 +171,7 @@ class _Call:
 
 
 def _noting(error: BaseException, action: Callable[[], None]) -> None:
-    """Carry out the action; if that fails too, say so on the error that is on its way to the caller."""
+    """Carry out the action. If it fails too, add a note to the error that goes to the caller."""
     try:
         action()
     except VStateError as failure:
@@ -190,9 +191,10 @@ def events(
 ) -> list[Event]:
     """The events of a state up to a revision, oldest first; the newest `limit` of them.
 
-    `event.commit` is the id of the commit that holds the event and its effects:
-    `state.checkout(event.commit)` shows them. It is None for events that no commit holds yet; those are
-    included for "HEAD". With `kind`, only events of that kind; a namespace's are its own and those below.
+    `event.commit` is the id of the commit that holds the event and its effects, which
+    `state.checkout(event.commit)` shows. It is None for an event that is not committed yet; "HEAD" includes
+    those. With `kind`, only events of that kind. A namespace has its own events and those of the namespaces
+    below.
     """
     most = check_limit(limit)
     root = state.root
@@ -259,10 +261,11 @@ def _value_or_error(state: ReadableState, key: str) -> Any:
 
 
 def view(state: ReadableState, focus: Literal["full", "recent"] = "full") -> View:
-    """What a state or snapshot holds, as a dict that prints as a table.
+    """The contents of a state or snapshot, as a dict that prints as a table.
 
-    "full": every key and its value, the CannotLoad error where a value cannot be loaded. "recent": for each key that the newest commit changed, the pair of its
-    old and new value, None standing for absent; needs a history, so NotVersioned for a `Live`.
+    "full": every key with its value, or with the CannotLoad error of a value that cannot be loaded. "recent":
+    each key that the newest commit changed, with the pair of its old and new value; None stands for absent. A
+    `Live` has no history, so "recent" raises NotVersioned.
     """
     if focus == "full":
         return View(str(state._title()), {key: _value_or_error(state, key) for key in state})

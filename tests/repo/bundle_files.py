@@ -1,4 +1,4 @@
-"""Bundles, and what is in them by docs/format.md, read and written without the library."""
+"""Bundles, read and written by docs/format.md without the library."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def equal(left: KVStore, right: KVStore) -> None:
 def parsed(
     data: bytes,
 ) -> tuple[list[object], list[tuple[bytes, bytes, bytes]], list[list[tuple[bytes, bytes, bytes]]]]:
-    """The header, all objects (letter, id, body), and these by frame, as docs/format.md says where they stand."""
+    """The header, all objects (letter, id, body), and these by frame, as docs/format.md says where they
+    stand.
+    """
     assert data[:14] == b"vstate bundle\n"
     assert data[14:16] == b"\0\1"
     at = 16

@@ -1,4 +1,4 @@
-"""A store of everything, damage to it, and what that damage takes: by trying to read it all."""
+"""A store with all kinds of objects, damage to it, and the resulting losses, found by reading all keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that tests of sync look into: what is asked of them, and at which moment."""
+"""Stores that record their calls, and act at a given call, for tests of sync."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def cloned(store: KVStore) -> Memory:
 
 
 class Counted(Faulty):
-    """Counts the calls, the bytes that are read and written, and the keys of which it is asked whether they are there."""
+    """Counts the calls, the bytes that are read and written, and the keys of which it is asked whether they
+    are there.
+    """
 
     def __init__(self, store: KVStore) -> None:
         super().__init__(store)
@@ -68,7 +70,9 @@ class Counted(Faulty):
 
 
 class Torn(Faulty):
-    """A store of whose `set_many` that fails every second row is written all the same; with transactions or not."""
+    """A store of whose `set_many` that fails every second row is written all the same; with transactions or
+    not.
+    """
 
     def __init__(self, store: KVStore, fail_at: int, rest: int, *, atomic: bool = False) -> None:
         super().__init__(store, fail_at, atomic=atomic)

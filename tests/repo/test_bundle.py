@@ -1,4 +1,4 @@
-"""Bundles: what is exported arrives with the same ids and values."""
+"""Bundles: commits arrive with the same ids and values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from vstate.testing import Faulty
 
 
 def test_the_layout() -> None:
-    """Header, frames and end stand where the specification puts them; every object comes after what it names."""
+    """Header, frames and end are where docs/format.md puts them; an object follows those that it names."""
     store = Memory()
     state = chain(store, 6)
     state.update({f"many/{i}": f"{i}" * 200 for i in range(300)})
@@ -95,7 +95,7 @@ def test_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_commits_give_the_same_bytes(tmp_path: Path) -> None:
-    """Whoever exports, and from wherever."""
+    """A bundle has the same bytes from any store with the same commits."""
     store = Memory()
     chain(store, 5).tag("v1", "HEAD~2")
     data = exported(store, "main", "v1")
@@ -119,25 +119,25 @@ def random_history(store: KVStore, chance: Random, steps: int) -> None:
     state["first"] = 1
     state.commit("first")
     for number in range(steps):
-        what = chance.randrange(10)
-        if what < 5:
+        choice = chance.randrange(10)
+        if choice < 5:
             key = f"k{chance.randrange(12)}"
             if chance.random() < 0.2:
                 state.pop(key, None)
             else:
                 state[key] = chance.choice([number, f"{number}" * 100, large(number), [number] * 50, None])
-        elif what == 5:
+        elif choice == 5:
             try:
                 state.create_branch(f"b{chance.randrange(4)}")
             except AlreadyExists:
                 pass
-        elif what == 6:
+        elif choice == 6:
             state.commit(f"{number}")
             state.switch(chance.choice(sorted(state.branches())))
-        elif what == 7:
+        elif choice == 7:
             state.commit(f"{number}")
             state.merge(chance.choice(sorted(state.branches())), policy="ours")
-        elif what == 8:
+        elif choice == 8:
             state.commit(f"{number}", number=number)
             state.tag(f"t{number}")
         else:
@@ -167,7 +167,9 @@ def test_random_histories_arrive(seed: int, steps: int) -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 8), min_size=2, max_size=4))
 def test_incremental_bundles_chain(seed: int, parts: list[int]) -> None:
-    """Each continues from where the one before ended; one left out, the next is refused and says what is missing."""
+    """Each bundle continues where the last one ended. Without the last one it is refused, with the missing
+    commit.
+    """
     store, target, chance = Memory(), Memory(), Random(seed)
     since: list[str] = []
     sizes = 0
@@ -201,7 +203,7 @@ def more(store: KVStore, chance: Random, steps: int, number: int) -> None:
 
 
 def test_an_incremental_bundle_is_small() -> None:
-    """It holds what came after, not what was there."""
+    """It holds the commits after `since` and no older ones."""
     store = Memory()
     state = chain(store, 3)
     state.update({f"many/{i}": f"{i}" * 200 for i in range(500)})
@@ -244,7 +246,7 @@ def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
     made.close()
 
 
-# What becomes of refs
+# Outcomes for refs
 
 
 def test_refs_move_only_ahead() -> None:
@@ -278,7 +280,7 @@ def test_refs_move_only_ahead() -> None:
 
 
 def test_one_diverged_ref_does_not_keep_the_others() -> None:
-    """What can be moved is."""
+    """An import moves every ref that has not diverged."""
     store, target = Memory(), Memory()
     chain(store, 2)
     chain(target, 2)
@@ -350,7 +352,7 @@ def test_what_may_be_exported() -> None:
 
 
 def test_a_history_that_was_cut_off_arrives_so() -> None:
-    """Where it ends here it ends there; with what is before it there already, it does not."""
+    """It ends at the same commit in the target, unless the target has the older commits."""
     store = Memory()
     chain(store, 6)
     full = exported(store)
@@ -465,7 +467,7 @@ def test_through_a_pipe() -> None:
 
 
 def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
-    """Another process cut the history off: what is left is exported."""
+    """Another process cut the history off: the export holds the rest."""
     with Disk(tmp_path) as disk, Disk(tmp_path) as other:
         chain(disk, 6)
         repo = Repository(disk)
@@ -480,7 +482,7 @@ def test_a_handle_that_does_not_know_of_a_cut_exports(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_export_beside_gc_begins_again(tmp_path: Path) -> None:
-    """What gc takes away while it is exported is no damage, whenever that happens."""
+    """An object that gc removes at any moment of an export is no damage."""
     moments = 0
     while True:
         directory = tmp_path / str(moments)

@@ -157,7 +157,7 @@ def test_a_decompression_bomb_is_refused() -> None:
 
 
 def test_too_large_an_object_is_not_written() -> None:
-    """What could not be read back is not written: a commit with 64 MiB of info is refused and stays staged."""
+    """A commit with 64 MiB of info, which no reader accepts, is refused, and its changes stay staged."""
     state = Versioned()
     state["k"] = 1
     with pytest.raises(InvalidInput, match="too large"):

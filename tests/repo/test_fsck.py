@@ -20,10 +20,10 @@ from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
-from vstate.repo.upkeep.fsck import LISTED
+from vstate.repo.upkeep.inspection import LISTED
 from vstate.testing import Faulty
 
-# What is whole
+# Whole stores
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -57,7 +57,7 @@ def test_whole_stores_of_all_kinds(stores: str, tmp_path: Path) -> None:
 
 
 def test_a_store_of_format_1(tmp_path: Path) -> None:
-    """What the first format wrote is whole, and none of it is foreign."""
+    """A store of the first format is whole and has no foreign rows."""
     shutil.copytree(Path(__file__).parent.parent / "stores" / "format-1", tmp_path / "store")
     with Disk(tmp_path / "store") as disk:
         assert check_clean(disk).refs == 3
@@ -84,12 +84,12 @@ def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
     """Whatever is committed, fsck has nothing to say of it."""
     store = Memory()
     state = Versioned(store)
-    for what, key, value in steps:
-        if what == 0:
+    for step, key, value in steps:
+        if step == 0:
             state[key] = value * (200 if value.endswith(b"\1") else 1)
-        elif what == 1:
+        elif step == 1:
             state[key] = [value, key]
-        elif what == 2:
+        elif step == 2:
             state.pop(key, None)
         else:
             state.record("event", key=key, value=value)
@@ -173,7 +173,7 @@ def every_object(rows: Mapping[str, bytes]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "flipped", "cut", "empty", "swapped", "kind"])
 def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how: str) -> None:
-    """The object is named, and what is said to be lost is what cannot be read, of every commit; no more, no less."""
+    """The report names the object, and lists exactly the keys of every commit that cannot be read."""
     right = states(filled)
     (undone,) = right.keys() - {commit.id for commit in Repository(copy(filled)).log("main")}
     keys = every_object(filled)
@@ -204,7 +204,9 @@ def test_every_damage_to_every_object_is_found(filled: Mapping[str, bytes], how:
 
 
 def test_a_commit_of_the_reflog_that_any_object_is_written_over(filled: Mapping[str, bytes]) -> None:
-    """A commit that only the reflog names is lost with all its keys, whatever kind of object stands in its place."""
+    """A commit that only the reflog names is lost with all its keys, whatever kind of object stands in its
+    place.
+    """
     right = states(filled)
     (undone,) = right.keys() - {commit.id for commit in Repository(copy(filled)).log("main")}
     others = {
@@ -220,7 +222,7 @@ def test_a_commit_of_the_reflog_that_any_object_is_written_over(filled: Mapping[
 
 
 def test_damage_that_many_commits_share_is_told_for_each() -> None:
-    """A lost value is listed for every commit that has it, the newest first; what is not listed is counted."""
+    """A lost value is listed for every commit that has it, the newest first; further ones are counted."""
     store = Memory()
     state = Versioned(store)
     state["old"] = TEXT
@@ -276,7 +278,7 @@ def test_quick_sees_that_blobs_are_missing_but_not_what_they_hold(filled: Mappin
 
 
 def test_a_cache_hides_no_damage(filled: Mapping[str, bytes], tmp_path: Path) -> None:
-    """What is checked is the store, not the copies in front of it; repair drops those too."""
+    """fsck checks the store and not the copies in a cache; a repair drops those."""
     memory = copy(filled)
     cache = Cache(memory, directory=tmp_path / "tier")
     state = Versioned(cache)
@@ -341,7 +343,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
         ("reflog/heads/main:then", b"\x93\xc0\xc0\xa1x", "reflog", "has no time"),
         ("shallow/" + "0" * 64, b"\x01", "shallow", "names no parents"),
         ("shallow/x", b"\x90", "shallow", "names no parents"),
-        ("format", None, "format", "does not say which format it has"),
+        ("format", None, "format", "names no format"),
         ("format", b"0", "format", "says that it has format 0"),
     ],
 )
@@ -440,7 +442,7 @@ def test_what_is_committed_meanwhile_is_no_orphan() -> None:
     state.commit("base")
     made: list[int] = []
 
-    def commit(what: str, count: int) -> None:
+    def commit(step: str, count: int) -> None:
         if not made:
             made.append(count)
             state["new"] = LONG
@@ -453,7 +455,7 @@ def test_what_is_committed_meanwhile_is_no_orphan() -> None:
 
 
 def test_garbage_that_is_needed_again_is_read_where_it_waits() -> None:
-    """What gc put aside in a store without transactions, and a ref leads to again, is there."""
+    """An object in the trash of a store without transactions counts as present if a ref leads to it again."""
     memory = Memory()
     store = Faulty(memory, atomic=False)
     state = fill(store)
@@ -495,7 +497,7 @@ def with_bytes(file: Path, at: int, new: bytes) -> None:
 
 
 def test_a_damaged_list_of_free_pages_is_found(disk_file: Path) -> None:
-    """What would be overwritten by the next commit is found though every value can still be read."""
+    """fsck finds damage that the next commit would overwrite, although every value can still be read."""
     data = disk_file.read_bytes()
     trunk = int.from_bytes(data[32:36], "big")
     assert trunk
@@ -534,7 +536,9 @@ def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mappi
 def test_a_flipped_bit_in_the_file_never_passes_for_a_value(
     disk_file: Path, seed: int, tmp_path: Path
 ) -> None:
-    """If fsck finds nothing, everything reads as it did; if it does not, it says so by a report or a StorageError."""
+    """If fsck finds nothing, everything reads as it did; if it does not, it says so by a report or a
+    StorageError.
+    """
     with Disk(disk_file.parent) as disk:
         right = {commit.id: dict(Versioned(disk).checkout(commit)) for commit in Versioned(disk).log()}
     data = disk_file.read_bytes()

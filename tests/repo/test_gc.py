@@ -1,4 +1,4 @@
-"""gc: what refs and the reflog lead to stays, the rest goes, whoever else is at work."""
+"""gc: objects that refs and the reflog lead to stay, and the rest goes, beside any other process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rows_of(store: KVStore) -> dict[str, bytes]:
 
 
 def needed(store: KVStore, *, reflog: bool = True) -> set[str]:
-    """What refs lead to, and with `reflog` its lines: the plainest way, an object at a time."""
+    """The objects that refs, and with `reflog` its lines, lead to: read one at a time."""
     objects, repo = Objects(store), Repository(store)
     waiting = [(COMMIT, oid) for oid in repo.refs.all().values()]
     for key, value in store.items("reflog/") if reflog else ():
@@ -128,7 +128,7 @@ def chain(store: KVStore, count: int = 5, branch: str | None = None) -> Versione
     return state
 
 
-# What stays
+# Objects that stay
 
 
 actions = st.one_of(
@@ -190,7 +190,7 @@ def carry_out(store: KVStore, steps: list[tuple[object, ...]]) -> None:
                     state.merge(f"b{number}", policy="ours")
         except (NotFound, InvalidInput):
             pass
-        except Exception as error:  # AlreadyExists, a merge of what is merged: not what this is about
+        except Exception as error:  # AlreadyExists, or a merge of merged commits: not the subject here
             if type(error).__module__ != "vstate.errors":
                 raise
     state.discard()
@@ -200,7 +200,9 @@ def carry_out(store: KVStore, steps: list[tuple[object, ...]]) -> None:
 @settings(max_examples=60)
 @given(st.lists(actions, min_size=3, max_size=25), st.booleans())
 def test_exactly_what_is_needed_stays(steps: list[tuple[object, ...]], atomic: bool) -> None:
-    """Whatever the history, what is left is what refs and the reflog lead to, and a dry run says so before."""
+    """After any history exactly the objects that refs and the reflog lead to are left, as a dry run
+    foretells.
+    """
     memory = Memory()
     carry_out(memory, steps)
     before = rows_of(memory)
@@ -225,7 +227,7 @@ def test_exactly_what_is_needed_stays(steps: list[tuple[object, ...]], atomic: b
 
 @pytest.mark.parametrize(("age", "stays"), [("10d", False), ("50d", True), (timedelta(days=50), True)])
 def test_the_reflog_keeps_what_it_names_for_a_time(age: str | timedelta, stays: bool) -> None:
-    """What only a line of the reflog leads to stays until the line is old enough; then both go."""
+    """A commit that only a line of the reflog leads to stays until the line is old; then both go."""
     store = Memory()
     state = chain(store, 3)
     dead = state.head
@@ -276,7 +278,7 @@ def test_an_empty_store(store: Callable[[], KVStore]) -> None:
 
 
 def test_damage_in_use_stops_it() -> None:
-    """If something that is needed is missing, what it leads to is not known: nothing is removed."""
+    """If a needed object is missing, nobody knows which objects it needs: gc removes nothing."""
     store = Memory()
     state = chain(store, 3)
     state.reset("HEAD~1")
@@ -337,7 +339,7 @@ def test_keep_last_ends_the_log_there() -> None:
 
 
 def test_keep_last_predicts() -> None:
-    """A dry run with a cut changes nothing, and says exactly what the run will do."""
+    """A dry run with a cut changes nothing, and foretells the run."""
     store = Memory()
     chain(store, 8)
     before = rows_of(store)
@@ -389,7 +391,7 @@ def test_other_refs_keep_what_they_lead_to() -> None:
 
 
 def test_a_cut_through_a_merge() -> None:
-    """Where a history has merges, each line of it ends where it gets too old, and what is left can be walked."""
+    """Each line of a history with merges ends where it gets too old, and walks reach the rest."""
     store = Memory()
     state = Versioned(store)
     state["base"] = 1
@@ -512,8 +514,8 @@ def test_garbage_waits_for_the_grace_period() -> None:
 
 
 def test_a_ref_that_came_while_gc_looked_elsewhere() -> None:
-    """Without transactions the commit is written before the ref moves: what gc put aside in between comes back at
-    once, and who moves another ref there meanwhile waits for it.
+    """Without transactions a writer writes the commit, and then moves the ref. If gc puts the commit aside in
+    between, it brings the commit back at once, and another writer waits for that.
     """
 
     class Between(Plain):
@@ -549,7 +551,7 @@ def fresh_item(repo: Repository, root: ObjectId | None) -> bytes:
 
 
 def test_what_is_needed_again_comes_back() -> None:
-    """What waits in the trash and is led to again is put back, and nothing of it is lost."""
+    """gc puts back an object in the trash that a ref leads to again, and nothing is lost."""
     store = Plain()
     state = chain(store, 3)
     dead = state.head
@@ -557,7 +559,7 @@ def test_what_is_needed_again_comes_back() -> None:
     repo = Repository(store)
     repo.gc(keep_reflog="0")
     assert f"o/{dead.id}" not in store
-    # A writer that had begun before: it moves the ref to what it knows to be there.
+    # A writer that began before moves the ref to a commit that it knows.
     store.set("r/heads/main", dead.id.encode())
     assert dict(Versioned(store))["shared"] == large(2)
     whole(store)
@@ -576,9 +578,9 @@ def hooked(stage: str, action: Callable[[], None]) -> gc.UpkeepProgress:
     """A progress callback that acts once, when gc gets to a stage."""
     done: list[str] = []
 
-    def progress(what: str, count: int) -> None:
-        if what == stage and not done:
-            done.append(what)
+    def progress(step: str, count: int) -> None:
+        if step == stage and not done:
+            done.append(step)
             action()
 
     return progress
@@ -652,7 +654,7 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
 ) -> None:
     """A ref that is put on a dead commit during gc either keeps it, or is refused with NotFound.
 
-    What has to read the dead commits, and is in the midst of it, may find one missing.
+    An operation that is reading dead commits may find one missing.
     """
     refused = (NotFound, CorruptObject) if move in ("merge", "cherry-pick") else NotFound
     monkeypatch.setattr(gc, "_DELETE", 2)
@@ -682,7 +684,7 @@ def test_a_ref_onto_what_gc_removes_never_dangles(
 
 @pytest.mark.parametrize("overlapping", [False, True])
 def test_a_stale_handle_writes_what_it_needs(overlapping: bool) -> None:
-    """A handle from before gc, on a branch that went elsewhere, is refused or brings what it needs."""
+    """A handle from before gc, on a branch that has moved, is refused or brings its objects."""
     store = Memory()
     state = chain(store, 4)
     list(state.values())
@@ -704,7 +706,7 @@ def test_a_stale_handle_writes_what_it_needs(overlapping: bool) -> None:
 
 
 def test_a_stale_handle_on_a_deleted_branch() -> None:
-    """Its branch is gone and swept: its next commit brings back what it needs, or is refused."""
+    """Its branch is deleted and swept: its next commit brings back its objects, or is refused."""
     store = Memory()
     chain(store, 1)
     state = chain(store, 4, branch="side")
@@ -765,7 +767,7 @@ def test_writers_and_gc_in_processes(tmp_path, run_python) -> None:
 
 
 def test_gc_goes_on_after_a_repair() -> None:
-    """What fsck noted as lost stops gc no longer; its notes go when nothing leads there any more."""
+    """gc goes on past an object that fsck noted as lost; the note goes once nothing leads to the object."""
     store = Memory()
     state = chain(store, 6)
     tree = Repository(store).resolve("HEAD~3").tree

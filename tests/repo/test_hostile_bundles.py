@@ -82,7 +82,7 @@ def test_every_flipped_byte_is_refused(small: tuple[Mapping[str, bytes], bytes])
 def test_no_flip_that_the_end_agrees_with_makes_a_wrong_value(
     small: tuple[Mapping[str, bytes], bytes],
 ) -> None:
-    """Whoever forges the end too can have objects left out or refs renamed, and never a value changed."""
+    """A forger of the end too can leave objects out or rename refs, and never change a value."""
     rows, data = small
     body = data[:-32]
     right = {key: value for key, value in rows.items() if key.startswith("o/")}
@@ -127,31 +127,31 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
             with_frame(kinds[:-1] + b"b", ids, lengths, payload),
             "does not match its id|header says",
         ),
-        "an unknown kind": (with_frame(b"x" + kinds[1:], ids, lengths, payload), "makes no sense"),
-        "too few ids": (with_frame(kinds, ids[:-32], lengths, payload), "makes no sense"),
-        "too many ids": (with_frame(kinds, ids + bytes(32), lengths, payload), "makes no sense"),
-        "too few kinds": (with_frame(kinds[:-1], ids, lengths, payload), "makes no sense"),
-        "negative lengths": (with_frame(kinds, ids, [-1, *lengths[1:]], payload), "makes no sense"),
+        "an unknown kind": (with_frame(b"x" + kinds[1:], ids, lengths, payload), "is malformed"),
+        "too few ids": (with_frame(kinds, ids[:-32], lengths, payload), "is malformed"),
+        "too many ids": (with_frame(kinds, ids + bytes(32), lengths, payload), "is malformed"),
+        "too few kinds": (with_frame(kinds[:-1], ids, lengths, payload), "is malformed"),
+        "negative lengths": (with_frame(kinds, ids, [-1, *lengths[1:]], payload), "is malformed"),
         "other lengths": (with_frame(kinds, ids, [lengths[0] + 1, *lengths[1:]], payload), "not as long"),
-        "lengths of text": (with_frame(kinds, ids, "x" * len(kinds), payload), "makes no sense"),
-        "no objects": (with_frame(b"", b"", [], payload), "makes no sense"),
-        "a bomb": (with_frame(kinds, ids, lengths, bomb), "not as long|makes no sense"),
+        "lengths of text": (with_frame(kinds, ids, "x" * len(kinds), payload), "is malformed"),
+        "no objects": (with_frame(b"", b"", [], payload), "is malformed"),
+        "a bomb": (with_frame(kinds, ids, lengths, bomb), "not as long|is malformed"),
         "a bomb that owns up to it": (
             forged(one, [(b"b", bytes(32), [64 * 1024 * 1024 + 1], bomb)]),
-            "makes no sense",
+            "is malformed",
         ),
         "a large frame": (
             forged(
                 [needed, refs, known, shallow, [2, 0, 0, 0], size],
                 [(b"bb", bytes(64), [3 * 2**20] * 2, b"x")],
             ),
-            "makes no sense",
+            "is malformed",
         ),
         "no end of a bomb": (with_frame(kinds, ids, lengths, endless), "not as long"),
         "no zstd": (with_frame(kinds, ids, lengths, b"x" * len(payload)), "cannot be decompressed"),
         "a payload that is too long": (
             with_frame(kinds, ids, lengths, payload + bytes(70_000)),
-            "makes no sense",
+            "is malformed",
         ),
         "a frame less": (forged(header, frames[1:]), "header says"),
         "a frame twice": (forged(header, [*frames, *frames]), "header says"),
@@ -193,7 +193,7 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
             with_header(needed, [["heads/x", ids[:32]]], known, shallow, counts, size),
             "is no commit but a",
         ),
-        "a cut of what it does not hold": (
+        "a cut of a commit that it does not hold": (
             with_header(needed, refs, known, [[bytes(32), []]], counts, size),
             "it ends a history",
         ),
@@ -224,7 +224,7 @@ def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -
 
 
 def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
-    """Objects whose contents match their ids, the tree last, and what is wrong with them."""
+    """Objects whose contents match their ids, the tree last, and the faults in them."""
     one, blob = encode([0, 1]), b"x" * 500
     oid = bytes(ObjectId.of(BLOB, blob))
     index = encode([1, oid * 2, [2**33, 500]])
@@ -250,15 +250,15 @@ def senseless() -> dict[str, tuple[list[tuple[Kind, bytes]], str]]:
     }
 
 
-@pytest.mark.parametrize("what", senseless())
-def test_a_branch_is_not_moved_to_what_cannot_be_read(what: str) -> None:
-    """Every object is what its id says, and is there, and the state makes no sense all the same."""
+@pytest.mark.parametrize("case", senseless())
+def test_a_branch_is_not_moved_to_what_cannot_be_read(case: str) -> None:
+    """Every object is present and matches its id, and the state is senseless all the same."""
     store = Memory()
     state = Versioned(store)
     state["a"] = 1
     base = state.commit("base")
     assert base is not None
-    objects, reason = senseless()[what]
+    objects, reason = senseless()[case]
     kind, body = objects[-1]
     commit = Commit(
         tree=ObjectId.of(kind, body),
@@ -347,7 +347,7 @@ TRAP = Path("/nonexistent")
 
 
 def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither exporting nor importing runs what a value would run when it is loaded."""
+    """Neither an export nor an import runs code that loading a value would run."""
     monkeypatch.setitem(globals(), "TRAP", tmp_path / "sprung")
     store, target = Memory(), Memory()
     state = Versioned(store)
@@ -355,5 +355,5 @@ def test_nothing_is_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     state.commit("trap")
     imported(target, exported(store))
     assert not (tmp_path / "sprung").exists()
-    assert Versioned(target)["trap"][0] is None  # what os.mkdir returns
+    assert Versioned(target)["trap"][0] is None  # the result of os.mkdir
     assert (tmp_path / "sprung").exists()

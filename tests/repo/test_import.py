@@ -64,7 +64,7 @@ def many_frames(monkeypatch: pytest.MonkeyPatch) -> tuple[Memory, bytes]:
 def test_interrupted_anywhere_and_done_again(
     many_frames: tuple[Memory, bytes], after: bool, atomic: bool
 ) -> None:
-    """Whichever call of the store fails, no ref leads to anything missing, and the next import ends as usual."""
+    """Whichever call of the store fails, refs lead to whole commits, and the next import ends as usual."""
     store, data = many_frames
 
     def run(fail_at: int | None) -> tuple[Memory, Faulty]:
@@ -115,7 +115,9 @@ def test_what_is_there_is_not_even_decompressed(
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no signals to kill with")
 def test_killed_in_the_middle(tmp_path: Path) -> None:
-    """A process that is killed while it imports, over and over, gets there, and the store is whole all the time."""
+    """A process that is killed while it imports, over and over, gets there, and the store is whole all the
+    time.
+    """
     source, target = tmp_path / "source", tmp_path / "target"
     with Disk(source, durability="process") as disk:
         state = Versioned(disk)
@@ -129,8 +131,8 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
         "from vstate import Disk\n"
         "from vstate.repo import Repository\n"
         "with Disk(sys.argv[1], durability='process') as disk:\n"
-        "    def progress(what, count, total):\n"
-        "        print(what, flush=True)\n"
+        "    def progress(step, count, total):\n"
+        "        print(step, flush=True)\n"
         "    Repository(disk).import_bundle(sys.argv[2], progress=progress)\n"
         "print('done', flush=True)\n"
     )
@@ -175,7 +177,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 def test_gc_takes_away_what_no_ref_leads_to_yet(
     many_frames: tuple[Memory, bytes], atomic: bool, times: int
 ) -> None:
-    """What gc removes while the import is under way is written again before a ref leads there."""
+    """An import writes objects that gc removes meanwhile again, before a ref leads to them."""
     store, data = many_frames
     memory = Memory()
     chain(memory, 1, "mine")
@@ -183,8 +185,8 @@ def test_gc_takes_away_what_no_ref_leads_to_yet(
     target = Faulty(memory, atomic=atomic)
     runs: list[int] = []
 
-    def collect(what: str, count: int, total: int | None) -> None:
-        if what == "importing" and count > total * 0.9 and len(runs) < times:  # type: ignore[operator]
+    def collect(step: str, count: int, total: int | None) -> None:
+        if step == "importing" and count > total * 0.9 and len(runs) < times:  # type: ignore[operator]
             runs.append(Repository(target).gc(keep_reflog="0", grace="0").removed)
 
     report = Repository(target).import_bundle(io.BytesIO(data), progress=collect)
@@ -219,7 +221,9 @@ def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None
 
 
 def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to it."""
+    """A commit that is there is a sign for others that all it holds is there too, also before a ref leads to
+    it.
+    """
     from vstate.repo.exchange import bundle_export
 
     monkeypatch.setattr(bundle_export, "FRAME_BYTES", 1)
@@ -238,9 +242,9 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
         repo = Repository(memory)
         moments = 0
 
-        def look(what: str, count: int, total: int | None, memory: Memory = memory, at: int = at) -> None:
+        def look(step: str, count: int, total: int | None, memory: Memory = memory, at: int = at) -> None:
             nonlocal moments
-            if what != "importing":
+            if step != "importing":
                 return
             if moments == at:
                 Repository(memory).gc(keep_reflog="0")
@@ -273,7 +277,7 @@ def test_garbage_that_gc_removed_in_part_continues_no_history() -> None:
 
 
 def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another import leaves garbage behind that the gc has looked for already, and takes away piece by piece."""
+    """Another import has left garbage behind, which gc is removing piece by piece."""
     from vstate.repo.upkeep import gc
 
     monkeypatch.setattr(gc, "_DELETE", 1)
@@ -311,7 +315,7 @@ def test_an_import_at_each_moment_of_a_gc(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_writer_moves_the_branch_meanwhile(many_frames: tuple[Memory, bytes]) -> None:
-    """The ref is looked at again: what was to be created has then diverged."""
+    """The import looks at the ref again, which has diverged by now."""
     _, data = many_frames
 
     class Overtaken(Faulty):
@@ -351,7 +355,7 @@ def test_a_bundle_brings_back_what_was_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("letter", "bitc")
 def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
-    """As an interrupted import left it, or another disk has it: a ref moves only to what is whole."""
+    """A ref moves to whole objects only: a damaged one that is present is written again."""
     store = Memory()
     chain(store, 3)
     data = exported(store)
@@ -411,7 +415,7 @@ def test_a_branch_whose_commit_is_lost_has_diverged() -> None:
 
 @pytest.mark.parametrize("how", ["same", "ahead"])
 def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
-    """It goes on where it ended, and gc keeps what came."""
+    """The history goes on where it ended, and gc keeps the older commits."""
     store = Memory()
     chain(store, 5)
     data = exported(store)
@@ -450,7 +454,7 @@ def test_a_history_that_goes_on_has_to_be_complete() -> None:
 
 @pytest.mark.parametrize("stage", ["marking", "finding garbage", "removing"])
 def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is brought back while gc looks at the shortened history is not taken away by it."""
+    """gc keeps commits that an import brings back while it looks at the shortened history."""
     from vstate.repo.upkeep import gc
 
     monkeypatch.setattr(gc, "_DELETE", 2)
@@ -463,9 +467,9 @@ def test_a_history_goes_on_while_gc_is_at_work(stage: str, monkeypatch: pytest.M
     Repository(store).delete_branch("dead")
     done: list[str] = []
 
-    def bring_back(what: str, count: int) -> None:
-        if what == stage and not done:
-            done.append(what)
+    def bring_back(step: str, count: int) -> None:
+        if step == stage and not done:
+            done.append(step)
             imported(store, data)
 
     Repository(store).gc(keep_reflog="0", progress=bring_back)
@@ -481,9 +485,9 @@ def test_a_history_goes_on_that_gc_is_just_cutting_off() -> None:
     data = exported(store)
     done: list[str] = []
 
-    def bring_back(what: str, count: int) -> None:
-        if what == "finding garbage" and not done:
-            done.append(what)
+    def bring_back(step: str, count: int) -> None:
+        if step == "finding garbage" and not done:
+            done.append(step)
             imported(store, data)
 
     Repository(store).gc(branch="main", keep_last=2, keep_reflog="0", progress=bring_back)
@@ -506,9 +510,9 @@ def test_a_history_that_ends_arrives_while_gc_is_at_work(atomic: bool) -> None:
     Repository(memory).delete_branch("dead")
     done: list[str] = []
 
-    def bring(what: str, count: int) -> None:
-        if what == "finding garbage" and not done:
-            done.append(what)
+    def bring(step: str, count: int) -> None:
+        if step == "finding garbage" and not done:
+            done.append(step)
             imported(target, data)
 
     Repository(target).gc(keep_reflog="0", grace="0", progress=bring)
@@ -518,7 +522,7 @@ def test_a_history_that_ends_arrives_while_gc_is_at_work(atomic: bool) -> None:
 
 
 def test_a_history_that_ends_arrives_while_fsck_looks() -> None:
-    """What came meanwhile is looked at with the ends that came with it."""
+    """gc looks at commits that came meanwhile with the ends that came with them."""
     store, target = Memory(), Memory()
     chain(store, 5)
     Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
@@ -526,9 +530,9 @@ def test_a_history_that_ends_arrives_while_fsck_looks() -> None:
     chain(target, 1, "mine")
     done: list[str] = []
 
-    def bring(what: str, count: int) -> None:
+    def bring(step: str, count: int) -> None:
         if not done:
-            done.append(what)
+            done.append(step)
             imported(target, data)
 
     report = Repository(target).fsck(progress=bring)
@@ -537,14 +541,14 @@ def test_a_history_that_ends_arrives_while_fsck_looks() -> None:
 
 
 def test_progress_is_told(many_frames: tuple[Memory, bytes]) -> None:
-    """What is going on, how far, and of how much."""
+    """The callback gets the step, the count, and the total."""
     store, data = many_frames
     told: list[tuple[str, int, int | None]] = []
-    Repository(store).export(io.BytesIO(), ["main"], progress=lambda *what: told.append(what))
-    Repository(Memory()).import_bundle(io.BytesIO(data), progress=lambda *what: told.append(what))
-    assert [*dict.fromkeys(what for what, _, _ in told)] == ["collecting", "writing", "checking", "importing"]
-    for what in ("writing", "checking", "importing"):
-        counts = [(count, total) for name, count, total in told if name == what]
+    Repository(store).export(io.BytesIO(), ["main"], progress=lambda *step: told.append(step))
+    Repository(Memory()).import_bundle(io.BytesIO(data), progress=lambda *step: told.append(step))
+    assert [*dict.fromkeys(step for step, _, _ in told)] == ["collecting", "writing", "checking", "importing"]
+    for step in ("writing", "checking", "importing"):
+        counts = [(count, total) for name, count, total in told if name == step]
         assert counts == sorted(counts)
         assert all(total is not None and count <= total for count, total in counts)
 

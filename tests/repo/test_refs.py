@@ -1,14 +1,24 @@
 """Refs: their names, HEAD, branches, tags, and the log of their moves."""
 
 import time
+from itertools import count
 
 import pytest
 
 from vstate import Memory, Versioned
-from vstate.errors import AlreadyExists, CorruptStore, InvalidInput, NotFound, RefMoved, UnsupportedFormat
+from vstate.errors import (
+    AlreadyExists,
+    CorruptStore,
+    InvalidInput,
+    NotFound,
+    RefMoved,
+    StoreUnavailable,
+    UnsupportedFormat,
+)
 from vstate.objects.ids import ObjectId
 from vstate.repo import Repository
 from vstate.repo.names.refs import Refs, check_ref_name
+from vstate.testing import Faulty
 
 A, B, C = (ObjectId(bytes([i]) * 32) for i in (1, 2, 3))
 
@@ -221,3 +231,27 @@ def test_moving_a_branch_that_another_moved() -> None:
         repo.rollback("main", "HEAD", seen=repo.objects.commit(here.parents[0]))
     assert moved.value.actual == here.id
     assert repo.branch("main") == here
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "in steps"])
+def test_a_rename_that_failed_goes_on_when_it_is_called_again(after: bool, atomic: bool) -> None:
+    """Whichever call of the store fails: called again, one branch is there, under the new name, with HEAD on it."""
+    for fail_at in count(1):
+        memory = Memory()
+        state = Versioned(memory)
+        state["a"] = 1
+        commit = state.commit()
+        faulty = Faulty(memory, fail_at, after=after, atomic=atomic)
+        raised = False
+        try:
+            Repository(faulty).rename_branch("main", "trunk")
+        except StoreUnavailable:
+            raised = True
+        repo = Repository(memory)
+        if raised and "main" in repo.branches():
+            repo.rename_branch("main", "trunk")
+        assert repo.branches() == {"trunk": commit}, fail_at
+        assert repo.refs.head().branch == "trunk", fail_at
+        if not raised and len(faulty.calls) < fail_at:
+            break

@@ -21,22 +21,24 @@ from vstate.testing import Faulty
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in order", "shuffled"])
 def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is repaired does not depend on the order in which a store lists its keys."""
+    """A repair does not depend on the order in which a store lists its keys."""
     monkeypatch.setattr(damaged_stores, "shuffling", request.param)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["commit", "tree", "blob"])
+@pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
 @pytest.mark.parametrize("how", ["missing", "flipped"])
-def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], what: str, how: str) -> None:
-    """If its newest state cannot be read whole; its reflog has where it was, and the rows that were damaged are kept."""
+def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], kind: str, how: str) -> None:
+    """If its newest state cannot be read whole; its reflog has where it was, and the rows that were damaged
+    are kept.
+    """
     store = copy(filled)
     repo = Repository(store)
     head = repo.branch("main")
     entry = repo.entry(head.tree, "k003")
     assert entry is not None
     blob = next(iter(entry.links)).id
-    oid = {"commit": head.oid, "tree": head.tree, "blob": blob}[what]
+    oid = {"commit": head.oid, "tree": head.tree, "blob": blob}[kind]
     key = f"o/{oid}"
     value = damaged(filled[key], how, b"")
     store.transact({key: value}, {})
@@ -45,7 +47,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
     assert report.damaged == 1
     assert report.broken == ()
     assert any(line.startswith("branch main: it is at ") for line in report.repaired)
-    # To a lost commit's parent its reflog leads; what was undone before that stays so.
+    # The reflog leads to the parent of a lost commit; an earlier undo stays.
     assert messages(store) == ["merged", "third", "on", "second", "first"]
     line = next(repo.refs.reflog("heads/main"))
     assert (line.old, line.action) == (head.oid, "fsck: repaired")
@@ -58,7 +60,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
     collected = copy(dict(store.items()))
     Repository(collected).gc()
     assert Repository(collected).fsck().ok
-    # What is written again heals.
+    # Writing a value again heals it.
     store.set(key, filled[key])
     healed = Repository(store).fsck(repair=True)
     assert healed.ok
@@ -71,7 +73,7 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], w
 
 @pytest.mark.slow
 def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
-    """A program that commits the lost value once more brings back what older commits need."""
+    """A program that commits the lost value once more heals older commits too."""
     store = copy(filled)
     key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
     store.set(key, filled[key][:-2])
@@ -88,7 +90,7 @@ def test_writing_the_same_again_heals(filled: Mapping[str, bytes]) -> None:
 
 
 def test_damage_in_the_past_moves_no_branch(filled: Mapping[str, bytes]) -> None:
-    """A branch whose newest state is whole stays; an older commit keeps what can be read of it."""
+    """A branch whose newest state is whole stays; an older commit keeps its readable keys."""
     store = copy(filled)
     second = Repository(store).resolve("main~3")
     key = f"o/{ObjectId.of(BLOB, ('changed' * 30).encode())}"
@@ -143,7 +145,7 @@ def test_one_lost_parent_of_a_merge(filled: Mapping[str, bytes]) -> None:
 
 
 def test_a_lost_head_is_found_by_the_reflog(filled: Mapping[str, bytes]) -> None:
-    """Nothing but the reflog knows what was before a commit that is lost."""
+    """Only the reflog knows the commits before a lost one."""
     store = copy(filled)
     head = Repository(store).branch("side")
     store.delete(f"o/{head.oid}")
@@ -237,7 +239,7 @@ def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
 
 
 def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, bytes]) -> None:
-    """Whoever was faster has said what is left of it."""
+    """A faster repair has ended the history already."""
     memory = copy(filled)
     repo = Repository(memory)
     third, second = repo.resolve("main~2"), repo.resolve("main~3")
@@ -333,7 +335,7 @@ def test_the_newest_line_of_the_reflog_is_the_one_of_the_latest_time() -> None:
 
 
 def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
-    """Before any other ancestor come the first parents, which are what the branch itself was at."""
+    """The first parents, which the branch itself was at, come before all other ancestors."""
     store = Memory()
     state = Versioned(store)
     state["base"] = 1
@@ -476,7 +478,9 @@ def test_a_branch_that_was_never_made_is_not_lost(filled: Mapping[str, bytes]) -
 
 
 def test_refs_that_cannot_be_read_are_put_back(filled: Mapping[str, bytes]) -> None:
-    """Behind encryption: a branch, a tag and HEAD whose values do not open; and the mark of `gc` is taken away."""
+    """Behind encryption: a branch, a tag and HEAD whose values do not open; and the mark of `gc` is taken
+    away.
+    """
     pytest.importorskip("cryptography")
     from vstate.kv.encrypted import Encrypted
 
@@ -568,7 +572,7 @@ def test_what_was_before_a_lost_commit_outlives_gc(logged: bool) -> None:
 
 
 def test_several_lost_commits_each_leave_what_was_before(filled: Mapping[str, bytes]) -> None:
-    """Also if two in a row are lost, and if what is kept has such an end itself."""
+    """Also if two commits in a row are lost, and if the older history has such an end itself."""
     store = copy({})
     ids = committed(store, 12)
     store.delete_many([f"o/{ids[i]}" for i in (9, 8, 4)])
@@ -595,7 +599,7 @@ def test_quick_says_that_it_does_not_look_for_older_history() -> None:
 
 
 def test_what_is_put_back_between_two_looks_is_not_missing() -> None:
-    """Without transactions gc puts back what is needed after all; neither place has it between two reads."""
+    """Without transactions gc puts an object back, and neither place may have it between two reads."""
     memory = Memory()
     plain = Faulty(memory, atomic=False)
     one, two = committed(plain, 2)
@@ -688,7 +692,7 @@ def test_an_unreadable_row_that_is_written_anew_stays(filled: Mapping[str, bytes
 
 
 def test_one_wrong_child_costs_no_other_key() -> None:
-    """The node above it stays, for what else it leads to; what is said to be lost is what is below the one link."""
+    """The node above stays, for its other links; only the keys below the bad link are lost."""
     store = copy({})
     state = Versioned(store)
     for number in range(3000):
@@ -736,7 +740,7 @@ def test_one_wrong_child_costs_no_other_key() -> None:
 
 
 def test_quick_keeps_the_note_on_what_is_there_again_and_damaged(filled: Mapping[str, bytes]) -> None:
-    """What was kept of a lost object is deleted only when the object is whole, which is looked at."""
+    """The remains of a lost object are deleted only once fsck has found the object whole."""
     store = copy(filled)
     key = f"o/{ObjectId.of(BLOB, TEXT.encode())}"
     store.set(key, filled[key][:-1])
@@ -752,7 +756,7 @@ def test_quick_keeps_the_note_on_what_is_there_again_and_damaged(filled: Mapping
 
 
 def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, bytes]) -> None:
-    """The second look may find the store gone: the report says that, and what was repaired before."""
+    """The second check may find the store gone: the report says that, and lists the repairs."""
 
     class Failing(Faulty):
         def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:

@@ -1,4 +1,4 @@
-"""Sync: what is pushed, fetched and cloned arrives, at a cost in proportion to it, and nothing is ever half there."""
+"""Sync: push, fetch and clone bring whole commits, at a cost in proportion to the difference."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KVStore]:
 
 
 def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> None:
-    """It lands, and says that it could not be noted where the branch is there; so if it is stopped half way."""
+    """The push succeeds, and the report says that no tracking ref was written; also after an interruption."""
     store = Memory()
     chain(store, 2)
     repo = Repository(ReadOnly(store))
@@ -90,7 +90,7 @@ def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:
 
 
 def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
-    """Values of every size, merges, and later what is new; a report says what was written."""
+    """Values of every size, merges, and later new commits; a report counts the writes."""
     store = Memory()
     state = chain(store, 4)
     state["many"] = {f"{i}": i for i in range(500)}
@@ -119,7 +119,7 @@ def test_a_push_brings_a_branch_with_all_that_it_needs(target: KVStore) -> None:
 
 
 def test_a_fetch_moves_no_branch(target: KVStore) -> None:
-    """What was fetched is named by the remote's refs, and by revisions with its name."""
+    """Tracking refs, and revisions with the name of the remote, name the fetched commits."""
     store = Memory()
     chain(store, 3)
     chain(store, 2, "side")
@@ -229,7 +229,7 @@ def test_a_branch_keeps_the_policies_that_it_has() -> None:
 
 
 def test_commits_of_others_are_not_pushed_away() -> None:
-    """An error says what to do; nothing has been sent; with force the old head stays in the reflog."""
+    """An error gives advice, and nothing has been sent; with force the old head stays in the reflog."""
     store = Memory()
     chain(store, 2)
     target = cloned(store)
@@ -315,7 +315,7 @@ def test_what_is_not_there_is_named() -> None:
         repo.push(Memory(), "mian")
     with pytest.raises(NotFound, match=r"no branch 'side'.*did you mean: main"):
         Repository(Memory()).fetch(store, "side")
-    with pytest.raises(NotFound, match="no remote; `vstate remote add"):
+    with pytest.raises(NotFound, match="no remote; add one with `vstate remote add"):
         repo.push()
     with pytest.raises(NotFound, match="`vstate push origin main`"):
         repo.push("main")
@@ -331,7 +331,7 @@ def test_what_is_not_there_is_named() -> None:
 
 
 def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
-    """Two counters add up; without a policy the keys are in conflict, and what was fetched stays."""
+    """Two counters add up; without a policy the keys are in conflict, and the fetched commits stay."""
     store = Memory()
     state = Versioned(store)
     state["n"], state["free"] = 10, 0
@@ -365,7 +365,7 @@ def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
 
 
 def test_a_pull_makes_a_branch_that_is_not_here() -> None:
-    """With its policies; what is staged on the empty branch stays staged."""
+    """With its policies; changes staged on the empty branch stay staged."""
     store = Memory()
     chain(store, 2).set_policy("", "newest")
     state = Versioned()
@@ -520,12 +520,12 @@ def test_a_complete_store_is_not_cut_off_by_a_shallow_one() -> None:
 
 
 def test_progress_and_reports_can_be_read() -> None:
-    """What is going on and how far, and a line for each ref."""
+    """The callback gets the step and the count, and the report has a line for each ref."""
     store = Memory()
     state = chain(store, 3)
     told: list[tuple[str, int, int | None]] = []
-    report = state.push(Memory(), progress=lambda *what: told.append(what))
-    assert [*dict.fromkeys(what for what, _, _ in told)] == ["finding commits", "copying"]
+    report = state.push(Memory(), progress=lambda *step: told.append(step))
+    assert [*dict.fromkeys(step for step, _, _ in told)] == ["finding commits", "copying"]
     assert told[-1][1] == report.objects
     text = str(report).splitlines()
     assert text[0].startswith(f"{report.objects:,} objects of {report.bytes:,} bytes (")

@@ -1,4 +1,4 @@
-"""Clones: into what is empty, or what a clone has begun, and into nothing else."""
+"""Clones: into an empty store, or one that a clone has begun, and into no other."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def test_a_clone_goes_on_where_the_original_has_moved(there: Path) -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "cache:memory:", "prefixed:memory:?name=a"])
 def test_a_clone_that_would_be_gone_at_once_is_refused(there: Path, url: str) -> None:
-    """Whoever gives the URL of a store in memory has no hold of what would be in it."""
+    """Nobody could reach a store in memory that is made from a URL."""
     with pytest.raises(InvalidInput, match="memory: is gone with the process"):
         clone(there, url)

@@ -1,4 +1,4 @@
-"""What sync sends and asks: what differs, and little else."""
+"""The costs of sync: it sends and reads the difference, and little else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from vstate import Memory, Versioned
 from vstate.repo import Repository
 from vstate.repo.exchange.sync import SyncReport
 
-# What is already there
+# Objects that are there already
 
 
 def test_what_nothing_leads_to_is_not_relied_on() -> None:
-    """A commit without its tree, a tree without its leaves: any part of it may be there, and the rest is sent."""
+    """A commit without its tree, a tree without its leaves: any part of it may be there, and the rest is
+    sent.
+    """
     store = Memory()
     state = chain(store, 3)
     state.update({f"key/{i}": f"value {i}" * 30 for i in range(300)})
@@ -54,7 +56,7 @@ def test_only_what_differs_is_sent() -> None:
 
 
 def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Counted, SyncReport]:
-    """Push ten new commits of a few small keys, counting what it costs on either side."""
+    """Push ten new commits of a few small keys, and count the costs on either side."""
     state = Versioned(store)
     for i in range(10):
         state[f"key/{number + i:06}"] = number + i
@@ -66,7 +68,7 @@ def ten_more(store: Memory, target: Memory, number: int) -> tuple[Counted, Count
 
 @pytest.mark.slow
 def test_a_push_costs_what_is_new() -> None:
-    """Ten commits on ten thousand cost about what ten on a hundred do: calls, bytes read, and bytes written."""
+    """Ten commits on ten thousand cost about as much as ten on a hundred, in calls and bytes."""
     costs = []
     for count in (100, 10_000):
         store = Memory()
@@ -146,7 +148,7 @@ def test_branches_of_others_are_not_read_for_a_push_of_one_s_own() -> None:
 
 
 def test_a_new_branch_of_a_store_that_went_on_sends_what_is_new() -> None:
-    """The refs there lead to commits that are not here, and those to what the two have in common."""
+    """The refs there lead to commits that are missing here, and these to common ones."""
     store = Memory()
     chain(store, 300)
     target = cloned(store)
@@ -163,7 +165,7 @@ def test_a_new_branch_of_a_store_that_went_on_sends_what_is_new() -> None:
 
 
 def test_many_small_batches_and_groups_bring_the_same(small_batches: None) -> None:
-    """The order, and what is compared with what is on its way."""
+    """Groups keep their order, and one is compared with the objects of the last."""
     store, target = Memory(), Memory()
     state = chain(store, 7)
     state.update({f"key/{i}": f"value {i}" * 30 for i in range(300)})

@@ -1,4 +1,4 @@
-"""Sync beside damage, failures and others at work: what refs lead to is whole at any time, and all arrives in the end."""
+"""Sync beside damage, failures and other processes: refs lead to whole commits, and all arrive in the end."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_node_in_the_wrong_place_is_refused() -> None:
 
 
 def test_a_link_that_says_the_wrong_length_is_refused() -> None:
-    """What it leads to is whole, and not what was meant."""
+    """The tree of the commit is whole, and another one than its writer meant."""
     store = Memory()
     chain(store, 1)
     value = b"x" * 200
@@ -111,7 +111,7 @@ def test_damage_there_keeps_nothing_else_out() -> None:
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bool, after: bool) -> None:
-    """Whatever fails, what refs lead to there is whole, and pushed again all of it arrives."""
+    """Whichever call fails, refs there lead to whole commits, and the next push brings the rest."""
     store = Memory()
     chain(store, 2)
     base = dict(cloned(store).items())
@@ -139,8 +139,8 @@ def test_interrupted_at_every_call_of_the_target(small_batches: None, atomic: bo
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("rest", [0, 1])
 def test_a_commit_that_is_there_is_whole(rest: int, atomic: bool) -> None:
-    """Also where any part of a batch may have been written when it failed: `set_many` promises no more to a store
-    with transactions.
+    """Also where any part of a batch may have been written when it failed: `set_many` promises no more to a
+    store with transactions.
     """
     store = Memory()
     chain(store, 4)
@@ -244,7 +244,7 @@ def test_an_answer_that_was_lost_is_looked_up() -> None:
 
 
 def test_what_was_sent_is_not_sent_again(small_batches: None) -> None:
-    """A push that goes on writes what is missing."""
+    """A repeated push writes the missing objects."""
     store, target = Memory(), Memory()
     chain(store, 6)
     calls = Faulty(Memory())
@@ -262,7 +262,7 @@ def test_what_was_sent_is_not_sent_again(small_batches: None) -> None:
 
 
 def test_of_two_pushers_one_wins_and_the_other_is_told() -> None:
-    """Whoever comes second to move the ref pulls, and then pushes both."""
+    """The second one to move the ref pulls, and then pushes both."""
     store = Memory()
     chain(store, 2)
     target = cloned(store)
@@ -352,7 +352,7 @@ def test_many_pushers_lose_nothing(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 @pytest.mark.parametrize("moment", ["first", "each", "last"])
 def test_gc_on_the_target_meanwhile(small_batches: None, atomic: bool, moment: str) -> None:
-    """What gc removes while it is on its way is sent again before a ref leads there."""
+    """A push sends objects that gc removes meanwhile again, before a ref leads to them."""
     store = Memory()
     chain(store, 6)
     memory = Memory()
@@ -418,7 +418,7 @@ _steps = st.lists(
 @settings(max_examples=500 if SOAK else 25)
 @given(_steps, st.booleans())
 def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic: bool) -> None:
-    """Three stores that commit, go back, merge what they pull, push and collect garbage agree in the end."""
+    """Three stores that commit, go back, pull, merge, push and collect garbage agree in the end."""
     memories = [Memory() for _ in range(3)]
     stores = [Faulty(memory, atomic=atomic) for memory in memories]
     first = Versioned(stores[0])
@@ -427,17 +427,17 @@ def test_histories_at_random_end_equal(steps: list[tuple[str, int, int]], atomic
     for store in stores[1:]:
         clone(stores[0], store)
     states = [Versioned(store, branch="main") for store in stores]
-    for number, (what, here, other) in enumerate(steps):
+    for number, (step, here, other) in enumerate(steps):
         state = states[here]
         state.refresh()
-        if what == "commit":
+        if step == "commit":
             state[f"key/{other}"] = large(number) if number % 3 else number
             state.commit(f"{number}")
-        elif what == "back":
+        elif step == "back":
             state.rollback(list(state.log())[-1])
-        elif what == "gc":
+        elif step == "gc":
             state.repo.gc(keep_reflog="0", grace="0")
-        elif what == "pull":
+        elif step == "pull":
             state.pull(stores[other], policy="theirs")
         else:
             try:

@@ -1,4 +1,4 @@
-"""Sync with a store that somebody has made up: what fsck would complain of does not come over."""
+"""Sync with a forged store: no damage that fsck would report comes over."""
 
 from __future__ import annotations
 

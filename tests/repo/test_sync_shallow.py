@@ -1,4 +1,4 @@
-"""Sync of histories that were cut off: nobody loses history by what another store lacks."""
+"""Sync of histories that were cut off: no store loses history because another one lacks it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(atomic: bool) -> No
 
 
 def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> None:
-    """Also where no ref is moved with what was fetched."""
+    """Also where the fetch moves no ref."""
     store = Memory()
     chain(store, 6)
     shallow = shortened(store)
@@ -129,7 +129,7 @@ def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> Non
 
 
 def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
-    """It was deleted here, and gc removed what it held."""
+    """The branch was deleted here, and gc removed its objects."""
     store = Memory()
     chain(store, 1)
     state = Versioned(store, branch="side")
@@ -172,3 +172,17 @@ def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None
     Repository(target).gc(keep_reflog="0")
     whole(target)
     equal(cloned(target), target)
+
+
+def test_a_history_does_not_continue_with_a_remnant() -> None:
+    """A commit whose tree gc has removed stays out of a history that was cut off before it."""
+    store, target = Memory(), Memory()
+    chain(store, 5)
+    key = f"o/{Repository(store).resolve('main~2').id}"
+    remnant = store.get(key)
+    assert remnant is not None
+    Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
+    target.set(key, remnant)
+    Repository(store).push(target, create=True)
+    assert [commit.message for commit in Repository(target).log("main")] == ["c4", "c3"]
+    assert Repository(target).fsck().ok

@@ -126,6 +126,31 @@ def test_a_write_that_lands_after_the_look() -> None:
     assert all(len(commit.parents) < 2 for commit in fresh.log())
 
 
+def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
+    """An update whose outcome was unknown is undone, and then lands: its error said so, and nothing else is lost."""
+    memory = Memory()
+    state = Versioned(Late(memory))
+    late = state.store
+    assert isinstance(late, Late)
+    state["n"], state["list"] = 0, [0]
+    state.commit()
+
+    def step(now: Versioned) -> None:
+        now["n"] += 1
+        now["list"].append(1)
+
+    late.holds = True
+    with pytest.raises(StoreUnavailable) as raised:
+        state.update(step)
+    assert raised.value.outcome_unknown
+    assert (state["n"], state["list"]) == (0, [0])
+    late.carry_out()
+    state["other"] = 1
+    state.commit("mine")
+    state.refresh()
+    assert dict(state) == dict(Versioned(memory)) == {"n": 1, "list": [0, 1], "other": 1}
+
+
 class Late(Faulty):
     """A store that says of one transaction that its outcome is unknown, and carries it out later."""
 

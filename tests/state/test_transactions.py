@@ -7,12 +7,13 @@ import contextvars
 import copyreg
 import functools
 import itertools
+import sys
 import threading
 from enum import Enum
 
 import pytest
 
-from vstate import CannotLoad, InvalidInput, Versioned, task
+from vstate import CannotLoad, InvalidInput, Memory, Versioned, task
 from vstate.state.base import handle_of
 
 
@@ -302,3 +303,73 @@ def test_a_savepoint_of_what_was_committed_since_brings_back_nothing() -> None:
     savepoint.restore()
     assert dict(state) == {"a": 2}
     assert not state.has_uncommitted()
+
+
+def test_nested_transactions_may_be_collected_in_any_order() -> None:
+    """Two transactions that were left open, and let go of outer first: the changes of both are undone."""
+    for order in ("outer", "inner"):
+        state = Versioned()
+        state["a"], state["b"] = 1, 1
+        state.commit()
+        outer, inner = state.transaction(), state.transaction()
+        outer.__enter__()
+        state["a"] = 2
+        inner.__enter__()
+        state["b"] = 2
+        if order == "outer":
+            del outer
+            assert dict(state) == {"a": 1, "b": 1}
+            state["c"] = 3
+            del inner
+        else:
+            del inner
+            assert dict(state) == {"a": 2, "b": 1}
+            state["c"] = 3
+            del outer
+        assert dict(state) == {"a": 1, "b": 1}
+        assert not state.has_uncommitted()
+
+
+def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
+    """A transaction inside another one that ends well is a part of it, and goes with it."""
+    state = Versioned()
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state["a"] = 1
+        with state.transaction():
+            state["b"] = [1]
+        raise ZeroDivisionError
+    assert not state.has_uncommitted()
+    with state.transaction("both"):
+        state["a"] = 1
+        with state.transaction():
+            state["b"] = [1]
+    assert dict(Versioned(state.store)) == {"a": 1, "b": [1]}
+    assert [commit.message for commit in state.log()] == ["both"]
+
+
+def test_a_call_from_inside_an_operation_is_refused() -> None:
+    """A merge policy, or a finalizer, that commits the state in the middle of its commit gets an error."""
+    store = Memory()
+    state = Versioned(store)
+    state["n"] = 0
+    state.commit()
+    refused: list[Exception] = []
+
+    def policy(base: object, ours: object, theirs: object) -> object:
+        try:
+            state.commit("inside")
+        except InvalidInput as error:
+            refused.append(error)
+        return ours
+
+    sys.modules[__name__].policy = policy  # type: ignore[attr-defined]  # a policy is imported by its name
+    policy.__qualname__ = "policy"
+    state.set_policy("n", policy)
+    other = Versioned(store)
+    other["n"] = 1
+    other.commit()
+    state["n"] = 2
+    state.commit("outside")
+    assert len(refused) == 1
+    assert "under way" in str(refused[0])
+    assert Versioned(store)["n"] == 2

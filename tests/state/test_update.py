@@ -253,3 +253,34 @@ def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
     assert commit is not None
     assert commit.message == "None"
     Live().update(lambda live: None, message=lambda nothing: 1 / 0)  # no commit, and no message
+
+
+def test_a_commit_of_another_thread_waits_for_an_update() -> None:
+    """While the function of an update runs, commit() in another thread waits its turn; inside it is refused."""
+    state, _ = start(n=0)
+    inside, done = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+
+    def commit() -> None:
+        inside.wait(60)
+        state["mine"] = 1
+        try:
+            state.commit("mine")
+        except BaseException as error:
+            errors.append(error)
+        done.set()
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+
+    def step(now: Versioned) -> None:
+        now["n"] += 1
+        with pytest.raises(InvalidInput, match="leave commit"):
+            now.commit()
+        inside.set()
+        assert not done.wait(0.2)
+
+    state.update(step)
+    thread.join(60)
+    assert errors == []
+    assert dict(Versioned(state.store)) == {"n": 1, "mine": 1}

@@ -7,14 +7,14 @@ async with Versioned("agent-state") as state:
     await state.commit("first words")
     print(await state["messages"])
 
-The names are those of `vstate.Versioned`; what may read or write the store is awaited, and runs in worker
-threads. Nothing else is different: there is one implementation, and this is the way into it.
+The names are those of `vstate.Versioned`. Calls that may read or write the store are awaited, and run in
+worker threads. Everything else is the same: there is one implementation, and this package awaits it.
 
-- A call that is cancelled has happened or has not: the cancellation is passed on once that is settled. So may be one that
-  comes as a transaction ends: its commit is made.
-- Tasks may share a handle, as threads do; a transaction of one is waited for by the others without
+- A call that is cancelled has happened or has not: the cancellation is raised once that is settled. If a
+  transaction is cancelled as it ends, its commit is made.
+- Tasks may share a handle, as threads do. While one of them is in a transaction, the others wait without
   holding up the loop.
-- A Change of a `diff`, and a Snapshot given to the predicate of `bisect`, load values when asked for, in the thread that
+- A Change of a `diff`, and a Snapshot in the predicate of `bisect`, load values on demand, in the thread that
   asks.
 """
 

@@ -1,4 +1,4 @@
-"""Lease: the right to work, for tasks."""
+"""Lease: a lease on a name, for tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """What `Versioned.lease` gives: the right to work, for as long as `held`."""
+    """A lease on a name, from `Versioned.lease`: its holder may work while it is `held`."""
 
     def __init__(self, state: Versioned, lease: HeldLease) -> None:
         self._state = state
@@ -24,12 +24,12 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """What the lease is on."""
+        """The name."""
         return self._lease.name
 
     @property
     def ttl(self) -> float:
-        """Seconds after which another may have it if it is not renewed."""
+        """Seconds after which another holder may take a lease that is not renewed."""
         return self._lease.ttl
 
     @property
@@ -43,11 +43,11 @@ class Lease:
         return self._lease.held
 
     async def check(self) -> None:
-        """Raise LeaseLost unless the lease is held, and the store says so."""
+        """Raise LeaseLost unless the store says that the lease is held."""
         await self._state._workers.run(self._lease.check)
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the state unless the lease is lost: LeaseLost then, with nothing committed."""
+        """Commit the state. If the lease is lost, raise LeaseLost and commit nothing."""
         return await self._state._in_turn(
             self._state.sync, lambda outermost: self._lease.commit(message, **info)
         )
@@ -57,7 +57,9 @@ class Lease:
 
 
 async def entered(lease: HeldLease) -> None:
-    """Wait for a lease, in a thread of its own, which may be long; cancelled, when it is certain that nobody has it."""
+    """Wait for a lease, in a thread of its own. If this is cancelled, it ends once the lease is surely not
+    held.
+    """
     work = Future[None]()
     work.set_running_or_notify_cancel()
 

@@ -24,7 +24,7 @@ _AT_ONCE = 256  # items that an iteration fetches at a time
 def awaited(
     function: Callable[Concatenate[Any, _P], _R], *, turn: bool = False
 ) -> Callable[Concatenate[Reading[Any], _P], Coroutine[Any, Any, _R]]:
-    """The method that awaits this one of the sync handle: in its turn, if it moves the branch."""
+    """An awaited form of a method of the sync handle. A method that moves the branch waits for its `turn`."""
 
     @wraps(function)
     async def method(self: Reading[Any], /, *args: _P.args, **options: _P.kwargs) -> _R:
@@ -36,7 +36,7 @@ def awaited(
 
 
 class Reading(Generic[_S]):
-    """A mapping to be read."""
+    """A mapping whose reads are awaited."""
 
     def __init__(self, workers: Workers, handle: _S | None) -> None:
         self._workers = workers
@@ -47,13 +47,18 @@ class Reading(Generic[_S]):
 
     @property
     def sync(self) -> _S:
-        """The handle that this one is the way into, for a thread; InvalidInput before it is open."""
+        """The handle that this one awaits, for use in a thread; InvalidInput before it is open."""
         if self._handle is None:
             raise InvalidInput("this state is not open yet: use `async with` it, or await it")
         return self._handle
 
+    async def _run(self, function: Callable[[_S], _R]) -> _R:
+        """Call the function with the sync handle, in a worker thread."""
+        handle = await self._opened()
+        return await self._workers.run(partial(function, handle))
+
     async def _in_turn(self, handle: State, function: Callable[[bool], _R]) -> _R:
-        """Call the function in a thread, in the turn, with whether this is the outermost to have that."""
+        """Call the function in a thread, in the turn; its argument says whether this call took the turn."""
         turns = handle_of(handle).turns
         if turns.nested:
             return await self._workers.run(partial(function, False))
@@ -64,34 +69,31 @@ class Reading(Generic[_S]):
 
     async def __getitem__(self, key: str) -> Any:
         """The value of the key: `await state["k"]`. Raises KeyNotFound."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle[key])
+        return await self._run(lambda handle: handle[key])
 
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of the key, or `default` if there is none."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.get(key, default))
+        return await self._run(lambda handle: handle.get(key, default))
 
     async def contains(self, key: str) -> bool:
-        """Whether there is such a key."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: key in handle)
+        """Whether the key is present."""
+        return await self._run(lambda handle: key in handle)
 
     async def count(self, prefix: str = "") -> int:
         """How many keys begin with `prefix`."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: len(handle.keys(prefix)))
+        return await self._run(lambda handle: len(handle.keys(prefix)))
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.keys()
 
-    # Without these Python would ask for `state[0]`, `state[1]`, …, without end: each is a coroutine, and none an IndexError.
+    # Without these two, Python would call `state[0]`, `state[1]`, … without end: each is a coroutine, and
+    # none raises IndexError.
 
     def __iter__(self) -> NoReturn:
-        raise TypeError("the keys of this state come awaited: `async for key in state`")
+        raise TypeError("the keys of this state are awaited: write `async for key in state`")
 
     def __contains__(self, key: object) -> NoReturn:
-        raise TypeError("a look into this state is awaited: `await state.contains(key)`")
+        raise TypeError("this test is awaited: write `await state.contains(key)`")
 
     def keys(self, prefix: str = "") -> AsyncIterator[str]:
         """The keys that begin with `prefix`, sorted: `async for key in state.keys("a/")`."""
@@ -106,9 +108,8 @@ class Reading(Generic[_S]):
         return self._iterated(lambda handle: iter(handle.items(prefix)))
 
     async def _iterated(self, begin: Callable[[_S], Iterator[_T]]) -> AsyncIterator[_T]:
-        handle = await self._opened()
-        items = await self._workers.run(lambda: begin(handle))
-        at_once = 1  # the first ones soon
+        items = await self._run(begin)
+        at_once = 1  # the first item comes soon
         while batch := await self._workers.run(partial(_some, items, at_once)):
             for item in batch:
                 yield item
@@ -127,5 +128,5 @@ class Snapshot(Reading[sync.Snapshot]):
 
     @property
     def commit(self) -> Commit:
-        """The commit whose state this is."""
+        """The commit of this state."""
         return self.sync.commit

@@ -20,9 +20,10 @@ from vstate.repo.repository import Revision
 
 
 class Versioned(Writing[sync.Versioned]):
-    """A branch that a program with an event loop can write to; takes what `vstate.Versioned` takes.
+    """A branch that a program with an event loop can write to, with the arguments of `vstate.Versioned`.
 
-    It opens with `async with`, which closes it too, or when it is first awaited: `state = await Versioned(store)`.
+    `async with` opens and closes it. It also opens when it is first awaited: `state = await
+    Versioned(store)`.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -36,7 +37,7 @@ class Versioned(Writing[sync.Versioned]):
         return self._handle if self._handle is not None else await self._workers.run(self._open_once)
 
     def _open_once(self) -> sync.Versioned:
-        # Not an asyncio.Lock: tasks of several loops may share this.
+        # Not an asyncio.Lock: tasks of several loops may share the handle.
         with self._opening:
             if self._handle is None:
                 self._handle = self._open()
@@ -58,17 +59,19 @@ class Versioned(Writing[sync.Versioned]):
         await self.close()
 
     async def close(self) -> None:
-        """Close what watches it, and the store, if this handle opened it. What is uncommitted is not committed."""
+        """Close its watches, and its store if this handle opened it. Uncommitted changes are not
+        committed.
+        """
         try:
             if self._handle is not None and not self._closed:
                 self._closed = True
-                await self._workers.run(self._handle.close, surely=True)
+                await self._workers.run(self._handle.close, shielded=True)
         finally:
             self._workers.stop()
 
     @property
     def location(self) -> str:
-        """Where its store is, open or not, for messages to people; never a secret."""
+        """Where the store is, open or not, for messages to people; never a secret."""
         return location_of(self._given) if self._handle is None else self._handle.store.location
 
     @property
@@ -81,7 +84,7 @@ class Versioned(Writing[sync.Versioned]):
         """The branch that `commit` moves; None when HEAD is detached."""
         return self.sync.branch
 
-    # What is uncommitted
+    # Uncommitted changes
 
     status = awaited(sync.Versioned.status)
     diff = awaited(sync.Versioned.diff)
@@ -98,8 +101,7 @@ class Versioned(Writing[sync.Versioned]):
 
     async def checkout(self, rev: Revision) -> Snapshot:
         """The state at a revision, to look at. This state does not move."""
-        handle = await self._opened()
-        return Snapshot(self._workers, await self._workers.run(lambda: handle.checkout(rev)))
+        return Snapshot(self._workers, await self._run(lambda handle: handle.checkout(rev)))
 
     blame = awaited(sync.Versioned.blame)
     bisect = awaited(sync.Versioned.bisect)
@@ -126,9 +128,8 @@ class Versioned(Writing[sync.Versioned]):
 
     async def fork(self, name: str, at: Revision = "HEAD") -> Versioned:
         """A new state on a new branch."""
-        handle = await self._opened()
         other = Versioned()
-        other._handle = await self._workers.run(lambda: handle.fork(name, at))
+        other._handle = await self._run(lambda handle: handle.fork(name, at))
         return other
 
     # Other stores, and other holders
@@ -140,11 +141,13 @@ class Versioned(Writing[sync.Versioned]):
     async def lease(
         self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None
     ) -> AsyncIterator[Lease]:
-        """A lease for the `async with` block: nobody else has one of that name in this store meanwhile."""
+        """Hold a lease in the `async with` block: nobody else has one of that name in this store
+        meanwhile.
+        """
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
         try:
             await entered(lease)
             yield Lease(self, lease)
         finally:
-            await self._workers.run(lease.__exit__, surely=True)
+            await self._workers.run(lease.__exit__, shielded=True)

@@ -1,4 +1,4 @@
-"""Watching: the changes of a state, to be gone through by `async for`."""
+"""Watching: the changes of a state, for `async for`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vstate.state.watching import Seen, Watch
 
 
 class Watching:
-    """What `watch` returns: to be gone through by `async for`, or awaited, which gives the Watch."""
+    """The result of `watch`. `async for` gives the changes; awaited, it is the Watch."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Watch]]) -> None:
         self._begin = begin

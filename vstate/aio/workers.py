@@ -1,4 +1,4 @@
-"""Workers: the threads in which what may wait for a store is called."""
+"""Workers: the threads for calls that may wait for a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _THREADS = 4  # a handle does one thing at a time, mostly; reads beside a commit
 
 
 class Workers:
-    """The threads of a handle, and of what was made from it."""
+    """The threads of a handle, and of the handles made from it."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="vstate")
@@ -26,28 +26,29 @@ class Workers:
         self,
         function: Callable[[], _R],
         *,
-        surely: bool = False,
+        shielded: bool = False,
         undo: Callable[[_R], object] | None = None,
     ) -> _R:
-        """Call the function in a thread, in a copy of this context; if cancelled, not, or when it has returned.
+        """Call the function in a thread, in a copy of this context. Cancelled, it has not begun or has
+        returned.
 
-        `surely` calls it, cancelled or not. `undo` is called with what nobody gets, as it was cancelled. InvalidInput
-        once the state is closed.
+        If `shielded`, it is called even if this is cancelled. If this is cancelled after the call, `undo`
+        gets its result. InvalidInput once the state is closed.
         """
         try:
             work = self._threads.submit(contextvars.copy_context().run, function)
         except RuntimeError:
-            raise InvalidInput("this state is closed") from None
+            raise InvalidInput("this state is closed; open it again") from None
         future = asyncio.wrap_future(work)
         try:
-            # Without a shield where none is needed: that would be another round of the loop for each call.
-            return await (asyncio.shield(future) if surely else future)
+            # A shield only where one is needed: it takes another round of the loop for each call.
+            return await (asyncio.shield(future) if shielded else future)
         except asyncio.CancelledError:
-            if surely or not work.cancel():  # it may have begun
-                future = asyncio.wrap_future(work)  # the other one is cancelled
+            if shielded or not work.cancel():  # the call may have begun
+                future = asyncio.wrap_future(work)  # the first future is cancelled
                 await settled(future)
                 if undo is not None and future.exception() is None:
-                    await self.run(partial(undo, future.result()), surely=True)
+                    await self.run(partial(undo, future.result()), shielded=True)
             raise
 
     def stop(self) -> None:
@@ -60,6 +61,6 @@ async def settled(future: asyncio.Future[Any]) -> None:
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
-            pass  # the first one is passed on
+            pass  # the caller raises the first cancellation again
     if not future.cancelled():
-        future.exception()  # looked at, so that nobody is told that nobody did
+        future.exception()  # marks it as retrieved, so that asyncio does not warn

@@ -26,33 +26,29 @@ _W = TypeVar("_W", bound="sync.Versioned | sync.Namespace")
 
 
 class Writing(Reading[_W]):
-    """A mapping to be read and written."""
+    """A mapping whose reads and commits are awaited."""
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """Set the key, in memory, until the next commit. It waits for a commit of this handle that is under way:
-        await `set` where that would hold up the loop for too long.
+        """Set the key, in memory, until the next commit. This waits while a commit of the handle is under
+        way: await `set` where the event loop must not wait that long.
         """
         self.sync[key] = value
 
     async def set(self, key: str, value: Any) -> None:
         """Set the key, in memory, until the next commit."""
-        handle = await self._opened()
-        await self._workers.run(lambda: handle.__setitem__(key, value))
+        await self._run(lambda handle: handle.__setitem__(key, value))
 
     async def delete(self, key: str) -> None:
         """Delete the key, in memory, until the next commit. Raises KeyNotFound."""
-        handle = await self._opened()
-        await self._workers.run(lambda: handle.__delitem__(key))
+        await self._run(lambda handle: handle.__delitem__(key))
 
     async def pop(self, key: str, *default: Any) -> Any:
-        """Delete the key and give its value; `default` if there is none."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.pop(key, *default))
+        """Delete the key and return its value, or `default` if there is none."""
+        return await self._run(lambda handle: handle.pop(key, *default))
 
     async def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of the key, set to `default` if there was none."""
-        handle = await self._opened()
-        return await self._workers.run(lambda: handle.setdefault(key, default))
+        """The value of the key. If there is none, set it to `default`."""
+        return await self._run(lambda handle: handle.setdefault(key, default))
 
     clear = awaited(State.clear)
     expire = awaited(State.expire)
@@ -75,34 +71,34 @@ class Writing(Reading[_W]):
     ) -> None: ...
 
     async def update(self, other: Any = (), /, **values: Any) -> Commit | None:
-        """With a function: call it, in a worker thread, with the sync handle, and commit what it changed; again
-        on the fresh state until nobody else has changed what it read or changed. With a mapping or pairs: set them.
+        """With a function: call it, in a worker thread, with the sync handle, and commit its changes. If
+        somebody else changed a key that it read or changed, call it again on the newest state. With a mapping
+        or pairs: set them.
         """
         if callable(other) and not hasattr(other, "keys"):
-            return await self.update_and_tell(other, lambda commit: None, **values)
-        handle = await self._opened()
-        await self._workers.run(lambda: handle.update(other, **values))
+            return await self.update_and_report(other, lambda commit: None, **values)
+        await self._run(lambda handle: handle.update(other, **values))
         return None
 
-    async def update_and_tell(
-        self, function: Callable[[Any], object], told: Callable[[Commit | None], object], /, **options: Any
+    async def update_and_report(
+        self, function: Callable[[Any], object], report: Callable[[Commit | None], object], /, **options: Any
     ) -> Commit | None:
-        """As `update` with a function; `told` hears what came of it, in the thread, even when the caller is cancelled.
+        """As `update` with a function. `report` gets the commit, in the thread, even if this is cancelled.
 
-        Where it has not been called by the end of this, nothing is committed.
+        If `report` has not been called when this ends, nothing is committed.
         """
         handle = await self._opened()
         call, writer = partial(function, handle), _writer(handle)
 
         def update(outermost: bool) -> Commit | None:
             commit = run_update(writer, call, outermost, **options)
-            told(commit)
+            report(commit)
             return commit
 
         return await self._in_turn(handle, update)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
-        """Call the function, in a worker thread, with the sync handle at the newest commit, between other updates."""
+        """Call the function, in a worker thread, with the sync handle at the newest commit, in its turn."""
         handle = await self._opened()
         root = handle.root
         assert isinstance(root, sync.Versioned)
@@ -114,43 +110,46 @@ class Writing(Reading[_W]):
         return await self._in_turn(handle, call)
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit what changed, in place or by key; None if nothing did. Cancelled, it is done or not done."""
+        """Commit the changes, in place or by key; None if nothing changed. Cancelled, it is done or not
+        done.
+        """
         handle = await self._opened()
         return await self._in_turn(handle, lambda outermost: handle.commit(message, **info))
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:
-        """Commit at the end of the `async with` block; discard what was changed inside on an exception.
+        """Commit at the end of the `async with` block; on an exception undo the changes made inside.
 
-        Inside another transaction, or a task, it leaves the commit to that one.
+        Inside another transaction, or a task, the outer one commits.
         """
         handle = await self._opened()
         writer = _writer(handle)
         turn, nested = Turn(), writer.turns.nested
-        with turn.bell, turn.held:  # nobody waits for a turn that was not taken
+        with turn.bell, turn.held:  # harmless if the turn is not taken
             if not nested:
                 await writer.turns.take_async(turn)
             inner = Transaction(writer, handle, message, info, in_turn=not nested)
             try:
-                # Surely, all of it: what was begun is ended before the turn is.
-                await self._workers.run(inner.__enter__, surely=True)
+                # Shielded: a transaction that has begun ends before the turn does.
+                await self._workers.run(inner.__enter__, shielded=True)
                 yield self
             except BaseException as error:
-                await self._workers.run(partial(_ended, inner, error), surely=True)
+                await self._workers.run(partial(_ended, inner, error), shielded=True)
                 raise
-            await self._workers.run(lambda: inner.__exit__(None, None, None), surely=True)
+            await self._workers.run(lambda: inner.__exit__(None, None, None), shielded=True)
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watching:
-        """The changes of keys like `agent:*` as they are committed: `async for key, change, commit in state.watch(...)`.
+        """The changes of keys like `agent:*` as they are committed; `async for key, change, commit in` it.
 
-        Awaited, it is the Watch itself, which can be asked what it has seen, and closed.
+        Awaited, it is the Watch itself, which knows the last commit that it saw, and can be closed.
         """
-        # Here, where nothing has to be read for it: what is committed from the call on is told, whenever it is gone through.
+        # Made now if that needs no read: the watch then covers every commit from this call on.
         made = self._handle.watch(pattern) if since is None and self._handle is not None else None
 
         async def begin() -> Watch:
             handle = await self._opened()
-            # Not closed where this is cancelled: who goes through it may go on, and it listens from the first look on only.
+            # Not closed if this is cancelled: the caller may go on with it, and it listens only from the
+            # first look on.
             return await self._workers.run(
                 lambda: handle.watch(pattern, since=since) if made is None else made
             )
@@ -160,16 +159,16 @@ class Writing(Reading[_W]):
     async def subscribe(
         self, pattern: str, function: Callable[[str, Change, Commit], object]
     ) -> Subscription:
-        """Have `function(key, change, commit)` called, in a thread of its own, for each change of a watch."""
+        """Call `function(key, change, commit)`, in a thread of its own, for each change of a watch."""
         handle = await self._opened()
         return await self._workers.run(lambda: handle.subscribe(pattern, function), undo=Subscription.close)
 
     def record(self, kind: str, **data: Any) -> Event:
-        """Record that something happened; the next commit keeps it. `data` is plain data."""
+        """Record an event, which the next commit keeps. `data` is plain data."""
         return self.sync.record(kind, **data)
 
     def namespace(self, name: str) -> Namespace:
-        """The mapping of the keys under `name/`; it nests, and one commit covers all."""
+        """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all."""
         return Namespace(self._workers, self.sync.namespace(name))
 
 

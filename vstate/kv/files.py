@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Make `data` the contents of a file, which keeps its permissions. A reader sees the old contents or the
-    new.
+@contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` at the end of the block. It keeps the permissions.
 
-    Contents and name are on the disk when this returns. Without `durable`, a power cut may leave the file
-    empty. Raises OSError and leaves the file alone, except where only the sync of the directory fails.
+    A reader sees the old contents or the new. Contents and name are on the disk when the block ends. Without
+    `durable`, a power cut may leave the file empty. An exception, such as OSError, leaves the file alone,
+    except where only the sync of the directory fails.
     """
     # 40 characters are 160 bytes at most, and file systems take 255 for a name.
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}")
@@ -22,7 +25,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with open(temporary, "xb") as file:
             with suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            file.write(data)
+            yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -33,6 +36,12 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Make `data` the contents of a file, as `replacing` promises."""
+    with replacing(path, durable=durable) as file:
+        file.write(data)
 
 
 def make_directory(path: Path) -> None:

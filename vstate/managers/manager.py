@@ -78,7 +78,7 @@ class Manager:
             return returned[0]
 
         await self._call(
-            lambda: self._state.update_and_tell(
+            lambda: self._state.update_and_report(
                 call, lambda commit: on_commit(), message=message, attempts=_ATTEMPTS, **info
             )
         )

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from time import sleep
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from vstate.arguments import check_limit
+from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
     CannotLoad,
@@ -31,7 +31,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
-from vstate.repo.history import History, Log
+from vstate.repo.history import SHALLOW_FORMAT, History, Log
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
@@ -52,7 +52,7 @@ EXPIRY_FORMAT = 3
 FORMAT_KEY = "format"
 
 _PATIENCE = 0.5  # seconds for `gc` to bring a commit back from the trash
-_LOOKS = 25
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.05  # seconds
 _MICROSECOND = timedelta(microseconds=1)
 
 Revision = str | Commit | ObjectId
@@ -76,6 +76,13 @@ class Guard(Protocol):
 
     def check(self) -> None:
         """Read the rows again; raise if the commit may not land."""
+
+
+def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
+    """The oldest format that allows histories that were cut off, signed commits, or keys that expire."""
+    if expiring:
+        return EXPIRY_FORMAT
+    return max(SHALLOW_FORMAT if shallow else 1, SIGNED_COMMITS if signed else 1)
 
 
 class Core:
@@ -377,13 +384,11 @@ class Core:
 
         Waits a moment if `gc`, having met a ref to it, may bring it back.
         """
-        for _ in range(_LOOKS):
-            if self.objects.is_stored(oid):
-                return True
-            if TRASH + oid.hex() not in self.store:
-                break
-            sleep(_PATIENCE / _LOOKS)
-        return self.objects.is_stored(oid)
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=_PATIENCE)
+        while not self.objects.is_stored(oid):
+            if TRASH + oid.hex() not in self.store or not backoff.pause():
+                return self.objects.is_stored(oid)  # gc may have brought it back in between
+        return True
 
     # Branches
 
@@ -418,9 +423,7 @@ class Core:
     ) -> None:
         action = f"branch: created from {origin}"
         if not self._move(HEADS + name, expected=None, to=commit.oid, action=action, rows=rows):
-            raise AlreadyExists(
-                f"there is a branch {name!r} already; choose another name or delete it first", name=name
-            )
+            raise _name_taken(name)
 
     def delete_branch(self, name: str) -> Commit:
         """Delete a branch other than HEAD's; its newest commit, which the reflog keeps."""
@@ -439,12 +442,17 @@ class Core:
     def rename_branch(self, old: str, new: str) -> Commit:
         """Rename a branch, and move HEAD along; AlreadyExists if the name is taken.
 
-        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile.
+        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile. A rename that was cut
+        short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
         rows = self.policies.rows_for(check_ref_name(new), old)
         rows |= self.refs.lifetimes.rows_for(HEADS + new, HEADS + old)
-        self._create_branch(new, commit, commit.short, rows)
+        created = f"branch: renamed from {old}"
+        if not self._move(HEADS + new, expected=None, to=commit.oid, action=created, rows=rows):
+            last = next(self.refs.reflog(HEADS + new), None)
+            if last is None or (last.new, last.action) != (commit.oid, created):
+                raise _name_taken(new)
         follows = self.refs.head().branch == old
         if follows:
             self.refs.set_head(branch=new, action=f"branch: renamed {old} to {new}")
@@ -524,3 +532,9 @@ class Core:
 def _rollback_message(target: Commit) -> str:
     nested = target.message.startswith("Rollback to ")
     return f"Rollback to {target.short}" + ("" if nested or not target.message else f" {target.message}")
+
+
+def _name_taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"there is a branch {name!r} already; choose another name or delete it first", name=name
+    )

@@ -116,7 +116,7 @@ class Objects:
         return bodies
 
     def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
-        """Tree nodes with their bodies, read in one batch; CorruptObject as for `read`. Keeps none in memory."""
+        """Tree nodes with their bodies, in one batch; CorruptObject as for `read`. None stays in memory."""
         for oid, body in self._each(TREE, ids):
             try:
                 yield oid, Node.decode(body), body
@@ -124,7 +124,7 @@ class Objects:
                 raise CorruptObject(str(oid), str(error)) from error
 
     def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
-        """Index nodes with their heights, items and bodies, read in one batch; CorruptObject as for `read`."""
+        """Index nodes with their heights, items and bodies, in one batch; CorruptObject as for `read`."""
         for oid, body in self._each(INDEX, ids):
             try:
                 yield oid, *read_index(body), body

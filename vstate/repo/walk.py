@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from vstate.errors import CorruptObject
 from vstate.objects.commit import Commit
@@ -14,8 +14,7 @@ from vstate.objects.tree import Node
 from vstate.values.entry import Entry
 
 BATCH = 256
-"""How many objects a walk reads at once. The largest are tree nodes of some 4 KB, so a batch is about 1 MB.
-"""
+"""How many objects a walk reads at once: of the largest, tree nodes of some 4 KB, that is 1 MB."""
 
 Batch = tuple[Kind, Sequence[Any]]
 """Objects of one kind that a walk has still to visit."""
@@ -45,11 +44,35 @@ def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
             stack += below[kind](items)
 
 
+class Sized(Protocol):
+    """An object whose body has a known length in bytes."""
+
+    @property
+    def length(self) -> int: ...
+
+
+_T = TypeVar("_T", bound=Sized)
+
+
+def batches(objects: Iterable[_T], most_bytes: int, most: int = BATCH) -> Iterator[list[_T]]:
+    """The objects in batches of at most `most` objects and `most_bytes` bytes; a larger object goes alone."""
+    batch: list[_T] = []
+    size = 0
+    for item in objects:
+        if batch and (size + item.length > most_bytes or len(batch) == most):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.length
+    if batch:
+        yield batch
+
+
 class NewestFirst(Iterator[Commit]):
     """A queue of commits. The newest comes out first; of two with one time, the one that went in first.
 
-    A commit is dated after its parents. So a walk that puts in the parents of each commit that comes out meets
-    every commit after all its children.
+    A commit is dated after its parents. So a walk that puts in the parents of each commit that it takes out
+    meets every commit after all its children.
     """
 
     def __init__(self) -> None:
@@ -67,7 +90,7 @@ class NewestFirst(Iterator[Commit]):
 
 
 class Entries:
-    """Tells the entries of leaves that a walk has not met lately: most stood in the leaf's last version too."""
+    """Tells the entries of leaves that a walk has not met lately: most stood in an earlier leaf too."""
 
     def __init__(self) -> None:
         self._met: set[bytes] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import (
     Callable,
@@ -17,8 +16,9 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Protocol, overload
-from weakref import ReferenceType, ref
+from weakref import ref
 
 from vstate.arguments import called, require_plain
 from vstate.errors import InvalidInput, KeyNotFound
@@ -28,7 +28,7 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
 from vstate.repo.names.dates import parse_ttl
-from vstate.state.position import Token, is_live
+from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
@@ -80,33 +80,32 @@ class Hooks:
     """The functions that a state calls before each commit."""
 
     def __init__(self) -> None:
-        self._functions: tuple[Callable[[], object], ...] = ()
-        self._running: ReferenceType[Token] | None = None
+        self.functions: tuple[Callable[[], object], ...] = ()
+        self._running = OVER
 
     def add(self, function: Callable[[], object]) -> Callable[[], None]:
         """Call the function from now on, until the returned one is called."""
         require_plain("the function of before_commit", function)
         once = partial(function)  # its own object, so that the same function can be given twice
-        self._functions = (*self._functions, once)
+        self.functions = (*self.functions, once)
 
         def remove() -> None:
-            self._functions = tuple(each for each in self._functions if each is not once)
+            self.functions = tuple(each for each in self.functions if each is not once)
 
         return remove
 
     def run(self) -> None:
         """Call them, in the order in which they were added."""
         self.require_none()
-        if self._functions:
-            token = Token()
-            with token.held:
-                self._running = ref(token)
-                for function in self._functions:
-                    called("the function of before_commit", function)
+        token = Lock()
+        with token:
+            self._running = ref(token)
+            for function in self.functions:
+                called("the function of before_commit", function)
 
     def require_none(self) -> None:
         """Raise InvalidInput inside a function that a commit calls."""
-        if self._running is not None and is_live(self._running):
+        if is_live(self._running):
             raise InvalidInput(
                 "a function that a commit calls before it cannot commit, nor move the branch: leave that out"
             )
@@ -128,7 +127,7 @@ class StateHandle(ForkAware):
     fork_order = 2
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.turns = Turns()
         """Whose transaction may run now."""
         self.hooks = Hooks()

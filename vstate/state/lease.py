@@ -14,6 +14,7 @@ from vstate.errors import InvalidInput, LeaseLost, VStateError
 from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
 from vstate.repo.rules.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
+from vstate.state.committing import commit
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -70,8 +71,8 @@ class Lease:
             raise InvalidInput("a lease's commit has its own info called 'lease': choose another name")
         with self._tenure.lock:
             self._tenure.require_held()
-        return self._handle.commit(
-            message, {**info, "lease": {"name": self.name, "fence": self.fence}}, guard=self
+        return commit(
+            self._handle, message, {**info, "lease": {"name": self.name, "fence": self.fence}}, guard=self
         )
 
     @contextmanager

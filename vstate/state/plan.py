@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from vstate.errors import CorruptObject
 from vstate.objects import expiry, tree
-from vstate.objects.expiry import split_expiry, with_expiry
+from vstate.objects.expiry import EXPIRING, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES
 from vstate.repo.objects import Overlay
@@ -103,7 +103,7 @@ def _plan_value(
     base = slot.base
     if base is None:
         data = tree.lookup(repo.objects.node, root, key)
-        if data is not None and not slot.hides(data):
+        if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
             base = _read_base(repo, key, data, slot)
     try:
         encoded = encode_value(slot.value, base.chunks if base else ())
@@ -159,7 +159,9 @@ def _plan_expiry(plan: Plan, key: str, slot: Slot, data: bytes | None) -> None:
 
 def _read_base(repo: Repository, key: str, data: bytes, slot: Slot) -> Base:
     """The base of a key that was set without being read."""
-    data, due = split_expiry(data)
+    due = None
+    if data[:1] in EXPIRING:
+        data, due = split_expiry(data)
     # The chunks of the committed value only save time, and only where the new value is long.
     if not slot.fixed or (type(slot.value) in (bytes, str) and len(slot.value) > BLOB_BYTES):
         try:

@@ -6,11 +6,12 @@ at the old position or at the new one.
 
 from __future__ import annotations
 
+from _thread import LockType
 from collections.abc import Callable, Mapping
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-from weakref import ReferenceType
+from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
 from vstate.state.slots import Hand, Steps
@@ -20,28 +21,21 @@ NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 """The `hot` of a position at which every reader has to take the lock."""
 
 
-class Token:
-    """Says that an operation is under way: `with token.held`, in the frame of the operation.
+Token = LockType
+"""Says that an operation is under way: `with token`, in the frame of the operation.
 
-    The position refers to the token weakly. The operation is over when the lock is free or nothing holds the token
-    any more, so no exception can leave it set: no `finally` has to run.
-    """
+Whoever has to know refers to the token weakly. The operation is over when the lock is free or nothing holds the token
+any more. So no exception can leave it set, and no `finally` has to run.
+"""
 
-    __slots__ = ("__weakref__", "held")
-
-    def __init__(self) -> None:
-        self.held = Lock()
-
-    def end(self) -> None:
-        """End the operation from outside of its block."""
-        if self.held.locked():
-            self.held.release()
+OVER: Final[ReferenceType[Token]] = ref(Lock())
+"""The reference to the token of an operation that is over."""
 
 
-def is_live(token: ReferenceType[Token] | None) -> bool:
+def is_live(token: ReferenceType[Token]) -> bool:
     """Whether the operation of this token is under way."""
-    found = None if token is None else token()
-    return found is not None and found.held.locked()
+    found = token()
+    return found is not None and found.locked()
 
 
 class Landing(NamedTuple):
@@ -83,7 +77,7 @@ class Attempt(NamedTuple):
 class Saved(NamedTuple):
     """A savepoint: what was staged then. Once the epoch has moved on, a commit holds it: nothing is staged."""
 
-    token: ReferenceType[Token] | None
+    token: ReferenceType[Token]
     epoch: int
     staged: Mapping[str, Encoded | None]
 

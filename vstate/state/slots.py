@@ -140,9 +140,10 @@ class Hand:
         self.idle = 0
 
     def apply(self, steps: Steps) -> None:
-        """Take each step whose slot is still the one it was made for. Applying again changes nothing.
+        """Take each step whose slot is still the one it was made for, and make the hints exact.
 
-        A slot that was set again since keeps its value and forgets its base: the tree under it has changed.
+        Applying again changes nothing. A slot that was set again since keeps its value and forgets its base: the
+        tree under it has changed.
         """
         slots = self.slots
         for key, (old, new) in steps.items():
@@ -150,6 +151,7 @@ class Hand:
             if now is new:
                 continue
             if now is not old:
+                self.cache.pop(key, None)
                 if now is not None:
                     slots[key] = now._replace(base=None)
             elif isinstance(new, Mark):
@@ -170,12 +172,11 @@ class Hand:
                 if new.value is not (now.value if now is not None else None):
                     self.cache.pop(key, None)
                 slots[key] = new
-
-    def tidy(self) -> None:
-        """Make the hints exact: one assignment for each. New sets, because an emptied set keeps its size."""
-        slots = self.slots
-        self.dirty = {key for key in self.dirty if (slot := slots.get(key)) is not None and slot.dirty}
-        self.open = {key for key in self.open if (slot := slots.get(key)) is not None and not slot.fixed}
+        # One assignment for each hint, of a new set: an emptied set keeps its size.
+        if self.dirty:
+            self.dirty = {key for key in self.dirty if (slot := slots.get(key)) is not None and slot.dirty}
+        if self.open:
+            self.open = {key for key in self.open if (slot := slots.get(key)) is not None and not slot.fixed}
         if self.timed:
             self.timed = {
                 key for key in self.timed if (slot := slots.get(key)) is not None and slot.due is not None

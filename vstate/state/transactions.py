@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, ContextDecorator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from vstate.state.handle import Handle, Savepoint
+from vstate.state.committing import commit_now
+from vstate.state.handle import Handle
+from vstate.state.savepoints import Savepoint
 from vstate.state.turns import Turn
 
 _S = TypeVar("_S")
@@ -68,5 +70,5 @@ class Transaction(AbstractContextManager[_S], ContextDecorator, Generic[_S]):
 
     def _end(self, savepoint: Savepoint) -> None:
         # Released before the commit: if the commit fails, everything is still staged.
-        self._handle.release(savepoint)
-        self._handle.commit_now(self._message, self._info)
+        savepoint.release()
+        commit_now(self._handle, self._message, self._info)

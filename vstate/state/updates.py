@@ -6,14 +6,18 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from threading import Lock
 from typing import Any
+from weakref import ref
 
 from vstate.arguments import called
 from vstate.errors import Conflict, InvalidInput, MergeConflict
 from vstate.objects.commit import Commit
 from vstate.state.base import Message
+from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
-from vstate.state.position import Token
+from vstate.state.moving import go_to_newest
+from vstate.state.position import Attempt, Notes, Token
 from vstate.state.turns import Turn
 
 _SHORT = 0.05  # seconds
@@ -67,21 +71,31 @@ def _run(
 def _attempt(
     handle: Handle, function: Callable[[], object], message: Message, info: Mapping[str, Any]
 ) -> Commit | None:
-    token = Token()
+    token = Lock()
     try:
-        with token.held:
-            notes = handle.begin_attempt(token)
+        with token:
+            notes = _begin(handle, token)
             began = time.monotonic()
             returned = called("the function of an update", function)
             text = called("message", message, returned) if callable(message) else message
             handle.update_seconds = time.monotonic() - began
             try:
-                return handle.operate(handle.commit_now, text, info, None, notes.__contains__)
+                return handle.operate(commit_now, handle, text, info, None, notes.__contains__)
             except Conflict as conflict:
                 raise _LostRace(conflict) from None
     except BaseException as error:
         handle.settle_after(error)
         raise
+
+
+def _begin(handle: Handle, token: Token) -> Notes:
+    """Go to the newest commit, and note each key that is read or written there until the token is over."""
+    with handle.lock:
+        handle.settle()
+        go_to_newest(handle)
+        attempt = Attempt(ref(token), Notes(), handle.at.events)
+        handle.at = handle.at.moved(attempt=attempt)
+    return attempt.notes
 
 
 class _LostRace(Exception):

@@ -30,7 +30,9 @@ from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.base import Message, State, check_key, ttl_microseconds
+from vstate.state.committing import commit, commit_now
 from vstate.state.handle import Handle
+from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
 from vstate.state.snapshot import Snapshot
 from vstate.state.transactions import Transaction
 from vstate.state.updates import run_update
@@ -211,7 +213,7 @@ class Versioned(State):
             return None
         before, commit = purged
         if before == handle.at.head:
-            handle.move(commit, handle.at.branch)
+            move(handle, commit, handle.at.branch)
         return commit
 
     # Committing
@@ -234,7 +236,7 @@ class Versioned(State):
         be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is still staged,
         unless a StorageError says `outcome_unknown`: then the next call finds out, and `head` tells.
         """
-        return self._handle.commit(message, info)
+        return commit(self._handle, message, info)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Self]:
         """Commit at the end of the with block; on an exception discard the changes made inside.
@@ -259,7 +261,7 @@ class Versioned(State):
         Raises MergeConflict, and changes nothing, if they changed a key that is changed here too. A handle
         that follows HEAD goes to the branch that HEAD is on now; UncommittedChanges if that would lose some.
         """
-        return self._handle.refresh()
+        return refresh(self._handle)
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
@@ -367,7 +369,7 @@ class Versioned(State):
         handle = self._handle
         branch = handle.own_branch()
         target = handle.trusted(handle.resolve(f"HEAD~{steps}" if rev is None else rev))
-        handle.commit_now("Before rollback", {})
+        commit_now(handle, "Before rollback", {})
         return self._go(
             target, lambda: self.repo.rollback(branch, target, message=message, seen=handle.at.head)
         )
@@ -384,12 +386,12 @@ class Versioned(State):
 
         def look() -> None:
             if old != target and self.repo.refs.read(HEADS + branch) == target.oid:
-                handle.begin_anew(target)
+                begin_anew(handle, target)
             else:
-                handle.look_at_branch()
+                look_at_branch(self._handle)
 
-        handle.moving(lambda: self.repo.move_branch(branch, target, seen=old), look=look)
-        handle.begin_anew(target)
+        moving(handle, lambda: self.repo.move_branch(branch, target, seen=old), look=look)
+        begin_anew(handle, target)
         return target
 
     def undo(self, *, steps: int = 1) -> Commit:
@@ -418,8 +420,8 @@ class Versioned(State):
         handle = self._handle
         # Found before the move: nothing may fail once the branch has moved.
         moved = list(self.repo.diff(handle.tree, target.tree))
-        commit = handle.moving(move)
-        handle.arrive(commit, moved, branch=handle.at.branch)
+        commit = moving(handle, move)
+        arrive(handle, commit, moved, branch=handle.at.branch)
         return commit
 
     # Merging
@@ -451,7 +453,7 @@ class Versioned(State):
                 landing=landing,
             ),
         )
-        handle.arrive(result.commit or handle.at.head, result.merged_keys, branch=handle.at.branch)
+        arrive(handle, result.commit or handle.at.head, result.merged_keys, branch=handle.at.branch)
         return result
 
     def cherry_pick(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> Commit | None:
@@ -486,7 +488,7 @@ class Versioned(State):
             ),
         )
         moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.tree))
-        handle.arrive(commit or handle.at.head, moved, branch=handle.at.branch)
+        arrive(handle, commit or handle.at.head, moved, branch=handle.at.branch)
         return commit
 
     def _combine(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
@@ -508,11 +510,11 @@ class Versioned(State):
                 return combine(handle.own_branch(), landing)
 
             try:
-                return handle.moving(combined)
+                return moving(handle, combined)
             except RefMoved:
                 if attempt == _ATTEMPTS:
                     raise
-            handle.go_to_newest()
+            go_to_newest(self._handle)
         raise AssertionError("the last attempt returns or raises")
 
     def set_policy(self, prefix: str, policy: Policy | None) -> None:
@@ -576,7 +578,7 @@ class Versioned(State):
     @alone
     def _go_to_fetched(self) -> None:
         if self._handle.at.head is None:
-            self._handle.go_to_newest()
+            go_to_newest(self._handle)
 
     def push(
         self,
@@ -626,13 +628,13 @@ class Versioned(State):
 
         def look() -> None:
             if repo.refs.head().branch == name:
-                handle.arrive(target, moved, branch=name)
+                arrive(handle, target, moved, branch=name)
             else:
                 handle.at = handle.at.moved(pending=None)
 
         if handle.follows_head:
-            handle.moving(lambda: self._take_head_along(name, target if create else None), look=look)
-        handle.arrive(target, moved, branch=name)
+            moving(handle, lambda: self._take_head_along(name, target if create else None), look=look)
+        arrive(handle, target, moved, branch=name)
         handle.created = None
         return target
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import zstandard
 from blake3 import blake3
@@ -17,6 +17,7 @@ from blake3 import blake3
 from vstate.errors import InvalidInput
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.repo.exchange.difference import Needed
 from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.objects import longest
 
@@ -33,7 +34,7 @@ HEADER_BYTES = 64 * 1024 * 1024
 _HEAD_BYTES = 1024 * 1024
 _PIECE = 1024 * 1024
 _LEVEL = 3
-_KIND_OF = {kind.code.encode(): kind for kind in KINDS}
+KIND_OF_CODE = {ord(kind.code): kind for kind in KINDS}
 _COUNTED = (BLOB, INDEX, TREE, COMMIT)
 
 Outcome = Literal["exported", "created", "moved", "unchanged", "ahead", "diverged"]
@@ -119,8 +120,7 @@ class BundleReport:
     """The results of an export or an import.
 
     `objects` and `bytes` are totals of the bundle, in bytes of bodies. `written` counts the objects that were
-    new to the store. `file_bytes` is the size of the file. `prerequisites` are commits that a reader must
-    have.
+    new to the store. `file_bytes` is the size of the file. `prerequisites` are commits that readers need.
     """
 
     refs: Sequence[BundleRef]
@@ -146,14 +146,6 @@ class BundleReport:
         return "\n".join(lines)
 
 
-class Item(NamedTuple):
-    """One object in a bundle, and the length of its body in bytes."""
-
-    kind: Kind
-    oid: ObjectId
-    length: int
-
-
 class Writer:
     """Writes a bundle: first the header, then frames, then the end by `finish`."""
 
@@ -165,7 +157,7 @@ class Writer:
         data = header.encode()
         self._write(MAGIC + NUMBER.to_bytes(2, "big") + len(data).to_bytes(4, "big") + data)
 
-    def frame(self, items: Sequence[Item], bodies: Iterable[bytes]) -> None:
+    def frame(self, items: Sequence[Needed], bodies: Iterable[bytes]) -> None:
         """Write some objects, after those of the bundle that they refer to."""
         payload = self._zstd.compress(b"".join(bodies))
         kinds = b"".join(item.kind.code.encode() for item in items)
@@ -189,7 +181,7 @@ class Writer:
 class Frame:
     """Some objects of a bundle. `items` names them; `objects` reads their bodies."""
 
-    def __init__(self, bundle: Bundle, items: Sequence[Item], begin: int, size: int) -> None:
+    def __init__(self, bundle: Bundle, items: Sequence[Needed], begin: int, size: int) -> None:
         self._bundle = bundle
         self.items = items
         self._begin = begin
@@ -210,7 +202,7 @@ class Frame:
             self._bundle.refuse("a frame is not as long as it says")
         objects: NewObjects = {}
         begin = 0
-        for kind, oid, length in self.items:
+        for kind, oid, length, _ in self.items:
             body = bodies[begin : begin + length]
             begin += length
             if ObjectId.of(kind, body) != oid:
@@ -276,7 +268,7 @@ class Bundle:
             kinds, ids, lengths, size = decode(head)
             count = len(lengths)
             items = [
-                Item(_KIND_OF[kinds[i : i + 1]], ObjectId(ids[i * ID_BYTES : (i + 1) * ID_BYTES]), length)
+                Needed(KIND_OF_CODE[kinds[i]], ObjectId(ids[i * ID_BYTES : (i + 1) * ID_BYTES]), length)
                 for i, length in enumerate(lengths)
             ]
             shapes = (
@@ -289,11 +281,11 @@ class Bundle:
                 and type(size) is int
                 and encode([kinds, ids, lengths, size]) == head
             )
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            self.refuse(f"a frame makes no sense: {error}")
+        except (ValueError, TypeError, LookupError, OverflowError) as error:
+            self.refuse(f"a frame is malformed: {error}")
         total = sum(lengths) if shapes else 0
         if not shapes or (count > 1 and total > FRAME_BYTES) or not 0 < size <= total + (total >> 7) + 1024:
-            self.refuse("a frame makes no sense")
+            self.refuse("a frame is malformed")
         return Frame(self, items, begin, size)
 
     def _check_whole(self, progress: TransferProgress) -> None:

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound
+from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core, Revision
+from vstate.repo.core import Core, Revision, format_of
 from vstate.repo.exchange.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
+    KIND_OF_CODE,
     BundleRef,
     BundleReport,
     File,
     Header,
-    Item,
     Writer,
 )
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.progress import TransferProgress
-from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
+from vstate.repo.walk import batches
 
-_CODES = {kind.code: kind for kind in (BLOB, INDEX, TREE, COMMIT)}
 _ATTEMPTS = 20
 _RECORD = 1 + ID_BYTES + 4  # of a plan: kind, id, length
 
@@ -68,7 +68,7 @@ def export(
                 writer = Writer(output, header)
                 done = 0
                 for items in plan.frames():
-                    writer.frame(items, read_bodies(repo.objects, [Needed(*item) for item in items]))
+                    writer.frame(items, read_bodies(repo.objects, items))
                     done += len(items)
                     progress("writing", done, header.objects)
                 writer.finish()
@@ -148,38 +148,32 @@ class _Plan:
         for commit in map(objects.commit, ids or ()):
             for found in difference.needs([commit]):
                 self._add(found)
-            if history.is_shallow(commit):
+            is_shallow = history.is_shallow(commit)
+            if is_shallow:
                 self.shallow[commit.oid] = history.parents(commit)
-                self.format = max(self.format, SHALLOW_FORMAT)
-            if commit.signature is not None:
-                self.format = max(self.format, SIGNED_COMMITS)
-            if difference.expiring:
-                self.format = max(self.format, EXPIRY_FORMAT)
+            signed = commit.signature is not None
+            needed = format_of(shallow=is_shallow, signed=signed, expiring=difference.expiring)
+            self.format = max(self.format, needed)
             self._progress("collecting", sum(self.counts.values()), None)
 
     def _add(self, found: Needed) -> None:
         if found.length > longest(found.kind):
             raise CorruptObject(
-                str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
+                str(found.oid), f"a {found.kind.name} of {found.length} bytes, which no object may have"
             )
         self._records += found.kind.code.encode() + found.oid + found.length.to_bytes(4, "big")
         self.counts[found.kind] += 1
         self.bytes += found.length
 
-    def frames(self) -> Iterator[list[Item]]:
+    def frames(self) -> Iterator[list[Needed]]:
         """The objects in order, divided into frames."""
-        items: list[Item] = []
-        size = 0
+        return batches(self._objects(), FRAME_BYTES, FRAME_OBJECTS)
+
+    def _objects(self) -> Iterator[Needed]:
         for begin in range(0, len(self._records), _RECORD):
             record = self._records[begin : begin + _RECORD]
-            length = int.from_bytes(record[-4:], "big")
-            if items and (size + length > FRAME_BYTES or len(items) == FRAME_OBJECTS):
-                yield items
-                items, size = [], 0
-            items.append(Item(_CODES[chr(record[0])], ObjectId(record[1:-4]), length))
-            size += length
-        if items:
-            yield items
+            kind = KIND_OF_CODE[record[0]]
+            yield Needed(kind, ObjectId(record[1:-4]), int.from_bytes(record[-4:], "big"))
 
 
 @contextmanager
@@ -188,42 +182,14 @@ def _output(file: File) -> Iterator[BinaryIO]:
 
     A stream, a pipe or a device gets all bytes at the end.
     """
-    mode = stat.S_IFREG | (0o666 & ~_umask())
-    if isinstance(file, str | os.PathLike):
-        path = os.path.realpath(file)
-        with suppress(FileNotFoundError):
-            mode = os.stat(path).st_mode
-    if not isinstance(file, str | os.PathLike) or not stat.S_ISREG(mode):
-        with tempfile.TemporaryFile() as spool:
-            yield spool
-            spool.seek(0)
-            with open(path, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
-                shutil.copyfileobj(spool, output)
-                output.flush()
-        return
-    directory, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", suffix=".tmp", dir=directory)
-    try:
-        with open(descriptor, "wb") as output:
+    path = Path(os.path.realpath(file)) if isinstance(file, str | os.PathLike) else None
+    if path is not None and (path.is_file() or not path.exists()):
+        with replacing(path) as output:
             yield output
+        return
+    with tempfile.TemporaryFile() as spool:
+        yield spool
+        spool.seek(0)
+        with open(file, "wb") if isinstance(file, str | os.PathLike) else nullcontext(file) as output:
+            shutil.copyfileobj(spool, output)
             output.flush()
-            os.fsync(output.fileno())
-        os.chmod(temporary, stat.S_IMODE(mode))
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    if hasattr(os, "O_DIRECTORY"):
-        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
-
-
-def _umask() -> int:
-    # Python has no way to read it only. A file that another thread makes in between is private.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

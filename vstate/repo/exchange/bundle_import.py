@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 from typing import BinaryIO
 
 from vstate.errors import CorruptObject, InvalidInput, NotFound, UnsupportedFormat
@@ -18,12 +17,12 @@ from vstate.objects.ids import BLOB, COMMIT, ObjectId
 from vstate.repo.core import FORMAT, Core
 from vstate.repo.exchange.bundle import Bundle, BundleRef, BundleReport, File, Outcome
 from vstate.repo.exchange.progress import TransferProgress
-from vstate.repo.history import History, shallow_row
+from vstate.repo.exchange.remnants import Remnants
+from vstate.repo.history import SHALLOW, History, shallow_row
 from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import HEADS, REF, SWEEP, TAGS, Sweep, check_ref_name
 from vstate.repo.objects import Objects
-from vstate.repo.upkeep.damage import Damage, Loss, link_key
-from vstate.repo.upkeep.metadata import Rows
+from vstate.repo.upkeep.damage import Damage, link_key
 from vstate.repo.upkeep.salvage import Salvage
 from vstate.repo.upkeep.verifier import READERS, Verifier
 
@@ -79,8 +78,7 @@ class _Import:
 
     If a try fails and gc has swept meanwhile, the import tries again. Otherwise the next try relies on less
     of the store. The first try relies on every object that is present. The second reads each of them. The
-    third continues no history with commits that no ref and no reflog leads to: gc may have removed some of
-    their objects.
+    third continues no history with commits that no ref and no reflog leads to: they may lack objects.
     """
 
     def __init__(
@@ -93,11 +91,10 @@ class _Import:
         self._prefix = prefix
         self._progress = progress
         self._action = f"import: {os.path.basename(name)}"
-        self._bundled = IdSet()  # the commits of the bundle
+        self._bundled = IdSet()  # the commits of the bundle, if a history ends there or here
         self._salvage = Salvage(repo.store)
         self._written = IdSet()  # links to the blobs of this import, which need no second reading
         self._reads_present = self._distrusts_garbage = False
-        self._kept: IdSet | None = None  # the commits that refs and reflogs lead to, once that counts
         self.written = 0
         self.refs: dict[str, BundleRef] = {}
 
@@ -163,9 +160,10 @@ class _Import:
 
         Others take a commit that is there for a sign that all its objects are there.
         """
+        has_ends = bool(self._header.shallow) or any(self._repo.store.keys(SHALLOW))
         for frame in self._bundle.frames():
             keys = {OBJECT_PREFIX + item.oid.hex(): item.oid for item in frame.items}
-            for item in frame.items:
+            for item in frame.items if has_ends else ():
                 if item.kind is COMMIT:
                     self._bundled.add(item.oid)
             there = self._whole(keys) if self._reads_present else self._repo.store.present(keys)
@@ -195,35 +193,26 @@ class _Import:
         Where the bundle's history ends and ours goes no further, ours ends too. Where ours ends and the
         bundle brings the rest, ours goes on.
         """
-        self._kept = self._find_kept(history) if self._distrusts_garbage else None
+        remnants = Remnants(self._repo.store, history)
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid)
             if commit is None or not set(left) <= set(commit.parents):
                 self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
-            if not self._are_here(history.parents(commit)):
+            if not self._are_here(history.parents(commit), remnants):
                 ends[oid] = tuple(left)
         for oid in history.shallow():
             if oid in self._bundled and oid not in ends:
                 commit = objects.commit(oid)
-                if history.is_shallow(commit) and self._are_here(commit.parents):
+                if history.is_shallow(commit) and self._are_here(commit.parents, remnants):
                     ends[oid] = commit.parents
         return ends
 
-    def _are_here(self, ids: Sequence[ObjectId]) -> bool:
-        keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
-        if self._kept is not None and not all(oid in self._kept or oid in self._bundled for oid in ids):
+    def _are_here(self, ids: Sequence[ObjectId], remnants: Remnants) -> bool:
+        if self._distrusts_garbage and any(oid in remnants for oid in ids if oid not in self._bundled):
             return False
+        keys = [OBJECT_PREFIX + oid.hex() for oid in ids]
         return len(self._repo.store.present(keys)) == len(set(keys))
-
-    def _find_kept(self, history: History) -> IdSet:
-        """The commits that refs and reflogs lead to; all others are garbage."""
-        logged = chain.from_iterable(ids for _, ids in Rows(self._salvage, lambda damage: None).lines())
-        kept = IdSet()
-        loss = Loss(self._salvage.store, history.parents, IdSet(), IdSet())
-        for _ in loss.ancestors(*self._repo.refs.all().values(), *logged, seen=kept):
-            pass
-        return kept
 
     # Checking
 
@@ -233,9 +222,7 @@ class _Import:
         wanted: Mapping[str, ObjectId],
         ends: Mapping[ObjectId, tuple[ObjectId, ...]],
     ) -> None:
-        """Check that every object that the refs, and the histories that go on, will reach is present and
-        intact.
-        """
+        """Check that every object that the refs and continued histories will reach is present and intact."""
         with ThreadPoolExecutor(READERS) as readers:
             verifier = self._trusting_ours(history, readers)
             history.cut_off(ends)
@@ -288,9 +275,7 @@ class _Import:
     def _move(
         self, history: History, name: str, oid: ObjectId, rows: Mapping[str, bytes | None], sweep: Sweep
     ) -> bool:
-        """Move a ref to the bundle's commit, if no commit of ours is lost by that; False if gc has swept
-        meanwhile.
-        """
+        """Move a ref ahead to the bundle's commit, if ours allows; False if gc has swept meanwhile."""
         refs = self._repo.refs
         while True:
             old = refs.read(name)

@@ -24,7 +24,7 @@ KEPT_BYTES = 64 * 1024 * 1024
 
 
 class Needed(NamedTuple):
-    """An object that is needed, the length of its body in bytes, and the body if the walk has kept it."""
+    """An object to write, the length of its body in bytes, and the body if it is at hand."""
 
     kind: Kind
     oid: ObjectId

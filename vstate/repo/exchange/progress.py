@@ -5,5 +5,4 @@ from __future__ import annotations
 from collections.abc import Callable
 
 TransferProgress = Callable[[str, int, int | None], None]
-"""Called now and then with the name of the step, the count so far, and the count at the end if that is known.
-"""
+"""Called now and then with the step, the count so far, and the count at the end if that is known."""

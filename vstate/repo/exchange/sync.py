@@ -196,8 +196,7 @@ def pull(
     remote: str | None,
     progress: TransferProgress | None,
 ) -> tuple[SyncReport, MergeResult]:
-    """Fetch a branch, and merge it into the branch of that name by `merge(commit, name)`; create that if it
-    is new.
+    """Fetch a branch, and merge it by `merge(commit, name)` into the branch of that name, or create that.
 
     The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, and UntrustedCommit.
     """
@@ -390,9 +389,7 @@ def _heads(repo: Core, names: Sequence[str] | None) -> dict[str, ObjectId]:
 
 
 def checked_refs(repo: Core, prefix: str) -> dict[str, ObjectId]:
-    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a name that no ref may
-    have.
-    """
+    """The refs of another store under `heads/` or `tags/`; CorruptStore if one has a forbidden name."""
     found = repo.refs.list(prefix)
     for name in found:
         if not is_ref_name(name):

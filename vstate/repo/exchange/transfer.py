@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core
+from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
-from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.exchange.remnants import Remnants
+from vstate.repo.history import History, shallow_row
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import Objects
+from vstate.repo.walk import batches
 
 if TYPE_CHECKING:
     from vstate.repo.exchange.progress import TransferProgress
@@ -39,11 +42,9 @@ AHEAD = 256
 
 @dataclass(slots=True)
 class Copied:
-    """The result of copying: numbers of objects, and of bytes of their stored form, and the format that they
-    need.
+    """The copied objects: their number, the bytes of their stored form, and the format that they need.
 
-    `rows` are the ends of histories. They are written with the ref, if the commits that they cut off are
-    still `absent`.
+    `rows` are ends of histories, to write with the ref if the commits that they cut off are still `absent`.
     """
 
     rows: dict[str, bytes | None] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Transfer:
         # Not the repository's own, which remember commits that gc may just have removed.
         self._objects = Objects(target.store.uncached())
         self._history = History(self._objects)
+        self._remnants = Remnants(target.store, self._history)
         self._near_is_source = near is source
         stores = [source.objects, self._objects]
         self._places = stores if self._near_is_source else stores[::-1]
@@ -96,15 +98,16 @@ class Transfer:
             sender = _Sender(self._source.objects, self._target.store, self._objects.stored, threads, copied)
             for start in range(0, len(ids), GROUP):
                 commits = self._source.objects.commits(ids[start : start + GROUP])
-                noted = False
-                for found in self._difference.needs(commits, self._beside(commits)):
-                    if found.kind is COMMIT and not noted:
-                        # The trees of the commits have been walked, and no commit has been sent yet.
+                needed = self._difference.needs(commits, self._beside(commits))
+                # An interruption may write only a part of a batch, so commits are not in one batch with their
+                # objects.
+                for are_commits, objects in groupby(needed, key=lambda item: item.kind is COMMIT):
+                    if are_commits:
                         self._note(commits, copied)
-                        noted = True
-                    sender.add(found)
-                    self._seen += 1
-                    self._progress("copying", self._seen, None)
+                    for batch in batches(objects, BATCH_BYTES, BATCH_OBJECTS):
+                        sender.send(batch)
+                        self._seen += len(batch)
+                        self._progress("copying", self._seen, None)
                 # The next group may be compared with the objects of this one.
                 sender.finish()
         self._known.append(tip)
@@ -114,10 +117,10 @@ class Transfer:
         """Note where the histories of these commits end, and the format that older programs have to know."""
         for commit in commits:
             self._note_end(commit, copied)
-            if commit.signature is not None:
-                copied.format = max(copied.format, SIGNED_COMMITS)
-        if self._difference.expiring:
-            copied.format = max(copied.format, EXPIRY_FORMAT)
+        signed = any(commit.signature is not None for commit in commits)
+        shallow = any(row is not None for row in copied.rows.values())
+        needed = format_of(shallow=shallow, signed=signed, expiring=self._difference.expiring)
+        copied.format = max(copied.format, needed)
         self._target.require_format(copied.format)
 
     def _note_end(self, commit: Commit, copied: Copied) -> None:
@@ -125,11 +128,11 @@ class Transfer:
         cut = [oid for oid in commit.parents if oid not in left]
         # The target may have older commits that only a reflog leads to: they stay part of the history.
         there = _present(self._target.store, cut)
-        key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in there])
-        if len(there) < len(cut):
+        kept = [oid for oid in there if oid in self._known or oid not in self._remnants]
+        key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in kept])
+        if len(kept) < len(cut):
             copied.rows[key] = row
             copied.absent.update(oid for oid in cut if oid not in there)
-            copied.format = max(copied.format, SHALLOW_FORMAT)
         elif self._history.is_shallow(commit):
             copied.rows[key] = None
 
@@ -242,39 +245,27 @@ class _Sender:
         self._pack = pack
         self._threads = threads
         self._copied = copied
-        self._batch: list[Needed] = []
-        self._size = 0
         self._writing: Future[None] | None = None
 
-    def add(self, found: Needed) -> None:
-        """Send an object, after the objects that it refers to."""
-        batch = self._batch
-        full = self._size + found.length > BATCH_BYTES or len(batch) == BATCH_OBJECTS
-        # An interruption may write only a part of a batch, so commits are not in one batch with their
-        # objects.
-        if batch and (full or (found.kind is COMMIT) != (batch[-1].kind is COMMIT)):
-            self._flush()
-        self._batch.append(found)
-        self._size += found.length
-
-    def finish(self) -> None:
-        """Send the rest, and wait until all objects are written."""
-        self._flush()
-        self._wait()
-
-    def _flush(self) -> None:
-        batch = {OBJECT_PREFIX + found.oid.hex(): found for found in self._batch}
-        self._batch, self._size = [], 0
-        there = self._target.present(batch) if batch else batch.keys()
-        missing = [found for key, found in batch.items() if key not in there]
+    def send(self, batch: Sequence[Needed]) -> None:
+        """Write the objects of a batch that the target lacks, after the batches before."""
+        needed = {OBJECT_PREFIX + item.oid.hex(): item for item in batch}
+        there = self._target.present(needed)
+        missing = [item for key, item in needed.items() if key not in there]
         if not missing:
             return
         objects: NewObjects = {}
-        for found, body in zip(missing, read_bodies(self._source, missing), strict=True):
-            objects[found.oid] = Object(found.kind, body)
+        for item, body in zip(missing, read_bodies(self._source, missing), strict=True):
+            objects[item.oid] = Object(item.kind, body)
         rows = self._pack(objects)
-        self._wait()
+        self.finish()
         self._writing = self._threads.submit(self._write, rows, missing[0].kind)
+
+    def finish(self) -> None:
+        """Wait until all objects are written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _write(self, rows: Mapping[str, bytes], kind: Kind) -> None:
         # An interrupted set_many may have written any part, for example a commit without its parent.
@@ -287,11 +278,6 @@ class _Sender:
                 self._target.set(key, value)
         self._copied.objects += len(rows)
         self._copied.bytes += sum(map(len, rows.values()))
-
-    def _wait(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
 
 
 def _present(store: KVStore, ids: Sequence[ObjectId]) -> list[ObjectId]:

@@ -243,19 +243,14 @@ def merge_changes(
             merged.agreed.append(key)
         else:
             try:
-                entry, objects, name = resolver.resolve(key, base, ours[key], new)
-            except Unmergeable as error:
-                reason = f"{error.path}: {error.reason}" if error.path else error.reason
-                merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
+                merged.resolved[key], objects, merged.by[key] = resolver.resolve(key, base, ours[key], new)
+                merged.objects.update(objects)
             except StorageError:  # a failing store decides no conflict
                 raise
             except Exception as error:  # a policy's function, and pickling its result, may raise anything
-                reason = str(error) if isinstance(error, VStateError) else f"{type(error).__name__}: {error}"
+                known = isinstance(error, Unmergeable | VStateError)
+                reason = str(error) if known else f"{type(error).__name__}: {error}"
                 merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
-            else:
-                merged.resolved[key] = entry
-                merged.by[key] = name
-                merged.objects.update(objects)
     return merged
 
 

@@ -54,7 +54,7 @@ class Security:
         return commit
 
     def require_trusted(self, commit: Commit, history: History, refs: Refs) -> None:
-        """Raise UntrustedCommit unless a trusted key signed the commit, or a ref's commit above it."""
+        """Raise UntrustedCommit unless a trusted key signed it, or a commit after it that a ref names."""
         if self.trust is None or commit.oid in self._trusted:
             return
         if not self.trust.signed(commit) and not self._has_trusted_descendant(commit, history, refs):

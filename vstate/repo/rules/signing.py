@@ -121,7 +121,7 @@ class SigningKey:
         return cls(key)
 
     def save(self, path: Path, *, password: bytes | str | None = None) -> None:
-        """Write the key to a new file that only its owner may read, encrypted with any password.
+        """Write the key to a new file that only its owner may read, encrypted with the password, if any.
 
         AlreadyExists if the file exists: a key is never overwritten.
         """

@@ -28,7 +28,7 @@ class Damage:
     For an object, `kind` is `blob`, `index`, `tree` or `commit`, and `id` the object's id in hex; for a bad
     link it is the id of the object with the link. For a row, `kind` is `ref`, `reflog`, `shallow`, `policy`,
     `remote`, `format` or `row`, and `id` its key. For the store's own file, `kind` is `file` and `id` is
-    empty. `readable`: values can be read all the same. `known`: an earlier repair has dealt with it.
+    empty. `readable`: values can be    read all the same. `known`: an earlier repair has dealt with it.
     """
 
     id: str
@@ -175,22 +175,22 @@ class Loss:
                     losses, all_of_it = found, "all keys"
                 total += losses.total
                 if len(lost) < limit:
-                    for key, what in self._listed(losses, all_of_it):
-                        lost.append(Lost(ref, str(oid), key, what))
+                    for key, description in self._listed(losses, all_of_it):
+                        lost.append(Lost(ref, str(oid), key, description))
                         if len(lost) == limit:
                             break
         return lost, total
 
-    def _listed(self, losses: _LossBelow, what: str) -> Iterator[tuple[str | None, str]]:
+    def _listed(self, losses: _LossBelow, all_of_it: str) -> Iterator[tuple[str | None, str]]:
         if losses is _GONE:
-            yield None, what
+            yield None, all_of_it
         for place in losses.places:
             if isinstance(place, str):
                 yield place, ""
             elif isinstance(place, _Range):
                 yield None, str(place)
             else:
-                yield from self._listed(self._below_node(place) or _GONE, what)
+                yield from self._listed(self._below_node(place) or _GONE, all_of_it)
 
     # Trees
 

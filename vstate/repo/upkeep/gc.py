@@ -15,7 +15,7 @@ from blake3 import blake3
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit, microseconds
-from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
+from vstate.objects.ids import COMMIT, ObjectId
 from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.idset import IdSet
@@ -33,7 +33,8 @@ from vstate.repo.names.refs import (
     Lifetime,
     ReflogEntry,
 )
-from vstate.repo.objects import DAMAGED, TRASH, in_trash, kind_of
+from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH, in_trash, kind_of
+from vstate.repo.upkeep.metadata import noted, object_id
 from vstate.repo.upkeep.reach import Reach
 
 _T = TypeVar("_T")
@@ -50,8 +51,7 @@ UpkeepProgress = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """The results of `gc`; with `dry_run`, its results if it ran. Bytes are those of the stored, compressed
-    form.
+    """The results of `gc`, or with `dry_run` those of a real run. Bytes are those of the stored form.
 
     `live` and `removed` count objects. `waiting` are the unreachable objects that a store without
     transactions keeps for the grace period. `shallow` counts the commits whose parents were cut off.
@@ -181,8 +181,7 @@ class _Collector:
     def cut(self, cut: Cut, now: datetime) -> dict[str, bytes]:
         """Cut the histories of branches, for this run; the rows that cut them for everybody.
 
-        A commit that another branch, or a detached HEAD, leads to keeps its parents; `kept_by` names that
-        branch.
+        A commit that another branch or a detached HEAD leads to keeps its parents; `kept_by` names that.
         """
         heads = {HEADS + name: self._repo.branch(name) for name in cut.branches}
         kept: dict[ObjectId, Commit] = {}
@@ -286,8 +285,7 @@ class _Collector:
     def _catch_up(self) -> None:
         """Walk from all commits that refs have been at since the last look.
 
-        Reads all new lines, also those of refs that seem not to have moved: a ref may have gone and come
-        back.
+        Reads all new lines, also those of refs that stand still: a ref may have gone and come back.
         """
         refs = self._repo.refs.all()
         logged: list[ObjectId] = []
@@ -335,12 +333,8 @@ class _Collector:
         self._forget_lifetimes()
 
     def _garbage(self) -> Iterator[ObjectId]:
-        for key in self._store.keys(OBJECT_PREFIX):
-            try:
-                oid = ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
-            except InvalidInput:
-                continue  # vstate did not write this row
-            if oid not in self.reach and str(oid) == key.removeprefix(OBJECT_PREFIX):
+        for oid in map(object_id, self._store.keys(OBJECT_PREFIX)):
+            if oid is not None and oid not in self.reach:
                 yield oid
 
     def find_garbage(self) -> list[tuple[datetime, ObjectId]]:
@@ -390,7 +384,11 @@ class _Collector:
         self._store.delete_many(list(found))
         # A writer may have found one of them before the look, and moved a ref to it afterwards.
         self._catch_up()
-        back = {key: value for key, value in found.items() if _object_id(key) in self.reach}
+        back = {
+            key: value
+            for key, value in found.items()
+            if ObjectId.parse(key.removeprefix(OBJECT_PREFIX)) in self.reach
+        }
         self._store.set_many(back)
         self._store.delete_many([TRASH + key.removeprefix(OBJECT_PREFIX) for key in back])
 
@@ -421,8 +419,7 @@ class _Collector:
             self._store.delete_many(gone)
 
     def _forget_rows(self) -> None:
-        """Drop the ends of histories at commits that are gone, and the notes on lost objects that nothing
-        leads to.
+        """Drop the ends of histories of removed commits, and the notes on lost objects that nothing leads to.
 
         Notes that others make meanwhile stay.
         """
@@ -450,8 +447,8 @@ def _known_to_be_lost(store: KVStore) -> IdSet:
 
 def _moved_aside(store: KVStore) -> Iterator[tuple[str, ObjectId]]:
     for key in store.keys(DAMAGED):
-        digits = key.removeprefix(DAMAGED)
-        if len(digits) == 2 * ID_BYTES and not digits.strip("0123456789abcdef"):
+        digits = noted(key)
+        if digits is not None and not key.startswith(INCONSISTENT):
             yield key, ObjectId.parse(digits)
 
 
@@ -463,10 +460,6 @@ def _batches(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch
-
-
-def _object_id(key: str) -> ObjectId:
-    return ObjectId.parse(key.removeprefix(OBJECT_PREFIX))
 
 
 def _new_mark() -> bytes:

@@ -1,11 +1,9 @@
-"""Rows: what a store holds besides objects: refs, HEAD, the reflog, ends of histories, policies, leases, the
-format.
-"""
+"""Metadata: the rows of a store that hold no objects, such as refs, reflog lines and leases."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from vstate.errors import CorruptStore, InvalidInput
@@ -13,8 +11,8 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, FORMAT, FORMAT_KEY, SIGNED_COMMITS
-from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
+from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
+from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
     CHECK_DIGITS,
     HEAD,
@@ -59,8 +57,17 @@ _PREFIXES = (
 )
 
 
+_PARSERS: Mapping[str, tuple[str, Callable[[bytes], object]]] = {
+    REMOTE: ("remote", parse_remote),
+    LIFETIME: ("expiry", parse_lifetime),
+    LEASE: ("lease", parse_lease),
+    POLICY: ("policy", parse_policies),
+}
+"""By prefix, the kind of the rows, and the function that parses one."""
+
+
 def object_id(key: str) -> ObjectId | None:
-    """The id of the object that is kept under this key; None if it is no object's."""
+    """The id of the object with this key; None if the key is not that of an object."""
     if len(key) != len(OBJECT_PREFIX) + 64 or not key.startswith(OBJECT_PREFIX):
         return None
     digits = key[len(OBJECT_PREFIX) :]
@@ -72,16 +79,16 @@ def object_id(key: str) -> ObjectId | None:
 
 
 def is_foreign(key: str) -> bool:
-    """Whether a row that is no object's is none of vstate's at all."""
+    """Whether vstate did not write a row that holds no object."""
     return not key.startswith(_PREFIXES) and key not in _KEYS
 
 
-class Rows:
-    """Reads and checks the rows; what is wrong goes to `found`.
+class Metadata:
+    """Reads and checks the rows that hold no objects; reports damage to `found`.
 
-    `refs` are the commits that branches, a detached HEAD and tags name, in this order; `raw_refs` their
-    values as they stand there; `broken` those that name none, `gone` those of them whose row is not there
-    any more, with the commit that it held. `bad` are the keys of other rows that make no sense.
+    `refs` are the commits of branches, of a detached HEAD and of tags, in this order. `raw_refs` are the
+    values of these rows. `broken` are the refs that name no commit, and `gone` those of them whose row is
+    lost, each with its last commit. `bad` are the keys of other rows that cannot be decoded.
     """
 
     def __init__(self, salvage: Salvage, found: Callable[[Damage], None]) -> None:
@@ -98,15 +105,14 @@ class Rows:
         self.expiring = False
         """Whether a branch has a lifetime."""
         self.needed_format = 0
-        """What the stamp has to say, 0 when it says so."""
+        """The format that the stamp has to name; 0 if the stamp is right."""
         self.lost: set[str] = set()
-        """The ids of objects that an earlier repair noted as lost, and which still are, or as misleading."""
+        """The ids of objects that an earlier repair noted as lost or as inconsistent, and that still are."""
         self.healed: list[str] = []
-        """The keys of such notes on objects that are there again, or, if misleading, gone."""
+        """The keys of notes on lost objects that are back, and on inconsistent objects that are gone."""
         self.reflog_lines = 0
-        self._newest: dict[
-            str, tuple[str, ObjectId | None]
-        ] = {}  # by ref the last line, and where it moved to
+        self._newest: dict[str, tuple[str, ObjectId | None]] = {}
+        """By ref, the key of its last reflog line, and the commit in it."""
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
@@ -114,11 +120,11 @@ class Rows:
         return self._shallow.get(commit.oid, commit.parents)
 
     def is_shallow(self, oid: ObjectId) -> bool:
-        """Whether there is a note on which parents the commit has left."""
+        """Whether a row says that the history ends at the commit."""
         return oid in self._shallow
 
     def read(self) -> None:
-        """Read and check all but the reflog, what only that tells of the refs, and the format."""
+        """Read and check all rows, except the reflog and the format."""
         self._read_lost()
         for key, row in self._salvage.items(REF):
             name = key.removeprefix(REF)
@@ -127,46 +133,30 @@ class Rows:
                     self.raw_refs[name] = row
                 else:
                     self._break(name, row.reason)
-        for name in sorted(self.raw_refs, key=_by_weight):
+        for name in sorted(self.raw_refs, key=_rank):
             self._read_ref(name, self.raw_refs[name])
         mark = self._salvage.row(SWEEP)
         if isinstance(mark, Unreadable):
-            self._refuse(SWEEP, "row", mark.reason)
+            self._mark_bad(SWEEP, "row", mark.reason)
         self.read_ends()
-        for key, row in self._salvage.items(POLICY):
-            try:
-                parse_policies(_readable(row))
-            except (ValueError, CorruptStore) as error:
-                self._refuse(key, "policy", f"{key}: {error}")
+        for prefix, (kind, parse) in _PARSERS.items():
+            for key, row in self._salvage.items(prefix):
+                try:
+                    parse(_readable(row))
+                    self.expiring = self.expiring or prefix == LIFETIME
+                except (ValueError, CorruptStore) as error:
+                    self._mark_bad(key, kind, f"{key}: {error}")
 
     def read_ends(self) -> None:
-        """Read and check where histories end: again for what refs and lines lead to that came since, perhaps
-        with ends of its own.
-        """
+        """Read and check the ends of histories; again, once new refs may have brought new ends."""
         for key, row in self._salvage.items(SHALLOW):
             try:
                 commit, kept = parse_shallow_row(key, _readable(row))
                 self._shallow[commit] = kept
             except (ValueError, CorruptStore) as error:
-                self._refuse(key, "shallow", f"{key} names no parents: {error}", readable=False)
-        for key, row in self._salvage.items(REMOTE):
-            try:
-                parse_remote(_readable(row))
-            except (ValueError, CorruptStore) as error:
-                self._refuse(key, "remote", f"{key}: {error}")
-        for key, row in self._salvage.items(LIFETIME):
-            try:
-                parse_lifetime(_readable(row))
-                self.expiring = True
-            except (ValueError, CorruptStore) as error:
-                self._refuse(key, "expiry", f"{key}: {error}")
-        for key, row in self._salvage.items(LEASE):
-            try:
-                parse_lease(_readable(row))
-            except (ValueError, CorruptStore) as error:
-                self._refuse(key, "lease", f"{key}: {error}")
+                self._mark_bad(key, "shallow", f"{key} names no parents: {error}", readable=False)
 
-    def _refuse(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
+    def _mark_bad(self, key: str, kind: str, reason: str, *, readable: bool = True) -> None:
         if key not in self.bad:
             self.bad[key] = None
             self._found(Damage(key, kind, reason, readable))
@@ -200,24 +190,24 @@ class Rows:
             self._break(name, f"{text[:80]!r} is no id of a commit")
 
     def _read_branch_of_head(self, branch: str) -> None:
-        """HEAD may be on a branch that has no commit yet, but not if that had one when HEAD was put there."""
+        """Check that the branch of HEAD exists. It may have no commit yet, unless HEAD's reflog names one."""
         if fault := _name_fault(branch):
             self._break(HEAD, fault)
             return
         if HEADS + branch in self.raw_refs or HEADS + branch in self.broken:
             return
         if self._salvage.row(REF + HEADS + branch) is not None:
-            return  # made meanwhile, or not listed
+            return  # the branch is new, or was not listed
         newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
         line = None if newest is None else self._line(newest, self._salvage.row(newest))
         if isinstance(line, ReflogEntry) and _named_in(line):
             self._break(HEAD, f"it is on branch {branch!r}, which is not there")
 
     def find_lost_refs(self) -> None:
-        """Find the refs that are not there though, by the lines that were read, nobody has deleted them.
+        """Find the refs that are missing although no reflog line says that they were deleted.
 
-        Not in a store without transactions: there the line of a branch that was to be made may be all that is
-        left of it, and that of one that was deleted may have been removed, by a process that died.
+        Not in a store without transactions: there a process that died may have written the line of a new
+        branch without the branch, or deleted a branch without the line.
         """
         if self._store.transactional and not any(key.startswith(REFLOG) for key in self._salvage.unlisted):
             for name, (key, new) in sorted(self._newest.items()):
@@ -225,8 +215,7 @@ class Rows:
                     continue
                 if not name.startswith((HEADS, TAGS)) or self._salvage.row(REF + name) is not None:
                     continue
-                # No other line has come since that one was read: while the row was looked for, nobody moved
-                # the ref.
+                # The last line is still the last one: nobody has moved the ref meanwhile.
                 if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
                     self.gone[name] = new
                     self._break(name, f"it is not there; by its reflog it was at {new}")
@@ -237,9 +226,7 @@ class Rows:
     # The reflog
 
     def lines(self, ref: str = "") -> Iterator[tuple[str, list[ObjectId]]]:
-        """The lines that make sense, of all refs or of one, and then the oldest first: the ref, and the
-        commits named, the new one first.
-        """
+        """The readable lines of all refs, or of one, oldest first: the ref, and its new and old commits."""
         prefix = f"{REFLOG}{ref}:" if ref else REFLOG
         for key, row in self._salvage.items(prefix, in_order=bool(ref)):
             found = self._line(key, row)
@@ -247,18 +234,18 @@ class Rows:
                 yield _ref_of(key), _named_in(found)
 
     def moves(self) -> Iterator[tuple[ObjectId | None, ObjectId | None]]:
-        """From where to where all the lines that make sense moved a ref."""
+        """The old and the new commit of every readable line."""
         for key, row in self._salvage.items(REFLOG):
             found = self._line(key, row)
             if isinstance(found, ReflogEntry):
                 yield found.old, found.new
 
     def check_lines(self) -> Iterator[tuple[str, list[ObjectId]]]:
-        """All the lines that make sense, counted; the others are damage."""
+        """The readable lines, which are counted. The others are reported as damage."""
         for key, row in self._salvage.items(REFLOG):
             found = self._line(key, row)
             if isinstance(found, str):
-                self._refuse(key, "reflog", found)
+                self._mark_bad(key, "reflog", found)
                 continue
             ref = _ref_of(key)
             self.reflog_lines += 1
@@ -268,15 +255,15 @@ class Rows:
             yield ref, _named_in(found)
 
     def _line(self, key: str, row: Row) -> ReflogEntry | str:
-        """What a line says, or what is wrong with it."""
+        """The content of a line, or the reason why it is damaged."""
         match = _LINE.fullmatch(key)
         if match is None:
             return f"{key} has no time"
         try:
             value = _readable(row)
-            # Six digits are from before there was a checksum.
+            # Older writers put six random digits in the place of the checksum.
             if len(match[3]) == CHECK_DIGITS and match[3] != line_check(match[1], value):
-                return f"{key} does not say what was written"
+                return f"{key} does not match its checksum"
             return self._parse_line(key, value)
         except CorruptStore as error:
             return error.reason
@@ -284,30 +271,27 @@ class Rows:
     # The format
 
     def check_stamp(self, *, signed: bool, expiring: bool) -> None:
-        """Check that older programs are told if they would misread the store."""
+        """Check that the stamp keeps out older programs that would misread the store."""
         row = self._salvage.row(FORMAT_KEY)
         if isinstance(row, Unreadable):
             self._found(Damage(FORMAT_KEY, "format", row.reason))
             return
         self.stamp = row
-        needed = 1 if self.raw_refs else 0
-        if self._shallow:
-            needed = max(needed, SHALLOW_FORMAT)
-        if signed:
-            needed = max(needed, SIGNED_COMMITS)
-        if expiring or self.expiring:
-            needed = max(needed, EXPIRY_FORMAT)
+        shallow, expiring = bool(self._shallow), expiring or self.expiring
+        needed = format_of(shallow=shallow, signed=signed, expiring=expiring)
+        if needed == 1 and not self.raw_refs:
+            needed = 0  # a new store needs no stamp
         stamp = self.stamp or b""
         found = int(stamp) if stamp.isdigit() and len(stamp) < 10 else 0
         if found < needed or found > FORMAT or (self.stamp is not None and not found):
             self.needed_format = needed or 1
-            says = f"says that it has format {found}" if self.stamp else "does not say which format it has"
-            reason = f"the store {says}, and not {self.needed_format}"
+            says = f"says that it has format {found}" if self.stamp else "names no format"
+            reason = f"the store {says}; it has format {self.needed_format}"
             self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
 
 
 def noted(key: str) -> str | None:
-    """The id, in hex, of the object that a row under `damaged/` is a note on; None if it is on none."""
+    """The id, in hex, of the object that a row under `damaged/` is about; None if it is about none."""
     digits = key.removeprefix(INCONSISTENT) if key.startswith(INCONSISTENT) else key.removeprefix(DAMAGED)
     return digits if _ID.fullmatch(digits) else None
 
@@ -326,13 +310,13 @@ def _readable(row: Row) -> bytes:
     raise CorruptStore("", "it is gone" if row is None else row.reason)
 
 
-def _by_weight(name: str) -> tuple[int, str]:
-    """Branches first, then HEAD, then tags: what several lead to is reported with the first."""
+def _rank(name: str) -> tuple[int, str]:
+    """Branches first, then HEAD, then tags: damage below several refs is reported for the first."""
     return (0 if name.startswith(HEADS) else 1 if name == HEAD else 2), name
 
 
 def _behind_prefix(ref: str) -> str:
-    """The name of the branch or tag that a ref is of."""
+    """The name of the branch or tag in the full name of a ref."""
     kind, slash, name = ref.partition("/")
     return name.partition("/")[2] if kind + slash == REMOTES else name
 

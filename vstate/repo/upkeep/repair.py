@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.commit import one_line
+from vstate.objects.commit import Commit, one_line
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
@@ -19,18 +18,14 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.damage import Loss
+from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.salvage import Row
-
-if TYPE_CHECKING:  # for a signature only: fsck imports this module
-    from vstate.objects.commit import Commit
-    from vstate.repo.upkeep.fsck import Inspection
 
 ACTION = "fsck: repaired"
 
 
 class Repair:
-    """One repair of the damage that an inspection found. `done` and `left` list, in words, its successes and
-    failures.
+    """One repair of the damage that an inspection found. `done` and `left` list successes and failures.
 
     A write takes place only if the row is as the inspection found it, so other writers win. An interruption
     leaves the store no worse, and the next repair goes on.
@@ -40,9 +35,9 @@ class Repair:
         self._repo = repo
         self._store = repo.store
         self._found = found
-        self._rows = found.rows
+        self._metadata = found.metadata
         self._loss: Loss = found.loss
-        self._refs = {name: oid for name, oid in found.rows.refs.items() if name not in found.broken}
+        self._refs = {name: oid for name, oid in found.metadata.refs.items() if name not in found.broken}
         self.done: list[str] = []
         self.left: list[str] = []
 
@@ -74,10 +69,10 @@ class Repair:
             if _named(name) not in listed
         ]
 
-    # Rows
+    # Metadata
 
     def _set_bad_rows_aside(self) -> None:
-        for key in self._rows.bad:
+        for key in self._metadata.bad:
             row = self._found.salvage.row(key)
             if row is not None and self._set_aside(key, DAMAGED + key, row):
                 self.done.append(f"moved {key} aside, which cannot be decoded, to {DAMAGED}{key}")
@@ -110,13 +105,13 @@ class Repair:
         return done
 
     def _write_stamp(self) -> None:
-        needed = self._rows.needed_format
-        if needed and self._store.compare_and_swap(FORMAT_KEY, self._rows.stamp, str(needed).encode()):
+        needed = self._metadata.needed_format
+        if needed and self._store.compare_and_swap(FORMAT_KEY, self._metadata.stamp, str(needed).encode()):
             self.done.append(f"wrote the format of the store, {needed}")
 
     def _forget_healed(self) -> None:
         healed = []
-        for key in self._rows.healed:
+        for key in self._metadata.healed:
             if key.startswith(INCONSISTENT):
                 self._store.delete(key)  # the object that it names is gone
                 continue
@@ -138,10 +133,10 @@ class Repair:
             self._mend_head()
 
     def _mend_ref(self, name: str) -> None:
-        oid = self._rows.refs.get(name, self._rows.gone.get(name))
+        oid = self._metadata.refs.get(name, self._metadata.gone.get(name))
         is_tag = name.startswith(TAGS)
         if is_tag:
-            target = self._tagged(name) if name not in self._rows.refs else None
+            target = self._tagged(name) if name not in self._metadata.refs else None
         else:
             target = self._newest_whole(name, oid)
         if target is None:
@@ -153,13 +148,13 @@ class Repair:
             self._put(name, target.oid, f"at {target.short} now, {text!r}; its reflog tells where it was")
 
     def _mend_head(self) -> None:
-        oid = self._rows.refs.get(HEAD)
+        oid = self._metadata.refs.get(HEAD)
         target = None if oid is None else self._newest_whole(HEAD, oid)
         if target is not None:
             self._put(HEAD, target.oid, f"at {target.short} now")
             return
         # HEAD was most likely on a branch; nobody knows on which one.
-        known = {**self._rows.refs, **self._refs}
+        known = {**self._metadata.refs, **self._refs}
         branches = sorted(name.removeprefix(HEADS) for name in known if name.startswith(HEADS))
         branch = DEFAULT_BRANCH if DEFAULT_BRANCH in branches else next(iter(branches), None)
         at = None if branch is None else self._repo.refs.read(HEADS + branch)
@@ -169,14 +164,12 @@ class Repair:
             self._put(HEAD, at, f"on branch {branch} now", branch=branch)
 
     def _put(self, name: str, oid: ObjectId, place: str, *, branch: str | None = None) -> None:
-        """Move a ref, if it is still as the inspection found it. A value that cannot be decoded is moved
-        aside.
-        """
-        refs, raw, aside = self._repo.refs, self._rows.raw_refs.get(name), DAMAGED + REF + name
-        if raw is None and name not in self._rows.gone:
+        """Move a ref, if it is still as the inspection found it; keep an undecodable value aside."""
+        refs, raw, aside = self._repo.refs, self._metadata.raw_refs.get(name), DAMAGED + REF + name
+        if raw is None and name not in self._metadata.gone:
             done = refs.replace_unreadable(name, new=oid, action=ACTION, aside=aside, branch=branch)
         else:
-            kept = None if raw is None or name in self._rows.refs else aside
+            kept = None if raw is None or name in self._metadata.refs else aside
             done = refs.replace(name, raw=raw, new=oid, action=ACTION, aside=kept, branch=branch)
         if done:
             self._refs[name] = oid
@@ -191,7 +184,7 @@ class Repair:
         before it first came there. Then the first parents of every commit in its reflog. At last all parents:
         the commits behind a merge were never the ref's own.
         """
-        lines = [ids for _, ids in self._rows.lines(name)]
+        lines = [ids for _, ids in self._metadata.lines(name)]
         # The oldest move to each commit: a later move may come from a commit that an undo or a reset left
         # behind.
         came_from = {ids[0]: ids[1] for ids in reversed(lines) if len(ids) == 2}
@@ -214,7 +207,7 @@ class Repair:
 
     def _tagged(self, name: str) -> Commit | None:
         """The last commit of a tag, by its reflog, if that is whole. A tag never moves to another commit."""
-        for _, ids in reversed(list(self._rows.lines(name))):
+        for _, ids in reversed(list(self._metadata.lines(name))):
             return self._loss.commit(ids[0]) if ids and self._loss.is_whole(ids[0]) else None
         return None
 
@@ -228,10 +221,10 @@ class Repair:
             commit = self._loss.commit(oid)
             if commit is None:
                 continue
-            kept = [parent for parent in self._rows.parents(commit) if parent not in lost]
+            kept = [parent for parent in self._metadata.parents(commit) if parent not in lost]
             key, value = shallow_row(oid, kept)
             before = self._store.get(key)
-            if before is not None and not self._rows.is_shallow(oid):
+            if before is not None and not self._metadata.is_shallow(oid):
                 continue  # another process has just ended it
             older = self._keep_older(commit, lost)  # first: the next repair skips a history that has ended
             if self._store.compare_and_swap(key, before, value):
@@ -241,8 +234,7 @@ class Repair:
                 )
 
     def _keep_older(self, commit: Commit, lost: Sequence[ObjectId]) -> str:
-        """Put a tag on the newest whole commit before the lost ones, unless a ref leads to it; a remark on
-        that.
+        """Put a tag on the newest whole commit before the lost ones, unless a ref leads to it; a remark.
 
         Without the tag the next `gc` would remove that commit and its history.
         """
@@ -269,7 +261,7 @@ class Repair:
     def _moves(self) -> Mapping[ObjectId, Sequence[ObjectId]]:
         """By commit, the commits from which refs moved to it."""
         moves: dict[ObjectId, list[ObjectId]] = {}
-        for old, new in self._rows.moves():
+        for old, new in self._metadata.moves():
             if old is not None and new is not None:
                 moves.setdefault(new, []).append(old)
         return moves

@@ -22,7 +22,7 @@ from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
 from vstate.repo.upkeep.salvage import Lengths, Row, Salvage
-from vstate.repo.walk import BATCH, Batch, Below, Entries, depth_first
+from vstate.repo.walk import Batch, Below, Entries, batches, depth_first
 from vstate.values.entry import Entry
 
 READ_BYTES = 1024 * 1024
@@ -444,7 +444,7 @@ class Verifier:
     def _blobs(self, links: list[_StreamLink]) -> list[Batch]:
         if self._trusting:
             return []
-        for batch in _batches(links, _TASK_BYTES):
+        for batch in batches(links, _TASK_BYTES):
             if not self._whole_blobs:
                 self._look_for(batch)
                 continue
@@ -456,7 +456,7 @@ class Verifier:
 
     def _lengths(self, batch: list[_StreamLink]) -> Lengths:
         found: Lengths = {}
-        for part in _batches(batch, READ_BYTES):
+        for part in batches(batch, READ_BYTES):
             found.update(self._salvage.lengths(BLOB, [link.oid for link in part]))
         return found
 
@@ -494,19 +494,6 @@ def _by_kind(links: Iterable[_StreamLink]) -> list[Batch]:
     for link in links:
         found[link.kind].append(link)
     return list(found.items())
-
-
-def _batches(links: Iterable[_StreamLink], most: int) -> Iterator[list[_StreamLink]]:
-    batch: list[_StreamLink] = []
-    size = 0
-    for link in links:
-        if batch and (size + link.length > most or len(batch) == BATCH):
-            yield batch
-            batch, size = [], 0
-        batch.append(link)
-        size += link.length
-    if batch:
-        yield batch
 
 
 def _id(source: _Source) -> ObjectId:

@@ -1,0 +1,215 @@
+"""Committing: the changes in hand become a commit on the branch, once, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from threading import Lock
+from typing import Any
+from weakref import ref
+
+from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
+from vstate.objects import tree
+from vstate.objects.commit import Commit, Event
+from vstate.objects.ids import ObjectId
+from vstate.repo.core import Guard
+from vstate.state.handle import KEEP_BYTES, KEEP_COUNT, Handle
+from vstate.state.plan import Plan
+from vstate.state.position import NO_VALUES, Landing, Pending, Position, is_live
+from vstate.state.slots import FORGET, Slot, Step
+
+
+def commit(
+    handle: Handle, message: str, info: Mapping[str, Any], guard: Guard | None = None
+) -> Commit | None:
+    """As `Versioned.commit` promises; only while the guard allows it, if there is one."""
+    attempt = None if handle.at.rest is None else handle.at.rest.attempt
+    if attempt is not None and attempt.running and is_live(attempt.token) and handle.turns.nested:
+        raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
+    return handle.alone(commit_now, handle, message, info, guard)
+
+
+def commit_now(
+    handle: Handle,
+    message: str,
+    info: Mapping[str, Any],
+    guard: Guard | None = None,
+    depends_on: Callable[[str], bool] | None = None,
+) -> Commit | None:
+    """Commit in the turn of the caller; the lock is held, and the handle is settled.
+
+    Conflict if somebody else changed a key for which `depends_on` is true.
+    """
+    branch = handle.own_branch()
+    handle.require_idle("committed")
+    if handle.hooks.functions:
+        handle.hooks.run()
+    if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
+        # The pickling of a value may read other keys: the update does not depend on those.
+        handle.at = handle.at.moved(attempt=attempt._replace(running=False))
+    while True:
+        plan, at = handle.require_picklable(handle.plan()), handle.at
+        root, objects, nodes = tree.update(handle.repo.objects.node, handle.tree, plan.changes)
+        if root == handle.tree and not at.events:
+            if plan.steps or at.rest is not None:
+                handle.go(handle.at.moved(steps=plan.steps, attempt=None))
+            _seal(handle, plan)
+            return None
+        commit = handle.repo.build_commit(
+            root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
+        )
+        landing, token = Landing(branch, commit, plan.steps, at.events), Lock()
+        for key, (_, new) in plan.steps.items():
+            if isinstance(new, Slot) and new.due is not None:
+                at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
+        pending = Pending(ref(token), partial(_look_for, handle, landing))
+        handle.at = at = handle.at._replace(rest=handle.rest._replace(pending=pending))
+        try:
+            with token:
+                head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard)
+                land(handle, landing, head, moved)
+        except _LandedLate:
+            continue
+        except VStateError as error:
+            _explain(handle, error, pending, landing)
+            raise
+        _seal(handle, plan)
+        return head
+
+
+def _publish(
+    handle: Handle,
+    landing: Landing,
+    plan: Plan,
+    objects: dict[ObjectId, Any],
+    nodes: list[Any],
+    depends_on: Callable[[str], bool] | None,
+    guard: Guard | None,
+) -> tuple[Commit, Iterable[str]]:
+    """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
+    base, commit = handle.at.head, landing.commit
+    new = plan.objects | objects
+    action = partial(_reflog_action, commit)
+    if handle.repo.publish(
+        landing.branch,
+        [commit],
+        new,
+        nodes,
+        expected=None if base is None else base.oid,
+        action=action("commit"),
+        guard=guard,
+    ):
+        return commit, ()
+    from vstate.state.merging import publish_merged  # late: most commits win their race
+
+    return publish_merged(
+        handle.repo,
+        landing,
+        plan,
+        new,
+        nodes,
+        base=base,
+        action=action,
+        guard=guard,
+        on_race=partial(_stop_at_doubt, handle, landing.branch),
+        edited=partial(handle.edited, plan),
+        depends_on=depends_on,
+    )
+
+
+def land(
+    handle: Handle, landing: Landing, head: Commit, moved: Iterable[str] = (), *, late: bool = False
+) -> None:
+    """Be at a commit that is on the branch with our changes: one assignment, and then its steps.
+
+    It ends the attempt of an update, unless it is an earlier commit that landed `late`.
+    """
+    at, attempt = handle.at, handle.rest.attempt if late else None
+    events: tuple[Event, ...] = ()
+    if at.events is not landing.events:  # some came while the commit was made
+        known = set(map(id, landing.events))
+        events = tuple(event for event in at.events if id(event) not in known)
+    steps: dict[str, Step] = dict(landing.steps)
+    for key in moved:
+        steps[key] = at.hand.slots.get(key), FORGET
+    rest = handle.rest._replace(steps=steps, pending=None, attempt=attempt, doubts=())
+    hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
+    handle.at = Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
+    handle.take_steps()
+
+
+def _seal(handle: Handle, plan: Plan) -> None:
+    """Compare the values that nobody can reach no more until they are handed out again. It only saves time."""
+    hand = handle.at.hand
+    for key in plan.unshared:
+        if hand.handed is not None and key not in hand.handed and (slot := hand.slots.get(key)) is not None:
+            if slot.dirty:
+                continue
+            hand.open.discard(key)
+            hand.idle += (slot.base.size if slot.base else 0) + KEEP_BYTES // KEEP_COUNT
+    hand.handed = None
+    if hand.idle > KEEP_BYTES:
+        hand.drop_idle()
+
+
+def _look_for(handle: Handle, landing: Landing, *, may_be_late: bool = True) -> None:
+    """Find out whether a commit is on its branch, and be there if it is."""
+    if handle.repo.has_landed(landing.branch, landing.commit.oid):
+        land(handle, landing, landing.commit)
+    else:
+        doubts = (*handle.rest.doubts, landing) if may_be_late else handle.rest.doubts
+        handle.at = handle.at.moved(pending=None, doubts=doubts)
+
+
+def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
+    """Whether a commit that was not on the branch before is now behind `head`. If so, the handle is at it.
+
+    Not if some of its changes were undone here since: then it counts as a commit of somebody else.
+    """
+    slots = handle.at.hand.slots
+    for landing in handle.rest.doubts:
+        if landing.branch == branch and handle.repo.is_behind(landing.commit.oid, head):
+            for key, (old, _) in landing.steps.items():
+                now = slots.get(key)
+                if now is not old and (now is None or not now.set_at):
+                    return False
+            land(handle, landing, landing.commit, late=True)
+            return True
+    return False
+
+
+def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
+    """Raise _LandedLate if a commit whose outcome was unknown is why the race was lost."""
+    if land_doubt(handle, branch, head):
+        raise _LandedLate
+
+
+def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Landing) -> None:
+    """Drop the pending call if the error says that nothing was written; else say how to find out."""
+    rest = handle.rest
+    if rest.pending is not pending:
+        return
+    if not may_have_written(error):
+        handle.at = handle.at.moved(pending=None)
+    elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
+        error.message += (
+            f"; whether commit {landing.commit.short} was made is not known: the next call on this state looks, "
+            "and state.head tells then"
+        )
+    else:
+        look = partial(_look_for, handle, landing, may_be_late=False)
+        handle.at = handle.at._replace(rest=rest._replace(pending=pending._replace(look=look)))
+
+
+class _LandedLate(Exception):
+    """A commit whose outcome was unknown turned out to be on the branch, and the handle is at it now."""
+
+
+def _reflog_action(commit: Commit, operation: str) -> str:
+    summary = commit.message.strip().split("\n", 1)[0][:80]
+    return f"{operation}: {summary}" if summary else operation
+
+
+def may_have_written(error: VStateError) -> bool:
+    """Whether the store call behind this error may have written something. A look tells, at the next call."""
+    return isinstance(error, StorageError) and not isinstance(error, StoreFull)

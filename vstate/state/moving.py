@@ -1,0 +1,174 @@
+"""Moving: the handle goes to another commit, with its branch or to another branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from threading import Lock
+from types import MappingProxyType
+from typing import TypeVar
+from weakref import ref
+
+from vstate.errors import Conflict, CorruptObject, MergeConflict, NotFound, RefMoved, VStateError
+from vstate.objects import tree
+from vstate.objects.commit import Commit, microseconds
+from vstate.objects.expiry import is_expired, moment_of
+from vstate.repo.names.refs import HEADS, Head
+from vstate.state.committing import land_doubt, may_have_written
+from vstate.state.handle import Handle
+from vstate.state.position import Pending
+from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Step
+
+_T = TypeVar("_T")
+
+
+def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] | None = None) -> _T:
+    """The result of `move`, which moves the branch; `arrive` has to follow.
+
+    If neither is seen to end, `look` goes where the branch turns out to be, by default to its newest commit.
+    """
+    handle.require_idle("moved")
+    token = Lock()
+    pending = Pending(ref(token), look or partial(look_at_branch, handle))
+    handle.at = handle.at.moved(pending=pending)
+    try:
+        with token:
+            return move()
+    except VStateError as error:
+        if handle.rest.pending is pending and not may_have_written(error):
+            handle.at = handle.at.moved(pending=None)
+        raise
+
+
+def look_at_branch(handle: Handle) -> None:
+    """Go where the branch is. A conflict is the next commit's, as if others had moved the branch."""
+    try:
+        go_to_newest(handle)
+    except Conflict:
+        pass
+    handle.at = handle.at.moved(pending=None)
+
+
+def arrive(
+    handle: Handle,
+    commit: Commit | None,
+    moved: Iterable[str],
+    *,
+    branch: str | None,
+    agreed: Mapping[str, bytes | None] = MappingProxyType({}),
+) -> None:
+    """Be at a commit in which the keys `moved` have other values, and the entries `agreed` are those staged here."""
+    slots = handle.at.hand.slots
+    steps: dict[str, Step] = {key: (slots.get(key), FORGET) for key in moved}
+    for key, entry in agreed.items():
+        if (slot := slots.get(key)) is None:
+            continue
+        due = None if entry is None else moment_of(entry)
+        if isinstance(slot.value, Mark):
+            steps[key] = slot, FORGET
+        elif slot.fixed and due is None:
+            steps[key] = slot, CLEAN
+        else:
+            steps[key] = slot, Slot(slot.value, slot.fixed, 0, None, due)
+    handle.go(handle.at.moved(head=commit, branch=branch, steps=steps, pending=None, doubts=()))
+
+
+def begin_anew(handle: Handle, commit: Commit) -> None:
+    """Be at a commit of this branch with nothing in hand."""
+    handle.clear(head=commit, events=(), pending=None, doubts=())
+
+
+def refresh(handle: Handle) -> Commit | None:
+    """As `Versioned.refresh` promises."""
+    head = handle.repo.refs.head()
+    if handle.follows_head and head.branch != handle.at.branch:
+        handle.require_clean("refresh")
+        _go_to(handle, head)
+    else:
+        go_to_newest(handle)
+    return handle.at.head
+
+
+def go_to_newest(handle: Handle) -> None:
+    """Go to the newest commit of the branch that this state is on, wherever HEAD is."""
+    branch = handle.at.branch
+    if branch is None:
+        _go_to(handle, handle.repo.refs.head())
+    else:
+        _go_to(handle, Head(branch, handle.repo.refs.read(HEADS + branch)))
+
+
+def _go_to(handle: Handle, head: Head) -> None:
+    at = handle.at
+    if at.head is not None and (head.commit, head.branch) == (at.head.oid, at.branch):
+        return
+    if head.commit is not None:
+        if handle.rest.doubts and head.branch is not None:
+            land_doubt(handle, head.branch, head.commit)
+        move(handle, handle.trusted(handle.repo.objects.commit(head.commit)), head.branch)
+    elif at.head is not None:
+        raise RefMoved(f"{HEADS}{head.branch}", expected=at.head.id, actual=None)
+    else:
+        handle.at = at._replace(branch=head.branch)
+
+
+def move(handle: Handle, commit: Commit, branch: str | None) -> None:
+    """Go to another commit with what is staged; values that are the same there stay the same objects."""
+    at = handle.at
+    try:
+        plan = handle.plan()
+        changes = plan.changes | dict.fromkeys(plan.unpicklable, b"")
+        foreign, agreed = _foreign_changes(handle, at.head, commit, changes, at.branch)
+    except CorruptObject:
+        if not handle.is_base_gone():
+            raise
+        _require_nothing_staged(handle)
+        handle.clear(head=commit, branch=branch, pending=None, doubts=())
+        return
+    arrive(handle, commit, foreign, branch=branch, agreed=agreed)
+
+
+def _foreign_changes(
+    handle: Handle,
+    base: Commit | None,
+    theirs: Commit,
+    changes: Mapping[str, bytes | None],
+    branch: str | None,
+) -> tuple[list[str], dict[str, bytes | None]]:
+    """The keys that they alone changed since the base, and the entries of the keys that both changed alike.
+
+    Raises MergeConflict naming the keys that both changed otherwise.
+    """
+    foreign: list[str] = []
+    agreed: dict[str, bytes | None] = {}
+    conflicts: list[str] = []
+    at = microseconds(theirs.time)
+    for key, old, new in tree.diff(handle.repo.objects.nodes, base.tree if base else None, theirs.tree):
+        if key in changes and new is None and is_expired(old, at):
+            continue  # the removal of an expired key changed nothing
+        if key not in changes:
+            foreign.append(key)
+        elif changes[key] == new:
+            agreed[key] = new
+        else:
+            conflicts.append(key)
+    if agreed and branch is not None:
+        policies = handle.repo.policies.read(branch)
+        conflicts += [key for key in agreed if handle.repo.policies.adds_up(policies, key)]
+    if conflicts:
+        raise MergeConflict(conflicts, branch=branch)
+    return foreign, agreed
+
+
+def _require_nothing_staged(handle: Handle) -> None:
+    """Raise NotFound if something is staged on a commit that gc has removed."""
+    at = handle.at
+    assert at.head is not None
+    plan = handle.plan(None)
+    deleted = any(slot.value is ABSENT for slot in at.hand.slots.values())
+    if plan.changes or plan.unpicklable or deleted or at.events:
+        raise NotFound(
+            f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that you "
+            "need, then call discard() and refresh()",
+            name=at.head.id,
+        )

@@ -1,0 +1,115 @@
+"""Savepoints: the values of a handle as they were, to go back to."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from vstate.errors import CannotLoad
+from vstate.objects import expiry
+from vstate.objects.expiry import split_expiry
+from vstate.repo.objects import Overlay
+from vstate.state.position import Saved
+from vstate.state.slots import ABSENT, FORGET, Slot, Step
+from vstate.state.tracking import is_immutable
+from vstate.values.entry import Encoded
+
+if TYPE_CHECKING:
+    from vstate.state.handle import Handle  # the type alone: a handle restores its savepoints
+
+
+class Savepoint:
+    """Where the values of a handle were, for whoever may go back there.
+
+    Dropped without `restore` or `release`, it is restored: whatever ended the frame that held it.
+    """
+
+    __slots__ = ("_handle", "token")
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.token = Lock()
+        self.token.acquire()
+
+    def end(self) -> None:
+        """Have the next call on the state restore it."""
+        if self.token.locked():
+            self.token.release()
+
+    def restore(self) -> None:
+        """Have the values that were in hand then. Recorded events stay. CannotLoad, StorageError.
+
+        If the store cannot be reached, the next call on the state restores them.
+        """
+        self.end()
+        with self._handle.lock:
+            self._handle.settle()
+
+    def release(self) -> None:
+        """Keep the values as they are."""
+        with self._handle.lock:
+            release(self._handle, self)
+
+
+def save(handle: Handle) -> Savepoint:
+    """Where the values are now, to go back to."""
+    with handle.lock:
+        at = handle.settle()
+        savepoint = Savepoint(handle)
+        plan = handle.require_picklable(handle.plan())
+        saved = Saved(ref(savepoint.token), at.epoch, plan.staged)
+        handle.at = handle.at.moved(open=(*handle.rest.open, saved))
+    return savepoint
+
+
+def release(handle: Handle, savepoint: Savepoint) -> None:
+    """Keep the values as they are now; the lock is held."""
+    kept = tuple(saved for saved in handle.rest.open if saved.token() is not savepoint.token)
+    handle.at = handle.at.moved(open=kept)
+
+
+def restore(handle: Handle, owed: Saved) -> None:
+    """Have the values of a savepoint: everything is read first, and then one assignment follows."""
+    at = handle.at
+    slots, saved = at.hand.slots, owed.staged if owed.epoch == at.epoch else {}
+    plan = handle.plan()
+    now, moved = plan.staged, set(plan.unpicklable)
+    for key in now.keys() | saved.keys():
+        if key not in saved or key not in now or not _is_same(now[key], saved[key]):
+            moved.add(key)
+    steps: dict[str, Step] = {}
+    failure: CannotLoad | None = None
+    for key in moved:
+        if key not in saved:
+            steps[key] = slots.get(key), FORGET
+            continue
+        try:
+            steps[key] = slots.get(key), _saved_slot(handle, key, saved[key])
+        except CannotLoad as error:  # the others go back all the same, and this one stays in hand
+            failure = failure or error
+    handle.go(handle.at.moved(steps=steps, owed=None))
+    if failure is not None:
+        raise failure
+
+
+def _saved_slot(handle: Handle, key: str, encoded: Encoded | None) -> Slot:
+    now = expiry.now()
+    if encoded is None:
+        return Slot(ABSENT, True, now)
+    value = handle.repo.load(key, encoded.entry, Overlay(handle.repo.objects, encoded.objects)).value
+    slot, wanted = Slot(value, is_immutable(value), now), split_expiry(encoded.entry)[1]
+    if wanted != handle.expiry_of(key, slot):
+        slot = slot._replace(wanted=wanted, due=None if wanted is None else wanted.at)
+    return slot
+
+
+def _is_same(one: Encoded | None, other: Encoded | None) -> bool:
+    """Whether two staged entries are the same change. A sliding expiry begins anew each time that somebody looks."""
+    if one is None or other is None:
+        return one is other
+    if one.entry == other.entry:
+        return True
+    (bare, due), (other_bare, other_due) = split_expiry(one.entry), split_expiry(other.entry)
+    slides = due is not None and other_due is not None and 0 < due.ttl == other_due.ttl
+    return bare == other_bare and (slides or due == other_due)
