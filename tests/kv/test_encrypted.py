@@ -1,5 +1,9 @@
+<<<<<<< HEAD
 """Encrypted, against the shipped suite over Memory and Disk, and the things it hides from a store that is not
 trusted."""
+=======
+"""Encrypted: the store contract over Memory and Disk, and the protection from an untrusted store."""
+>>>>>>> main
 
 from __future__ import annotations
 
@@ -90,7 +94,11 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
+<<<<<<< HEAD
 # The rows of the store behind
+=======
+# The view of the store behind
+>>>>>>> main
 
 GOLDEN = {
     "encryption": (
@@ -116,8 +124,14 @@ def test_golden_rows(store: Encrypted, memory: Memory) -> None:
 
 
 def test_equal_data_is_stored_once(store: Encrypted, memory: Memory) -> None:
+<<<<<<< HEAD
     """The same value under the same name is the same row, by whichever handle; elsewhere it is another
     one.
+=======
+    """The same value under the same name is the same row, by any handle.
+
+    Under another name the row differs.
+>>>>>>> main
     """
     store.set(OBJECT, b"value")
     before = dict(memory.items())
@@ -138,7 +152,11 @@ def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
 
 
 def test_a_listing_reads_one_part_of_the_store(memory: Memory) -> None:
+<<<<<<< HEAD
     """`keys("r/heads/")` lists names under "r/", and neither objects nor the reflog."""
+=======
+    """`keys("r/heads/")` lists the keys that begin with "r/", but no objects and no reflog."""
+>>>>>>> main
     inner = Faulty(memory)
     store = Encrypted(inner, KEY)
     store.set_many({OBJECT: b"", "r/heads/main": b"1", "r/tags/v1": b"2", "reflog/heads/main:1": b""})
@@ -224,7 +242,11 @@ def test_long_names(tmp_path: Path) -> None:
         assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
 
 
+<<<<<<< HEAD
 # Attacks by a store that is not trusted
+=======
+# The powers of an untrusted store
+>>>>>>> main
 
 CONTENTS = {
     OBJECT: b"one object",
@@ -237,7 +259,7 @@ CONTENTS = {
 
 
 def _read_all(store: Encrypted) -> None:
-    """Read everything in every way; each value has to be the right one."""
+    """Read everything in every way. Each value must be right."""
     for key, value in CONTENTS.items():
         assert store.get(key) == value
     assert store.get_many(CONTENTS) == CONTENTS
@@ -285,7 +307,7 @@ def test_every_changed_name_is_found(store: Encrypted, memory: Memory) -> None:
 
 
 def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> None:
-    """A row is worth nothing under any other name, be it there, gone, or an earlier version of it."""
+    """A row fails under any other name, whether that name exists, is deleted, or has an earlier version."""
     store.set_many({**CONTENTS, "r/heads/next": b"an earlier value"})
     earlier = memory.get(store._cipher.name("r/heads/next"))
     assert earlier is not None
@@ -312,9 +334,13 @@ def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> N
 
 
 def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory) -> None:
+<<<<<<< HEAD
     """An earlier value of the same name is genuine, and a removed row leaves no trace: docs/security.md says
     so.
     """
+=======
+    """The store can bring back an earlier value of a name, or delete it; docs/security.md says so."""
+>>>>>>> main
     store.set("r/heads/main", b"old")
     old = dict(memory.items())
     store.set("r/heads/main", b"new")
@@ -387,8 +413,14 @@ def test_a_wrong_key_never_looks_like_an_empty_store(store: Encrypted, memory: M
 
 
 def test_two_keys_at_once(memory: Memory) -> None:
+<<<<<<< HEAD
     """Of two handles with different keys on an empty store, the second to write gets an error, and so does
     its reader.
+=======
+    """Two handles with different keys open an empty store.
+
+    The second writer gets an error, and so does its reader.
+>>>>>>> main
     """
     first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
     assert second.get("a") is None
@@ -453,7 +485,7 @@ def test_the_first_write_marks_the_store(memory: Memory, write: str) -> None:
 
 
 def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
-    """It is refused, with the way to open it; so is one whose mark is gone."""
+    """An Encrypted store refuses to be opened as a plain one, also without its mark, and names the way."""
     with Versioned(memory) as state:
         state["k"] = 1
         state.commit()
@@ -467,7 +499,7 @@ def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
 
 
 def test_an_encrypted_store_opened_without_its_key(store: Encrypted, memory: Memory) -> None:
-    """A repository over the rows themselves says how to open them."""
+    """A repository over the encrypted rows names the way to open them."""
     Versioned(store).commit("nothing")
     Repository(memory)
     state = Versioned(store)
@@ -492,7 +524,11 @@ def test_marks_that_make_no_sense(memory: Memory, mark: bytes, error: type[VStat
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(33), "", 7, None, KEY.hex()])
 def test_what_is_no_key(memory: Memory, key: object) -> None:
+<<<<<<< HEAD
     """A key has 32 bytes, and no error shows a wrong one."""
+=======
+    """A key has 32 bytes. No error shows the key."""
+>>>>>>> main
     with pytest.raises((InvalidInput, NotFound)):
         Encrypted(memory, key)  # type: ignore[arg-type]
 
@@ -544,7 +580,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_key_file_that_is_none(tmp_path: Path) -> None:
-    """A directory and a pipe are no key files, and reading them waits for nobody."""
+    """A directory and a pipe are no key files, and reading them does not block."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path in (tmp_path, tmp_path / "pipe", "nul\0"):
         with pytest.raises(InvalidInput):
@@ -616,7 +652,10 @@ def test_urls_that_are_refused(tmp_path: Path, key_file: Path, monkeypatch: pyte
 
 
 def test_without_the_package(run_python: Callable[..., str]) -> None:
-    """Importing vstate does not need cryptography; an Encrypted store does, and says how to get it."""
+    """Importing vstate does not need cryptography.
+
+    An Encrypted store does, and names the package to install.
+    """
     script = """
 import sys
 sys.modules["cryptography"] = None
@@ -654,6 +693,10 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
 
 
 def test_only_in_front_of_a_store() -> None:
+<<<<<<< HEAD
     """A path is no store here: the message shows the right call."""
+=======
+    """A path is no store. The message names the right call."""
+>>>>>>> main
     with pytest.raises(InvalidInput, match=r"Encrypted stands in front of a KVStore, .* open_store"):
         Encrypted("enc", bytes(32))  # type: ignore[arg-type]

@@ -28,7 +28,11 @@ OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY:
 
 
 class Beside(KVStoreTests):
+<<<<<<< HEAD
     """The store's tests. Afterwards the keys beside the part must be unchanged."""
+=======
+    """The store contract. Afterwards the keys beside the part must be unchanged."""
+>>>>>>> main
 
     @pytest.fixture
     def whole(self) -> KVStore:
@@ -90,7 +94,11 @@ def whole() -> Memory:
     + [None, 7, b"a", *sorted(RESERVED)],
 )
 def test_names_that_are_refused(whole: Memory, name: Any) -> None:
+<<<<<<< HEAD
     """A name is one segment, and none with which the keys of a repository begin."""
+=======
+    """A name is one segment that differs from all keys of a repository."""
+>>>>>>> main
     with pytest.raises(InvalidInput, match="part of a store"):
         Prefixed(whole, name)
 
@@ -99,7 +107,7 @@ def test_names_that_are_refused(whole: Memory, name: Any) -> None:
     "name", ["a", "tenant-1", "x" * 200, "é" * 100, "a b", "a.b", "R", "heads", "a:b?c=%2F"]
 )
 def test_names_that_are_taken(whole: Memory, name: str) -> None:
-    """Anything else is taken as it is, and shown."""
+    """Any other name is accepted, and shown."""
     store = Prefixed(whole, name)
     store.set("a", b"1")
     assert store.name == name
@@ -200,7 +208,7 @@ def test_the_order_of_writes_holds_without_transactions() -> None:
 
 
 def test_one_transaction_of_the_store() -> None:
-    """Over a store with transactions it is one call, and so is `exclusively`."""
+    """Over a store with transactions a transaction is one call, and so is `exclusively`."""
     inner = Faulty(Memory())
     store = Prefixed(inner, "a")
     assert store.transact({KEY: b"object", REF: b"1"}, {REF: None})
@@ -212,7 +220,11 @@ def test_one_transaction_of_the_store() -> None:
 
 
 class Calls(Memory):
+<<<<<<< HEAD
     """A Memory that notes the arguments of its calls."""
+=======
+    """A Memory that notes its calls."""
+>>>>>>> main
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +277,11 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
             time.sleep(0.2)
             assert "a" not in waited
         threads[0].join()
+<<<<<<< HEAD
         assert waited["b"] < 15  # and not the patience for a turn that is never released
+=======
+        assert waited["b"] < 15  # less than the wait for a turn that is never given back
+>>>>>>> main
 
 
 def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate.repo.compare.details import Detail, details
-from vstate.values.inert import Global, Instance, read
+from vstate.values.inert import Array, Global, Instance, read
 
 nan = float("nan")
 
@@ -272,6 +272,19 @@ def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> 
     start = time.process_time()
     assert len(details(old, new)) == count
     assert time.process_time() - start < 6
+
+
+def test_a_long_part_in_many_places_costs_once() -> None:
+    """One long text, number or buffer in many places is hashed once, or the comparison ends."""
+    start = time.process_time()
+    for one, other in [("x" * 5_000_000, "y" * 5_000_000), (1 << 8_000_000, 3 << 8_000_000)]:
+        assert len(details([1, [one] * 100_000, 3], [[other] * 100_000, 2, 4, 5])) == 4
+    arrays = []
+    for raw in (bytes(40_000_000), b"x" * 40_000_000):
+        fields = {"dtype": "u1", "shape": (len(raw),)}
+        arrays.append([Array("numpy.ndarray", fields, raw=memoryview(raw), itemsize=1) for _ in range(2000)])
+    assert details(*arrays)[-1].note == "too large to compare further"
+    assert time.process_time() - start < 10
 
 
 def test_cycles_of_different_length_differ() -> None:

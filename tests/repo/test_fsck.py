@@ -20,7 +20,7 @@ from vstate import Cache, Disk, KVStore, Memory, Versioned
 from vstate.errors import CorruptObject, CorruptStore, VStateError
 from vstate.objects.ids import BLOB, ObjectId
 from vstate.repo import Repository
-from vstate.repo.upkeep.fsck import LISTED
+from vstate.repo.upkeep.inspection import LISTED
 from vstate.testing import Faulty
 
 # Whole stores

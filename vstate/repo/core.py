@@ -31,7 +31,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
-from vstate.repo.history import History, Log
+from vstate.repo.history import SHALLOW_FORMAT, History, Log
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
@@ -76,6 +76,13 @@ class Guard(Protocol):
 
     def check(self) -> None:
         """Read the rows again; raise if the commit may not land."""
+
+
+def format_of(*, shallow: bool, signed: bool, expiring: bool) -> int:
+    """The oldest format that allows histories that were cut off, signed commits, or keys that expire."""
+    if expiring:
+        return EXPIRY_FORMAT
+    return max(SHALLOW_FORMAT if shallow else 1, SIGNED_COMMITS if signed else 1)
 
 
 class Core:

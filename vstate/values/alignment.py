@@ -42,6 +42,8 @@ class Aligner:
             row, bottom, column, right = row + start, bottom - end, column + start, right - end
             found += zip(range(bottom, bottom + end), range(right, right + end), strict=True)
             before, after = old[row:bottom], new[column:right]
+            if len(before) * len(after) < 2:
+                continue  # one side is empty, or two items differ
             longest = self._longest(before, after, _FEW)
             if longest is None:
                 anchors = _anchors(before, after) if depth < _DEEPEST else []
@@ -77,8 +79,6 @@ class Aligner:
     def _longest(self, old: Sequence[Hashable], new: Sequence[Hashable], most: int) -> list[Pair] | None:
         """The pairs of a longest common subsequence; None if it takes more than `most` edits or all steps."""
         height, breadth = len(old), len(new)
-        if not height or not breadth:
-            return []
         # The furthest row on each diagonal (row - column); index -1 is diagonal -1, and so on.
         reached = [0] * (2 * most + 3)
         history: list[array[int]] = []  # memory grows by its square: arrays, and only diagonals in use

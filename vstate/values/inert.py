@@ -456,7 +456,7 @@ class _Machine:
             self.budget.take_bytes(200)
             self.stack[-1] = memoryview(buffer).toreadonly()
         elif not isinstance(buffer, bytes):
-            raise InertError(f"a {type(buffer).__name__} stands in the place of a buffer")
+            raise InertError(f"a {type(buffer).__name__} is in the place of a buffer")
 
     def op_empty_list(self) -> None:
         self.budget.take_bytes(_LIST_BYTES)

@@ -80,12 +80,12 @@ def new(function: object, args: object, kwargs: object, budget: Budget) -> Insta
     """The object that `cls.__new__(cls, *args, **kwargs)` would make."""
     name = _name_of(function, budget)
     if not isinstance(args, tuple):
-        raise InertError("the arguments of an object are no tuple")
+        raise InertError("the arguments of an object are not a tuple")
     budget.take_bytes(_RECORD_BYTES)
     if kwargs is None:
         return Instance(name, args=args)
     if not isinstance(kwargs, dict):
-        raise InertError("the keyword arguments of an object are no dict")
+        raise InertError("the keyword arguments of an object are not a dict")
     return Instance(name, args=args, kwargs=_names(kwargs, budget))
 
 
@@ -93,7 +93,7 @@ def call(function: object, args: object, budget: Budget) -> object:
     """The value that stands for the result of `function(*args)`. Nothing is called."""
     name = _name_of(function, budget)
     if not isinstance(args, tuple):
-        raise InertError("the arguments of a call are no tuple")
+        raise InertError("the arguments of a call are not a tuple")
     budget.take_bytes(_RECORD_BYTES)
     shape = _SHAPES.get(_tidy(name))
     built = shape(args, budget) if shape else None

@@ -14,7 +14,8 @@ from vstate.values.inert import Array, Global, Instance
 
 __all__ = ["ATOMS", "Fingerprints", "TooLargeError"]
 
-_LONG: Final = 1000  # bytes of a text; the fingerprint of a longer one is a hash
+_LONG: Final = 1000  # characters, bytes or bits of an atom; a longer one is hashed, and once
+_COST: Final = 11  # two kilobytes count as one part
 _FLOAT: Final = Struct(">cd").pack
 _NAN: Final = _FLOAT(b"f", math.nan)
 
@@ -33,12 +34,14 @@ def _text(value: str) -> bytes:
 _ATOM_PRINTS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     type(None): lambda _: b"N",
     bool: lambda value: b"T" if value else b"F",
-    int: lambda value: b"i%x:" % value,
+    int: lambda value: b"i%x:" % value if value.bit_length() <= _LONG else _content(b"i", b"%x" % value),
     float: lambda value: _FLOAT(b"f", value) if value == value else _NAN,
     complex: lambda value: f"c{value!r}:".encode(),
     str: _text,
     bytes: lambda value: _content(b"b", value),
 }
+
+_LENGTHS: Final[Mapping[type, Callable[[Any], int]]] = {str: len, bytes: len, int: int.bit_length}
 
 ATOMS: Final = _ATOM_PRINTS.keys()
 """The types of values without parts, whose fingerprint is their content or, if long, a hash of it."""
@@ -53,20 +56,19 @@ class Fingerprints:
 
     Types count; the order of dicts and sets does not. The fingerprint of a value that contains itself
     depends on the way to it, so that such a value may get a new fingerprint without a change. Fingerprints
-    of containers are remembered by identity: the values must live as long as this object.
+    of containers and long atoms are remembered by identity: the values must live as long as this object.
     """
 
     def __init__(self) -> None:
         self.left = sys.maxsize
-        """How many more parts may be visited; a caller may set a limit. Past it: TooLargeError."""
+        """How many more parts may be visited. A caller may set a limit; past it, TooLargeError is raised."""
         self._done: dict[int, bytes] = {}
         self._open: set[int] = set()
 
     def of(self, value: object) -> bytes:
         """The fingerprint of a value: 17 bytes for a container, the content for a short atom."""
-        make = _ATOM_PRINTS.get(type(value))
-        if make is not None:
-            return make(value)
+        if type(value) in ATOMS:
+            return self._token(value)
         # Without recursion: values are nested more deeply than Python can recurse.
         waiting = [value]
         while waiting:
@@ -76,20 +78,12 @@ class Fingerprints:
                 waiting.pop()
                 continue
             if name not in self._open:
-                self._open.add(name)
                 children = _children(value)
-                self.left -= 1 + len(children)
-                if self.left < 0:
-                    raise TooLargeError
-                inside = [
-                    child
-                    for child in children
-                    if type(child) not in ATOMS
-                    and id(child) not in self._done
-                    and id(child) not in self._open
-                ]
+                self._pay(1 + len(children) + (_length(value) >> _COST))
+                inside = [child for child in children if type(child) not in ATOMS]
                 if inside:
-                    waiting += inside
+                    self._open.add(name)
+                    waiting += [child for child in inside if not self._is_begun(id(child))]
                     continue
             waiting.pop()
             self._done[name] = b"#" + blake3(self._encoded(value)).digest(length=16)
@@ -100,19 +94,35 @@ class Fingerprints:
         """A key or member by which it can be found: a text itself, the fingerprint of anything else."""
         return key if type(key) is str else self.of(key)
 
+    def _is_begun(self, name: int) -> bool:
+        return name in self._done or name in self._open
+
+    def _pay(self, parts: int) -> None:
+        self.left -= parts
+        if self.left < 0:
+            raise TooLargeError
+
     def _token(self, value: object) -> bytes:
-        make = _ATOM_PRINTS.get(type(value))
-        if make is not None:
+        kind, name = type(value), id(value)
+        make = _ATOM_PRINTS.get(kind)
+        if make is None:
+            return self._done.get(name, b"@")  # "@": inside itself
+        measure = _LENGTHS.get(kind)
+        if measure is None or (length := measure(value)) <= _LONG:
             return make(value)
-        return self._done.get(id(value), b"@")  # "@": inside itself
+        if name not in self._done:
+            # A forged value may hold one long text in very many places.
+            self._pay(length >> _COST)
+            self._done[name] = make(value)
+        return self._done[name]
 
     def _encoded(self, value: object) -> bytes:
         # With the number of tokens in front of each run of them, no two values are written alike.
         token = self._token
-        if isinstance(value, list | tuple):
-            return b"%b%d:" % (type(value).__name__.encode(), len(value)) + b"".join(map(token, value))
         if isinstance(value, dict):
             return self._pairs(value)
+        if isinstance(value, list | tuple):
+            return b"%b%d:" % (type(value).__name__.encode(), len(value)) + b"".join(map(token, value))
         if isinstance(value, set | frozenset):
             members = sorted(map(token, value))
             return b"%b%d:" % (type(value).__name__.encode(), len(members)) + b"".join(members)
@@ -138,11 +148,20 @@ class Fingerprints:
         return b"dict%d:" % len(found) + b"".join(found)
 
 
+def _length(value: object) -> int:
+    """The bytes of a container that are hashed besides its parts."""
+    if isinstance(value, Array) and value.raw is not None:
+        return value.raw.nbytes
+    if isinstance(value, memoryview):
+        return value.nbytes
+    return len(value) if isinstance(value, bytearray) else 0
+
+
 def _children(value: object) -> Collection[object]:
-    if isinstance(value, list | tuple | set | frozenset):
-        return value
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
     if isinstance(value, Instance):
         inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
         return [*inside, *(part for part in (value.items, value.entries) if part is not None)]

@@ -282,10 +282,10 @@ class Bundle:
                 and encode([kinds, ids, lengths, size]) == head
             )
         except (ValueError, TypeError, LookupError, OverflowError) as error:
-            self.refuse(f"a frame makes no sense: {error}")
+            self.refuse(f"a frame is malformed: {error}")
         total = sum(lengths) if shapes else 0
         if not shapes or (count > 1 and total > FRAME_BYTES) or not 0 < size <= total + (total >> 7) + 1024:
-            self.refuse("a frame makes no sense")
+            self.refuse("a frame is malformed")
         return Frame(self, items, begin, size)
 
     def _check_whole(self, progress: TransferProgress) -> None:

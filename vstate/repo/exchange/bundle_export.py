@@ -15,7 +15,7 @@ from vstate.errors import CorruptObject, InvalidInput, NotFound
 from vstate.kv.files import replacing
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, TREE, Kind, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core, Revision
+from vstate.repo.core import Core, Revision, format_of
 from vstate.repo.exchange.bundle import (
     FRAME_BYTES,
     FRAME_OBJECTS,
@@ -28,7 +28,6 @@ from vstate.repo.exchange.bundle import (
 )
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.progress import TransferProgress
-from vstate.repo.history import SHALLOW_FORMAT
 from vstate.repo.names.refs import HEAD, HEADS, TAGS, check_ref_name
 from vstate.repo.objects import longest
 from vstate.repo.walk import batches
@@ -149,19 +148,18 @@ class _Plan:
         for commit in map(objects.commit, ids or ()):
             for found in difference.needs([commit]):
                 self._add(found)
-            if history.is_shallow(commit):
+            is_shallow = history.is_shallow(commit)
+            if is_shallow:
                 self.shallow[commit.oid] = history.parents(commit)
-                self.format = max(self.format, SHALLOW_FORMAT)
-            if commit.signature is not None:
-                self.format = max(self.format, SIGNED_COMMITS)
-            if difference.expiring:
-                self.format = max(self.format, EXPIRY_FORMAT)
+            signed = commit.signature is not None
+            needed = format_of(shallow=is_shallow, signed=signed, expiring=difference.expiring)
+            self.format = max(self.format, needed)
             self._progress("collecting", sum(self.counts.values()), None)
 
     def _add(self, found: Needed) -> None:
         if found.length > longest(found.kind):
             raise CorruptObject(
-                str(found.oid), f"a {found.kind.name} that is said to have {found.length} bytes"
+                str(found.oid), f"a {found.kind.name} of {found.length} bytes, which no object may have"
             )
         self._records += found.kind.code.encode() + found.oid + found.length.to_bytes(4, "big")
         self.counts[found.kind] += 1

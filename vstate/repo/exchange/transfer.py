@@ -12,10 +12,10 @@ from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit
 from vstate.objects.ids import COMMIT, Kind, NewObjects, Object, ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, SIGNED_COMMITS, Core
+from vstate.repo.core import Core, format_of
 from vstate.repo.exchange.difference import Difference, Needed, new_commits, read_bodies
 from vstate.repo.exchange.remnants import Remnants
-from vstate.repo.history import SHALLOW_FORMAT, History, shallow_row
+from vstate.repo.history import History, shallow_row
 from vstate.repo.names.refs import REFLOG
 from vstate.repo.objects import Objects
 from vstate.repo.walk import batches
@@ -117,10 +117,10 @@ class Transfer:
         """Note where the histories of these commits end, and the format that older programs have to know."""
         for commit in commits:
             self._note_end(commit, copied)
-            if commit.signature is not None:
-                copied.format = max(copied.format, SIGNED_COMMITS)
-        if self._difference.expiring:
-            copied.format = max(copied.format, EXPIRY_FORMAT)
+        signed = any(commit.signature is not None for commit in commits)
+        shallow = any(row is not None for row in copied.rows.values())
+        needed = format_of(shallow=shallow, signed=signed, expiring=self._difference.expiring)
+        copied.format = max(copied.format, needed)
         self._target.require_format(copied.format)
 
     def _note_end(self, commit: Commit, copied: Copied) -> None:
@@ -133,7 +133,6 @@ class Transfer:
         if len(kept) < len(cut):
             copied.rows[key] = row
             copied.absent.update(oid for oid in cut if oid not in there)
-            copied.format = max(copied.format, SHALLOW_FORMAT)
         elif self._history.is_shallow(commit):
             copied.rows[key] = None
 

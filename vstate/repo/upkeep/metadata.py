@@ -11,8 +11,8 @@ from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
-from vstate.repo.core import EXPIRY_FORMAT, FORMAT, FORMAT_KEY, SIGNED_COMMITS
-from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, parse_shallow_row
+from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
+from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
     CHECK_DIGITS,
     HEAD,
@@ -277,13 +277,10 @@ class Metadata:
             self._found(Damage(FORMAT_KEY, "format", row.reason))
             return
         self.stamp = row
-        needed = 1 if self.raw_refs else 0
-        if self._shallow:
-            needed = max(needed, SHALLOW_FORMAT)
-        if signed:
-            needed = max(needed, SIGNED_COMMITS)
-        if expiring or self.expiring:
-            needed = max(needed, EXPIRY_FORMAT)
+        shallow, expiring = bool(self._shallow), expiring or self.expiring
+        needed = format_of(shallow=shallow, signed=signed, expiring=expiring)
+        if needed == 1 and not self.raw_refs:
+            needed = 0  # a new store needs no stamp
         stamp = self.stamp or b""
         found = int(stamp) if stamp.isdigit() and len(stamp) < 10 else 0
         if found < needed or found > FORMAT or (self.stamp is not None and not found):

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from vstate.errors import AlreadyExists, CorruptObject, CorruptStore
 from vstate.kv.base import OBJECT_PREFIX
-from vstate.objects.commit import one_line
+from vstate.objects.commit import Commit, one_line
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import FORMAT_KEY, Core
 from vstate.repo.history import SHALLOW_FORMAT, shallow_row
@@ -19,11 +18,8 @@ from vstate.repo.idset import IdSet
 from vstate.repo.names.refs import DEFAULT_BRANCH, HEAD, HEADS, REF, TAGS
 from vstate.repo.objects import DAMAGED, INCONSISTENT, TRASH
 from vstate.repo.upkeep.damage import Loss
+from vstate.repo.upkeep.inspection import Inspection
 from vstate.repo.upkeep.salvage import Row
-
-if TYPE_CHECKING:  # for a signature only: fsck imports this module
-    from vstate.objects.commit import Commit
-    from vstate.repo.upkeep.fsck import Inspection
 
 ACTION = "fsck: repaired"
 
