@@ -1,7 +1,4 @@
-"""The stores on which agents' state is tested.
-
-A test can open each again and again, as other processes would.
-"""
+"""The stores for tests of agents' state. A test can open each several times, as other processes would."""
 
 from __future__ import annotations
 

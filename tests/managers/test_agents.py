@@ -24,7 +24,7 @@ def checkpoint(id: str, step: int = 0, agent: str = "a", **fields: Any) -> Agent
 
 @in_a_loop
 async def test_snapshots_come_back_as_they_were(agent_store: AgentStore) -> None:
-    """With all fields, extra ones too; times naive or not, as they were given; to another process as well."""
+    """With all fields, extra ones too; times with and without a zone; and for another process."""
     async with AgentStateStore(agent_store()) as store:
         kept = await store.save_snapshot(
             AgentSnapshot(
@@ -57,7 +57,7 @@ async def test_snapshots_come_back_as_they_were(agent_store: AgentStore) -> None
 
 @in_a_loop
 async def test_latest_goes_by_step_and_time_and_never_by_text(agent_store: AgentStore) -> None:
-    """Of twelve checkpoints the original gave number 9, for "8" and "9" are texts behind "12"."""
+    """Of twelve checkpoints the original returned number 9: the texts "8" and "9" sort after "12"."""
     async with AgentStateStore(agent_store()) as store:
         for step in (*range(1, 8), 12, 8, 9, 11, 10):
             await store.save_checkpoint(
@@ -79,7 +79,7 @@ async def test_latest_goes_by_step_and_time_and_never_by_text(agent_store: Agent
 
 @in_a_loop
 async def test_one_agent_is_not_another_whose_name_begins_alike(agent_store: AgentStore) -> None:
-    """In the original "a" was given what "ab" had, and deleting "a" deleted it."""
+    """In the original "a" got the checkpoints of "ab", and deleting "a" deleted them."""
     async with AgentStateStore(agent_store()) as store:
         for agent in ("ab", "a/b", "a%2fb", ""):
             await store.save_checkpoint(checkpoint("c", agent=agent, state={"of": agent}))
@@ -100,7 +100,7 @@ async def test_one_agent_is_not_another_whose_name_begins_alike(agent_store: Age
 
 @in_a_loop
 async def test_checkpoints_never_follow_the_live_dict(local_store: AgentStore) -> None:
-    """Neither that which was saved, nor one that was read, nor one saved while it is edited."""
+    """Neither a saved one, nor a read one, nor one that is edited during its save."""
     async with AgentStateStore(local_store()) as store:
         live: dict[str, Any] = {"n": 1, "nested": {"list": [1]}}
         saving = asyncio.create_task(store.save_checkpoint(checkpoint("c", state=live)))
@@ -159,8 +159,8 @@ async def test_agents_that_save_at_once_lose_nothing(agent_store: AgentStore) ->
 
 
 @in_a_loop
-async def test_what_is_wrong_is_said_and_nothing_is_stored(agent_store: AgentStore) -> None:
-    """A record that is damaged in the store raises, it is not taken for absent."""
+async def test_wrong_records_raise_and_nothing_is_stored(agent_store: AgentStore) -> None:
+    """A damaged record raises; it does not read as absent."""
     async with AgentStateStore(agent_store()) as store:
         with pytest.raises(ValueError, match="step"):
             checkpoint("c", -1)
@@ -194,7 +194,7 @@ async def test_a_server_that_is_down_is_an_error() -> None:
 
 @in_a_loop
 async def test_the_latest_of_many_is_found_without_reading_them(local_store: AgentStore) -> None:
-    """Only the newest record is loaded, however many there are."""
+    """Only the newest record is loaded, however many exist."""
     async with AgentStateStore(local_store()) as store:
 
         def many(part: Any) -> None:

@@ -1,4 +1,4 @@
-"""The backends: stores under known names, and files that people can read."""
+"""The backends: stores by name, and files for people to read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vstate.managers.files import Names
 
 
 def shown(base: Path) -> dict[str, Any]:
-    """What the files hold, by their paths."""
+    """The contents of the files by path."""
     files = base / "files"
     return {
         str(path.relative_to(files)): json.loads(path.read_text())
@@ -47,7 +47,7 @@ def shown(base: Path) -> dict[str, Any]:
 
 
 def test_a_file_for_each_key_follows_the_branch(tmp_path: Path) -> None:
-    """Added, changed, removed; also by a rollback, a merge, and a commit that others made without files."""
+    """Added, changed, removed; also by a rollback, a merge, and a commit of a program without files."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = {"n": 1}
         state["agents/b/c"] = [1, 2]
@@ -77,8 +77,8 @@ def test_a_file_for_each_key_follows_the_branch(tmp_path: Path) -> None:
         assert len(shown(tmp_path)) == 4
 
 
-def test_what_json_cannot_hold_is_shown_readably(tmp_path: Path) -> None:
-    """And reading goes by the store: what somebody writes into a file has no effect."""
+def test_values_that_json_cannot_hold_are_shown(tmp_path: Path) -> None:
+    """Values come from the store: an edit of a file has no effect."""
     values = {
         "set": {1, 2},
         "bytes": b"ab",
@@ -108,7 +108,7 @@ def test_what_json_cannot_hold_is_shown_readably(tmp_path: Path) -> None:
 
 
 def test_long_values_have_a_line_for_each_item(tmp_path: Path) -> None:
-    """A conversation can be read, and searched by line; what looks like a mark of ours is told apart."""
+    """A conversation can be read and searched by line; values that look like a mark are distinguished."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         messages = [{"role": "user", "content": f"message ü {n}"} for n in range(1000)]
         state["list"], state["dict"], state["mark"] = messages, {"m": messages, "n": 1}, {"$set": [1]}
@@ -130,7 +130,7 @@ def test_a_value_too_long_to_be_shown_is_described(tmp_path: Path) -> None:
 
 
 def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:
-    """The same in another form; to open a store with another format writes all the files anew."""
+    """The same in msgpack; opening a store with another format writes all files anew."""
     value = {"n": 1, "text": ["a"] * 100}
     with FileBackend(tmp_path, format="msgpack") as store, Versioned(store, branch="main") as state:
         state["agents/a"] = value
@@ -149,7 +149,7 @@ def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:
 
 
 def test_keys_that_look_alike_have_files_of_their_own(tmp_path: Path) -> None:
-    """In the original "x:y" and "x_y" were one file, and "a/b" and "a__b"; and nothing leaves the directory."""
+    """In the original "x:y" and "x_y" shared a file, and so did "a/b" and "a__b". No file is outside."""
     keys = [
         "x:y",
         "x_y",
@@ -201,7 +201,7 @@ def test_no_two_keys_share_a_file_nor_leave_the_directory(keys: list[str], ignor
 def test_files_that_cannot_be_written_are_a_warning_and_made_up_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was committed is safe, so the commit does not fail."""
+    """The commit is safe, so it does not fail."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
         state.commit()
@@ -219,7 +219,7 @@ def test_files_that_cannot_be_written_are_a_warning_and_made_up_for(
 
 
 def test_write_files_makes_up_for_anything(tmp_path: Path) -> None:
-    """Files that were emptied, removed, are those of no key, or were left by a process that was killed."""
+    """Emptied files, removed files, files without a key, and files of a killed process."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"], state["d/b"] = 1, 2
         state.commit()
@@ -232,11 +232,14 @@ def test_write_files_makes_up_for_anything(tmp_path: Path) -> None:
         assert shown(tmp_path) == {"a.json": 1, "d/b.json": 2}
 
 
-@pytest.mark.parametrize("lost", ["nothing", "the note", "what the note says"])
+@pytest.mark.parametrize("lost", ["nothing", "the note", "the commit of the note"])
 def test_files_of_before_a_power_cut_are_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """They are not synced: empty, torn, gone, back again, or of an earlier commit; who opens the store sees to them."""
+    """Files are not synced: empty, torn, gone, back again, or of an earlier commit.
+
+    The next opening repairs them.
+    """
     files = tmp_path / "files"
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state.update({"a": 1, "b": {"c": [1, 2]}, "d/e": 3, "f": 4})
@@ -248,7 +251,7 @@ def test_files_of_before_a_power_cut_are_written_anew(
     (files / "f.json").write_text("3")
     if lost == "the note":
         (files / ".shown").write_bytes(b"")
-    elif lost == "what the note says":
+    elif lost == "the commit of the note":
         (files / ".shown").write_bytes(b"\0" * 100)
     else:
         (files / "gone.json").write_text("0")
@@ -261,7 +264,7 @@ def test_files_of_before_a_power_cut_are_written_anew(
 
 
 def test_opening_a_store_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there were none before."""
+    """In a directory without files."""
     with Disk(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
         state.commit()
@@ -273,7 +276,7 @@ def test_opening_a_store_writes_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 def test_who_sits_on_the_files_holds_up_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that was stopped while it wrote files; the next commit after that makes up for it."""
+    """A process that was stopped while it wrote files; the next commit completes them."""
     monkeypatch.setattr(readable_files, "PATIENCE", 0.1)
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
@@ -290,7 +293,7 @@ def test_who_sits_on_the_files_holds_up_no_commit(
 
 
 def test_gc_of_the_commit_that_the_files_show(tmp_path: Path) -> None:
-    """What the note speaks of may be gone; the files come right all the same."""
+    """The commit in the note may be gone; the files are right all the same."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["a"] = 1
         first = state.commit()
@@ -334,7 +337,7 @@ asyncio.run(main())
 def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
-    """The original's file was cut off at the limit, the save answered False, and reading gave None."""
+    """In the original the file was cut off at the limit, the save returned False, and reads returned None."""
     assert run_python(TORN, tmp_path / "s").strip() == "StoreUnavailable"
     assert shown(tmp_path / "s") == {"state/k.json": {"old": "x" * 1000}}
     with Versioned(tmp_path / "s") as state:
@@ -345,7 +348,7 @@ def test_a_save_for_which_there_is_no_room_leaves_the_old_value_whole(
 def test_files_of_writers_beside_each_other_show_the_newest(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
-    """Whoever writes files last, they never go back to an earlier commit's; and none is ever half a file."""
+    """Whichever process writes last, files never go back to an earlier commit, and none is half written."""
     script = """
 import sys
 from vstate import Versioned
@@ -380,7 +383,7 @@ with FileBackend(sys.argv[1]) as store, Versioned(store, branch="main") as state
 
 @in_a_loop
 async def test_every_manager_takes_every_backend(tmp_path: Path, redis_url: str, redis_prefix: str) -> None:
-    """They are stores, so managers may share them, and `close` of a manager leaves them open."""
+    """Backends are stores: managers may share them, and `close` of a manager leaves them open."""
     for backend in (
         MemoryBackend(),
         FileBackend(tmp_path / "f"),
@@ -417,7 +420,9 @@ def test_a_file_backend_is_pickled_as_its_directory(tmp_path: Path) -> None:
 
 
 def test_the_address_of_redis(redis_url: str, redis_prefix: str) -> None:
-    """`db` beside the URL, unless that has one; a pool of few connections makes threads wait, not fail."""
+    """`db` beside the URL, unless the URL has one; with a pool of few connections threads wait, and do not
+    fail.
+    """
     base = redis_url.rsplit("/", 1)[0]
     with RedisBackend(base, db=0, key_prefix=redis_prefix, connection_pool_size=1) as store:
         threads = [threading.Thread(target=store.set, args=(f"k{n}", b"v")) for n in range(8)]
@@ -438,14 +443,14 @@ def test_the_address_of_redis(redis_url: str, redis_prefix: str) -> None:
 
 
 def test_a_redis_that_is_down_raises_at_the_first_use() -> None:
-    """And never reads as None, as the original's did."""
+    """And never reads as None, as in the original."""
     store = RedisBackend("redis://127.0.0.1:1")
     with pytest.raises(StoreUnavailable):
         store.get("k")
 
 
 def test_asyncio_is_not_needed_for_backends(tmp_path: Path) -> None:
-    """They are stores as others are: for threads, forks, and sync states too."""
+    """They work as other stores: for threads, forks, and sync states."""
     with FileBackend(tmp_path) as store, Versioned(store, branch="main") as state:
         state["k"] = 1
 
@@ -457,8 +462,8 @@ def test_asyncio_is_not_needed_for_backends(tmp_path: Path) -> None:
     assert shown(tmp_path) == {"k.json": 2}
 
 
-def test_what_is_no_path_and_no_url_is_told_and_leaves_nothing_behind() -> None:
-    """No half-made store that fails once more, unseen, when it is dropped."""
+def test_a_wrong_path_or_url_raises_and_leaves_nothing_behind() -> None:
+    """No half-made store stays that fails again, unseen, when it is dropped."""
     for wrong in (None, 5):
         with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
             FileBackend(wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""KnowledgeStateManager: progress, sources, and what follows from them."""
+"""KnowledgeStateManager: progress, sources, and their summary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def progress(total: int = 0, processed: int = 0, failed: int = 0, **fields: Any)
 
 @in_a_loop
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
-    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
     began = datetime.now()
     async with KnowledgeStateManager(agent_store()) as manager:
         await manager.update_indexing_progress(
@@ -92,7 +92,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 @pytest.mark.parametrize("failed", [0, 3])
 @in_a_loop
 async def test_zero_documents_are_never_complete(failed: int) -> None:
-    """Neither by counts nor by a status that follows from them: nothing is concluded here."""
+    """Neither by counts nor by a derived status: the manager concludes nothing."""
     assert not progress().is_complete
     assert progress().progress_percent == 0.0
     assert not IndexingProgress(knowledge_base_id="kb", status="completed").is_complete
@@ -107,7 +107,7 @@ async def test_zero_documents_are_never_complete(failed: int) -> None:
 
 
 def test_how_far_it_is() -> None:
-    """Documents that failed count as done with; more than there are is all of them."""
+    """Failed documents count as done; more documents than the total count as all."""
     cases = {(10, 4, 1): (50.0, False), (10, 9, 1): (100.0, True), (3, 7, 0): (100.0, True)}
     for counts, expected in cases.items():
         found = progress(*counts)
@@ -118,7 +118,7 @@ def test_how_far_it_is() -> None:
 
 @in_a_loop
 async def test_pausing(agent_store: AgentStore) -> None:
-    """Reports of workers that are still at it do not end the pause; the end of the indexing does."""
+    """Reports of running workers do not end the pause; the end of the indexing does."""
     async with KnowledgeStateManager(agent_store()) as manager:
         await manager.update_indexing_progress(progress(10, 4))
         assert (await manager.pause("kb")).status is IndexingStatus.PAUSED
@@ -141,8 +141,8 @@ async def test_pausing(agent_store: AgentStore) -> None:
 
 @pytest.mark.parametrize("status", IndexingStatus)
 @in_a_loop
-async def test_what_can_be_paused_and_resumed(status: IndexingStatus) -> None:
-    """What has not ended can be paused, and what is paused resumed; anything else raises, and changes nothing."""
+async def test_pause_and_resume_by_status(status: IndexingStatus) -> None:
+    """Indexing that has not ended can be paused, and then resumed; other moves raise, and change nothing."""
     async with KnowledgeStateManager() as manager:
         await manager.update_indexing_progress(progress(status=status))
         head = manager.state.head
@@ -179,8 +179,8 @@ async def test_what_can_be_paused_and_resumed(status: IndexingStatus) -> None:
 )
 @pytest.mark.parametrize("zone", [None, UTC])
 @in_a_loop
-async def test_what_needs_a_resync(fields: dict[str, Any], expected: bool, zone: Any) -> None:
-    """Never synced, stale, failed, or too long ago; in seconds or as a timedelta, with a zone or without."""
+async def test_sources_that_need_a_resync(fields: dict[str, Any], expected: bool, zone: Any) -> None:
+    """Never synced, stale, failed, or too long ago; in seconds or as a timedelta, with and without a zone."""
     if "last_sync" in fields:
         fields = {**fields, "last_sync": datetime.now(zone) + fields["last_sync"]}
     async with KnowledgeStateManager() as manager:
@@ -207,7 +207,7 @@ async def test_an_age_that_is_none() -> None:
 
 @in_a_loop
 async def test_sources_are_their_own(agent_store: AgentStore) -> None:
-    """Each by both its ids, whatever is in them; the same one again replaces it; extra fields are kept."""
+    """Each by both ids, with any characters; the same one again replaces it; extra fields are kept."""
     pairs = [("a", "b/c"), ("a/b", "c"), ("a", "b"), ("ab", ""), ("", "x")]
     async with KnowledgeStateManager(agent_store()) as manager:
         for kb, id in pairs:
@@ -222,12 +222,12 @@ async def test_sources_are_their_own(agent_store: AgentStore) -> None:
         }
 
 
-# The whole
+# Summary
 
 
 @in_a_loop
-async def test_a_knowledge_base_is_what_its_parts_say(agent_store: AgentStore) -> None:
-    """Documents of the progress, or of the sources; embeddings and size are what the program said of each part."""
+async def test_a_knowledge_base_summarises_its_parts(agent_store: AgentStore) -> None:
+    """Documents of the progress, or of the sources; the sum of embeddings and sizes."""
     assert KnowledgeBaseState().total_documents == 0
     async with KnowledgeStateManager(agent_store()) as manager:
         await manager.update_source_state(
@@ -246,8 +246,8 @@ async def test_a_knowledge_base_is_what_its_parts_say(agent_store: AgentStore) -
 
 
 @in_a_loop
-async def test_what_nothing_is_known_about() -> None:
-    """None, no sources, nothing to sync; what is to be moved has to be there."""
+async def test_an_unknown_knowledge_base() -> None:
+    """None, no sources, nothing to sync; pause and resume raise."""
     async with KnowledgeStateManager() as manager:
         assert await manager.get_indexing_progress("kb") is None
         assert await manager.get_knowledge_base_state("kb") is None
@@ -260,7 +260,7 @@ async def test_what_nothing_is_known_about() -> None:
 
 @in_a_loop
 async def test_a_store_that_is_down_and_records_that_are_damaged() -> None:
-    """Both raise: neither is a knowledge base that nobody knows."""
+    """Both raise: neither reads as an unknown knowledge base."""
     store = Faulty(Memory())
     async with KnowledgeStateManager(store) as manager:
         await manager.update_indexing_progress(progress(10, 4))
@@ -283,7 +283,9 @@ async def main(store, me):
         for n in range(10):
             await manager.update_source_state(SourceState(source_id=f"{me}-{n}", knowledge_base_id="kb"))
             await manager.update_source_state(
-                SourceState(source_id=f"{me}-{n}", knowledge_base_id="kb", documents_synced=1, sync_status="synced")
+                SourceState(
+                    source_id=f"{me}-{n}", knowledge_base_id="kb", documents_synced=1, sync_status="synced"
+                )
             )
 
 asyncio.run(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Manager, the mechanism of all managers: change, read, history, close; and what it can be given as persistence."""
+"""Manager, the base class: change, read, history, close; and its persistence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from vstate.testing import Faulty
 
 
 class Notes(Manager):
-    """The least that a manager is."""
+    """The smallest manager."""
 
     part = "notes"
 
@@ -53,7 +53,7 @@ class Notes(Manager):
 
 @in_a_loop
 async def test_a_change_is_one_commit_in_the_managers_part(agent_store: AgentStore) -> None:
-    """With its message and info; `vstate log` and a plain state see the same."""
+    """With its message and info; `vstate log` and a plain state see it."""
     async with Notes(agent_store()) as notes:
         assert await notes.add("a", "1") == "1"
         assert await notes.add("a", "2") == "12"
@@ -87,12 +87,12 @@ async def test_a_change_that_raises_changes_nothing(local_store: AgentStore) -> 
 
 @in_a_loop
 async def test_changes_at_once_are_all_kept(agent_store: AgentStore) -> None:
-    """Of one manager, and of several on one store."""
+    """Tasks of one manager, and of several on one store."""
     managers = [Notes(agent_store()) for _ in range(3)]
     await asyncio.gather(*(managers[n % 3].add("a", "x") for n in range(30)))
     assert await managers[1].read(lambda part: part["a"]) == "x" * 30
     history = await managers[2].history("a")
-    assert len(history) == 30, "history is of the newest commit, whoever made it"
+    assert len(history) == 30, "history starts at the newest commit of any manager"
     for manager in managers:
         await manager.close()
 
@@ -142,8 +142,8 @@ async def test_every_way_to_say_where(
         assert await notes.read(dict) == {"a": "1"}
 
 
-def test_what_cannot_be_meant_is_refused_at_once() -> None:
-    """In the original any other word was memory."""
+def test_an_ambiguous_persistence_is_refused_at_once() -> None:
+    """In the original any other word meant memory."""
     with pytest.raises(InvalidInput, match=r"'\./postgres'"):
         Notes("postgres")
     with pytest.raises(InvalidInput, match="redis_url is for"):
@@ -154,7 +154,7 @@ def test_what_cannot_be_meant_is_refused_at_once() -> None:
 
 @in_a_loop
 async def test_a_store_that_is_not_there_yet_is_reached_by_a_later_call(tmp_path: Path) -> None:
-    """A manager is made without reaching for its server, and goes on once that is there."""
+    """A manager is made without its server, and works once the server is there."""
     (tmp_path / "store").write_text("in the way")
     notes = Notes(tmp_path / "store")
     with pytest.raises(InvalidInput):
@@ -171,7 +171,7 @@ async def test_a_store_that_is_not_there_yet_is_reached_by_a_later_call(tmp_path
 
 @in_a_loop
 async def test_closing(tmp_path: Path) -> None:
-    """Twice is fine, using it then says so; what was made for it is closed, what was given is not."""
+    """A second close is allowed, later calls raise; its own store is closed, the program's is not."""
     given = Disk(tmp_path / "given")
     for persistence in (given, tmp_path / "own", "memory"):
         notes = Notes(persistence)
@@ -209,7 +209,7 @@ def test_a_manager_serves_one_loop_after_another() -> None:
 
 
 def test_managers_are_imported_when_they_are_asked_for(run_python: Callable[..., str]) -> None:
-    """`import vstate` knows nothing of them, and StateManager works without pydantic."""
+    """`import vstate` loads none of them, and StateManager works without pydantic."""
     script = """
 import asyncio, sys
 import vstate
@@ -247,8 +247,8 @@ print(set(vstate.managers.__all__) == set(vstate.managers._NAMES))
 
 
 @in_a_loop
-async def test_a_record_that_is_taken_is_nobody_elses() -> None:
-    """What is kept in a thread is what it was when it was given."""
+async def test_a_copied_record_is_independent() -> None:
+    """The copy for another thread is the record as it was at the call."""
     live = {"n": [1]}
     record = AgentCheckpoint(agent_id="a", checkpoint_id="c", state=live)
     taken = deep_copy(record)
@@ -260,7 +260,7 @@ async def test_a_record_that_is_taken_is_nobody_elses() -> None:
 @pytest.mark.parametrize("persistence", ["given", "path", "file"])
 @in_a_loop
 async def test_closing_waits_for_the_calls_under_way(persistence: str, tmp_path: Path) -> None:
-    """Each of them has happened when it returns; those that come later are told that it is closed."""
+    """Each has happened when it returns; later calls raise."""
     store = {"given": Disk(tmp_path), "path": tmp_path, "file": "file"}[persistence]
     notes = Notes(store, path=str(tmp_path))  # type: ignore[arg-type]
     await notes.add("first", "1")
@@ -279,7 +279,7 @@ async def test_closing_waits_for_the_calls_under_way(persistence: str, tmp_path:
 
 @in_a_loop
 async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) -> None:
-    """And fails none of the calls that it waited for."""
+    """And it fails none of the calls that it waited for."""
     notes = Notes("file", path=str(tmp_path))
     await notes.add("a", "1")
     own = notes.state.sync.store
@@ -308,7 +308,7 @@ async def test_a_close_that_is_cancelled_is_ended_by_the_next(tmp_path: Path) ->
 
 @pytest.fixture
 def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Has the local clock go by another zone."""
+    """Sets the local clock to another zone."""
 
     def change(zone: str) -> None:
         monkeypatch.setenv("TZ", zone)
@@ -321,8 +321,8 @@ def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="no tzset here")
 @in_a_loop
-async def test_what_was_written_in_another_zone_is_found(in_zone: Callable[[str], None]) -> None:
-    """Records made with the local time, without a zone, are in no other place for a process that has another one."""
+async def test_records_of_another_time_zone_are_found(in_zone: Callable[[str], None]) -> None:
+    """Records with local times and no zone have the same place in processes of different zones."""
     store = Memory()
     agents, tools, speech = AgentStateStore(store), ToolStateManager(store), SpeechStateManager(store)
     in_zone("UTC0")
@@ -356,7 +356,7 @@ def test_repr_says_where_and_no_secret(made: Any, tmp_path: Path) -> None:
 
 
 def test_repr_of_services_files_and_records(tmp_path: Path) -> None:
-    """The same for what has no store, or not yet, or only a part of a state."""
+    """The same without a store, before it is opened, or for a part of a state."""
 
     async def main() -> None:
         service = StateService(tmp_path)

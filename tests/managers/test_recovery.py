@@ -1,4 +1,4 @@
-"""AgentRecoveryManager: agents are taken back to what they were."""
+"""AgentRecoveryManager: agents are taken back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vstate.testing import Faulty
 
 
 class Agent:
-    """As the documentation has it: duck-typed, async."""
+    """As in the documentation: duck-typed, async."""
 
     def __init__(self, id: str = "a") -> None:
         self.id = id
@@ -33,7 +33,7 @@ class Agent:
 
 
 class SyncAgent:
-    """The same without a loop, and without anything to resume."""
+    """The same without a loop, and without `resume`."""
 
     def __init__(self) -> None:
         self.agent_id = "sync"
@@ -44,7 +44,7 @@ class SyncAgent:
 
 
 class Counter(StateModule):
-    """An agent as AgentScope has it."""
+    """An agent as in AgentScope."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ async def kept(store: AgentStateStore, *steps: int, agent: str = "a", **fields: 
 
 @in_a_loop
 async def test_the_latest_checkpoint_is_restored(agent_store: AgentStore) -> None:
-    """12, not 9; of this agent, not of "ab"; a recoverable one; and by its id, if it is named."""
+    """12, not 9; of this agent, not of "ab"; a recoverable one; and by its id, if that is named."""
     async with AgentStateStore(agent_store()) as store:
         recovery = AgentRecoveryManager(agent_store=store, auto_recover=True, max_recovery_attempts=3)
         agent = Agent()
@@ -96,7 +96,7 @@ async def test_only_another_agents_checkpoints_are_none() -> None:
 
 @in_a_loop
 async def test_agents_of_every_kind() -> None:
-    """Sync methods, another name of the id, an id that is given, StateModules; and what is none."""
+    """Sync methods, another name of the id, an id as argument, StateModules; and no agent at all."""
     async with AgentStateStore() as store:
         recovery = AgentRecoveryManager(store)
         sync, module = SyncAgent(), Counter()
@@ -118,7 +118,7 @@ async def test_agents_of_every_kind() -> None:
 
 
 @in_a_loop
-async def test_what_is_restored_is_nobody_elses() -> None:
+async def test_a_restored_state_is_a_copy() -> None:
     async with AgentStateStore() as store:
         recovery = AgentRecoveryManager(store)
         agent = Agent()
@@ -134,7 +134,7 @@ async def test_what_is_restored_is_nobody_elses() -> None:
 
 @in_a_loop
 async def test_attempts_are_counted_across_processes_until_it_does_well(agent_store: AgentStore) -> None:
-    """A new manager, as after a crash, goes on counting; in the original it began at none."""
+    """A new manager, as after a crash, goes on counting; in the original it began at zero."""
     async with AgentStateStore(agent_store()) as store:
         await kept(store, 1)
         for attempt in range(3):
@@ -158,7 +158,7 @@ async def test_attempts_are_counted_across_processes_until_it_does_well(agent_st
 
 @in_a_loop
 async def test_guard_recovers_and_tries_again_as_long_as_it_may() -> None:
-    """The loop of its documentation: two failures, then well; and one that never ends well."""
+    """The loop in its documentation: two failures, then a success; and one without a success."""
     async with AgentStateStore() as store:
         recovery = AgentRecoveryManager(store)
         agent = Agent()
@@ -191,7 +191,7 @@ async def test_guard_recovers_and_tries_again_as_long_as_it_may() -> None:
 
 
 @in_a_loop
-async def test_guard_lets_go_what_it_must_not_keep() -> None:
+async def test_guard_passes_on_other_exceptions() -> None:
     """Cancellations; any error without auto_recover or a checkpoint; with a note if recovering failed."""
     async with AgentStateStore() as store:
         off = AgentRecoveryManager(store, auto_recover=False)
@@ -286,7 +286,7 @@ async def test_two_recoveries_of_one_agent_follow_each_other() -> None:
 
 
 def test_recoveries_serve_one_loop_after_another() -> None:
-    """Also where two of one agent had to wait for each other."""
+    """Also where two calls for one agent had to wait for each other."""
     store = AgentStateStore()
     recovery = AgentRecoveryManager(store, max_recovery_attempts=9)
 
@@ -309,7 +309,7 @@ def test_recoveries_serve_one_loop_after_another() -> None:
 
 
 @in_a_loop
-async def test_the_note_on_a_recovery_that_failed_says_what_kind_of_error_it_was() -> None:
+async def test_the_note_on_a_failed_recovery_names_the_kind_of_error() -> None:
     """The text of a KeyError alone, 'plan', would say little."""
 
     class Broken:
@@ -330,7 +330,7 @@ async def test_the_note_on_a_recovery_that_failed_says_what_kind_of_error_it_was
 
 @in_a_loop
 async def test_guard_of_an_agent_that_is_not_registered() -> None:
-    """It says so when the block begins, and not once it fails, when there is something to recover."""
+    """The error comes when the block begins, not when it fails and needs a recovery."""
     async with AgentStateStore() as store:
         begun = False
         with pytest.raises(NotFound, match=r"no agent 'a' is registered: register\(\) it"):

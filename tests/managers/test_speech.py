@@ -1,4 +1,4 @@
-"""SpeechStateManager: sessions of speech, which end once."""
+"""SpeechStateManager: sessions of speech, each with one end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vstate.managers import (
 
 @in_a_loop
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
-    """What the documentation of agenticaiframework types, on every store, seen by another manager."""
+    """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
     manager, other = SpeechStateManager(persistence=agent_store()), SpeechStateManager(agent_store())
     session = await manager.create_session(
         session_type="voice_conversation",
@@ -81,7 +81,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_nothing_happens_after_the_end(agent_store: AgentStore) -> None:
-    """Turns, states, another status and another end raise; what was said can be read, and stays as it was."""
+    """States, another status and another end raise; reads of the ended session still work."""
     async with SpeechStateManager(agent_store()) as manager:
         session = await manager.create_session()
         await manager.update_conversation_state(VoiceConversationState(session_id=session, turn_count=1))
@@ -104,7 +104,7 @@ async def test_nothing_happens_after_the_end(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_the_status_completed_is_an_end(agent_store: AgentStore) -> None:
-    """There are not two ways to be over."""
+    """COMPLETED and `end_session` are one end."""
     async with SpeechStateManager(agent_store()) as manager:
         session = await manager.create_session()
         await manager.update_session_status(session, AudioSessionStatus.COMPLETED)
@@ -115,7 +115,7 @@ async def test_the_status_completed_is_an_end(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_list_active(agent_store: AgentStore) -> None:
-    """What has not ended is active, with a transcription that is PENDING too, and oldest first."""
+    """A session is active until its end, even with a PENDING transcription; oldest first."""
     async with SpeechStateManager(agent_store()) as manager:
         sessions = [await manager.create_session() for _ in range(4)]
         await manager.update_stt_state(STTState(session_id=sessions[0]))
@@ -132,7 +132,7 @@ async def test_list_active(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_state_begins_its_session(agent_store: AgentStore) -> None:
-    """A state of an id of one's own makes the session; any text is an id, and none is another's."""
+    """A state with a new id begins the session; any text is an id, and ids never mix."""
     async with SpeechStateManager(agent_store()) as manager:
         ids = ["call/1", "call", "call:1", "call_1", "../1", "", "ä %2f"]
         for number, id in enumerate(ids):
@@ -150,8 +150,8 @@ async def test_a_state_begins_its_session(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_records_keep_what_they_do_not_know(local_store: AgentStore) -> None:
-    """Extra fields come back; what is not valid raises, and is not written."""
+async def test_records_keep_unknown_fields(local_store: AgentStore) -> None:
+    """Extra fields come back; an invalid state raises, and is not written."""
     async with SpeechStateManager(local_store()) as manager:
         state: Any = STTState(session_id="s", provider="openai", words=[{"word": "hi"}])
         await manager.update_stt_state(state)
@@ -179,14 +179,14 @@ async def test_records_keep_what_they_do_not_know(local_store: AgentStore) -> No
     ],
 )
 def test_members(kind: type[StrEnum], names: str) -> None:
-    """Those that the documentation and the package of agenticaiframework have."""
+    """The names in the documentation and the package of agenticaiframework."""
     assert {member.name for member in kind} == set(names.split())
     assert all(member.value == member.name.lower() for member in kind)
 
 
 @in_a_loop
 async def test_one_of_many_ends_wins(agent_store: AgentStore) -> None:
-    """Of ten that end a session at once, one does, and the others are told."""
+    """Of ten that end a session at once, one succeeds, and the others raise."""
     managers = [SpeechStateManager(store) for store in [agent_store()] * 2]
     session = await managers[0].create_session()
     ends = [managers[n % 2].end_session(session, str(n)) for n in range(10)]

@@ -1,4 +1,4 @@
-"""StateManager: values by key, saved, merged, gathered, watched and rolled back."""
+"""StateManager: values by key, saved, merged, pending, watched and rolled back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plan:
 
 
 async def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -43,7 +43,7 @@ async def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 class Unreachable(Faulty):
-    """A store that fails for as long as it is `down`."""
+    """A store that fails while it is `down`."""
 
     down = False
 
@@ -54,7 +54,7 @@ class Unreachable(Faulty):
 
 
 class Heard:
-    """A subscriber that takes notes."""
+    """A subscriber that records its calls."""
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, Any, Any]] = []
@@ -69,7 +69,7 @@ class Heard:
 
 @in_a_loop
 async def test_saving_getting_updating_deleting_and_listing(agent_store: AgentStore) -> None:
-    """What is documented, on every store; another manager, as in another process, reads the same."""
+    """The documented calls, on every store; another manager, as in another process, reads the same."""
     manager = StateManager(agent_store())
     await manager.save("agent:researcher", {"status": "running", "progress": 0.5})
     await manager.update("agent:researcher", {"progress": 0.75, 3: "int key"})
@@ -91,8 +91,8 @@ async def test_saving_getting_updating_deleting_and_listing(agent_store: AgentSt
 
 
 @in_a_loop
-async def test_what_goes_in_and_what_comes_out_are_copies(local_store: AgentStore) -> None:
-    """The original's state and checkpoints followed the caller's dict; here nothing follows."""
+async def test_values_go_in_and_come_out_as_copies(local_store: AgentStore) -> None:
+    """In the original the state and checkpoints followed the caller's dict; here nothing does."""
     async with StateManager(local_store()) as manager:
         live = {"n": 1, "nested": [1]}
         await manager.save("k", live)
@@ -110,7 +110,7 @@ async def test_what_goes_in_and_what_comes_out_are_copies(local_store: AgentStor
 
 @in_a_loop
 async def test_arrays_are_copied_too() -> None:
-    """Out-of-band buffers are nobody else's either, and can be written to."""
+    """Out-of-band buffers are copies too, and can be written to."""
     numpy = pytest.importorskip("numpy")
     async with StateManager() as manager:
         array = numpy.zeros(10_000)
@@ -134,7 +134,7 @@ async def test_an_update_of_an_absent_key_begins_with_nothing_and_of_no_dict_is_
 
 
 @in_a_loop
-async def test_what_cannot_be_pickled_is_named_and_nothing_is_stored() -> None:
+async def test_an_unpicklable_value_is_named_and_nothing_is_stored() -> None:
     async with StateManager() as manager:
         with pytest.raises(Unpicklable, match=r'state\["job"\]\["lock"\]'):
             await manager.save("job", {"lock": threading.Lock()})
@@ -144,7 +144,7 @@ async def test_what_cannot_be_pickled_is_named_and_nothing_is_stored() -> None:
 
 @in_a_loop
 async def test_concurrent_updates_of_one_dict_lose_nothing(agent_store: AgentStore) -> None:
-    """Managers, as of several processes, merge different top-level keys of one value at the same time."""
+    """Managers, as of several processes, merge different top-level keys of one value at once."""
     managers = [StateManager(agent_store()) for _ in range(4)]
     await asyncio.gather(
         *(managers[n % 4].update("shared", {f"field{n}": n}) for n in range(40)),
@@ -179,8 +179,8 @@ asyncio.run(main())
 
 
 @in_a_loop
-async def test_a_ttl_is_that_of_what_is_there() -> None:
-    """What was saved and deleted before it was committed does not expire: nor does the commit fail for it."""
+async def test_a_ttl_applies_to_present_keys_only() -> None:
+    """A key that was saved and deleted before its commit does not expire, and the commit does not fail."""
     async with StateManager(config=StateConfig(ttl=60, auto_save=False)) as manager:
         for key in "ab":
             await manager.save(key, 1)
@@ -211,7 +211,7 @@ async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> No
 
 @in_a_loop
 async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
-    """The original kept everything in memory, silently."""
+    """The original kept everything in memory, without a word."""
     config = StateConfig(backend="file", file_path=str(tmp_path / "new" / "app_state.json"))
     async with StateManager(config=config) as manager:
         await manager.save("agent:researcher", {"progress": 0.5, "tags": {"a"}})
@@ -236,8 +236,8 @@ async def test_a_config_that_asks_for_redis_gets_it(redis_url: str, redis_prefix
         assert await elsewhere.get("k") is None
 
 
-def test_a_config_says_what_it_cannot_do(tmp_path: Path) -> None:
-    """A field that would be ignored, a backend that does not exist, times that are none."""
+def test_a_config_refuses_contradicting_fields(tmp_path: Path) -> None:
+    """A field that would be ignored, a backend that does not exist, times that are no numbers."""
     assert StateConfig().backend == "memory"
     assert StateConfig(file_path="x").backend == "file"
     assert StateConfig(redis_url="redis://x").backend == "redis"
@@ -262,7 +262,7 @@ def test_a_config_says_what_it_cannot_do(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_a_server_that_is_down_reads_as_an_error() -> None:
-    """The original gave None, False or nothing, and went on with memory."""
+    """The original returned None, False or nothing, and went on in memory."""
     manager = StateManager(config=StateConfig(backend="redis", redis_url="redis://127.0.0.1:1"))
     for call in (
         lambda: manager.get("k"),
@@ -277,7 +277,7 @@ async def test_a_server_that_is_down_reads_as_an_error() -> None:
     await manager.close()
 
 
-# Gathering
+# Pending changes
 
 
 @in_a_loop
@@ -308,12 +308,12 @@ async def test_without_auto_save_changes_are_gathered_until_flush(agent_store: A
         assert await other.get("merged") == {"theirs": 5, "ours": 1}
         assert len(await other.history("a")) == 1
         await manager.save("late", 1)
-    assert await other.get("late") == 1, "close commits what is gathered"
+    assert await other.get("late") == 1, "close commits pending changes"
     await other.close()
 
 
 @in_a_loop
-async def test_a_flush_that_fails_keeps_what_was_gathered(tmp_path: Path) -> None:
+async def test_a_failed_flush_keeps_the_pending_changes(tmp_path: Path) -> None:
     with Disk(tmp_path) as disk:
         store = Unreachable(disk)
         manager = StateManager(store, config=StateConfig(auto_save=False))
@@ -336,14 +336,14 @@ async def test_a_flush_that_fails_keeps_what_was_gathered(tmp_path: Path) -> Non
 async def test_save_interval_is_the_time_between_two_commits(
     local_store: AgentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first change is committed at once, the next ones together when the interval is over, by the loop."""
+    """The loop commits the first change at once, and the next ones together when the interval is over."""
     async with StateManager(local_store(), config=StateConfig(save_interval=1)) as manager:
         other = StateManager(local_store())
         clock = time.monotonic()
         monkeypatch.setattr("vstate.managers.edits.time", SimpleNamespace(monotonic=lambda: clock))
         await manager.save("k", 0)
         assert await other.get("k") == 0
-        clock += 0.5  # the rest of the interval is the loop's, whose clock this is not
+        clock += 0.5  # this clock belongs to the loop, which takes the rest of the interval
         began = time.monotonic()
         for n in range(1, 20):
             await manager.save("k", n)
@@ -382,8 +382,8 @@ async def test_an_interval_that_ends_while_the_store_is_down_is_tried_again(
     await other.close()
 
 
-def test_what_one_loop_gathered_the_next_one_commits() -> None:
-    """A timer of a loop that has ended holds nothing up."""
+def test_the_next_loop_commits_the_pending_changes_of_the_last() -> None:
+    """A timer of a closed loop delays nothing."""
     store = Memory()
     manager = StateManager(store, config=StateConfig(save_interval=0.3))
 
@@ -403,7 +403,7 @@ def test_what_one_loop_gathered_the_next_one_commits() -> None:
 
 @in_a_loop
 async def test_subscribers_hear_every_commit_of_any_manager(agent_store: AgentStore) -> None:
-    """Called plainly, as documented; what another manager, as in another process, commits is heard too."""
+    """Called as documented; commits of another manager, as in another process, count too."""
     manager, other = StateManager(agent_store()), StateManager(agent_store())
     heard = Heard()
     plain: list[Any] = []
@@ -506,7 +506,7 @@ async def test_unsubscribing_waits_for_a_call_under_way_and_may_be_done_by_it() 
 
 
 def test_a_subscription_made_before_there_is_a_loop_begins_with_the_first_call() -> None:
-    """And one goes on in the next loop where it was in the last one."""
+    """A subscription goes on in the next loop where it was in the last one."""
     manager = StateManager()
     heard: list[Any] = []
     manager.subscribe("k", lambda key, old, new: heard.append(new))
@@ -540,7 +540,7 @@ async def test_gathered_changes_are_heard_when_they_are_committed() -> None:
 
 @in_a_loop
 async def test_history_and_rollback_of_a_key(agent_store: AgentStore) -> None:
-    """One key goes back, the others stay; nothing is lost."""
+    """One key goes back, the others stay; no history is lost."""
     async with StateManager(agent_store()) as manager:
         for n in range(4):
             await manager.save("k", {"n": n})
@@ -587,7 +587,7 @@ async def test_rollback_of_all_keys_leaves_other_managers_alone(agent_store: Age
 
 
 @in_a_loop
-async def test_rollback_commits_what_is_gathered_first() -> None:
+async def test_rollback_first_commits_pending_changes() -> None:
     async with StateManager(config=StateConfig(auto_save=False)) as manager:
         await manager.save("k", 1)
         await manager.flush()
@@ -602,7 +602,7 @@ async def test_rollback_commits_what_is_gathered_first() -> None:
 
 @in_a_loop
 async def test_twenty_managers_that_are_dropped_leave_no_thread() -> None:
-    """The original started one each, for ever; here also those that were subscribed to, or had an interval."""
+    """The original started one each, for ever; here also with subscriptions or an interval."""
     before = set(threading.enumerate())
     for n in range(20):
         manager = StateManager(config=StateConfig(save_interval=0.1))
@@ -615,7 +615,8 @@ async def test_twenty_managers_that_are_dropped_leave_no_thread() -> None:
         return [
             thread
             for thread in threading.enumerate()
-            if thread not in before and not thread.name.startswith("asyncio")  # the loop's own, for to_thread
+            if thread not in before
+            and not thread.name.startswith("asyncio")  # those of the loop, for to_thread
         ]
 
     await until(lambda: not left())
@@ -635,7 +636,7 @@ async def test_a_closed_manager_says_so() -> None:
 
 
 @in_a_loop
-async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store: AgentStore) -> None:
+async def test_a_save_during_the_commit_of_close_is_committed_too(agent_store: AgentStore) -> None:
     manager = StateManager(agent_store(), config=StateConfig(auto_save=False))
     await manager.save("early", 1)
     over = threading.Event()
@@ -643,7 +644,7 @@ async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store:
     reading = asyncio.create_task(manager.read(lambda part: (begun.set(), over.wait(60))))
     await asyncio.to_thread(begun.wait, 60)
     closing = asyncio.create_task(manager.close())
-    await asyncio.sleep(0.02)  # the commit is under way, and waits for the reading
+    await asyncio.sleep(0.02)  # the commit is under way, and waits for the read
     await manager.save("late", 2)
     over.set()
     await asyncio.gather(reading, closing)
@@ -653,7 +654,7 @@ async def test_what_is_saved_while_a_close_commits_is_committed_too(agent_store:
 
 @in_a_loop
 async def test_a_flush_that_is_cancelled_is_not_made_twice(local_store: AgentStore) -> None:
-    """It goes on, and what another manager writes after it stays."""
+    """It goes on, and later writes of another manager stay."""
     manager = StateManager(local_store(), config=StateConfig(auto_save=False))
     async with manager, StateManager(local_store()) as other:
         for n in range(20):
@@ -671,7 +672,7 @@ async def test_a_flush_that_is_cancelled_is_not_made_twice(local_store: AgentSto
 
 @pytest.mark.parametrize("lands", [True, False])
 def test_a_flush_that_the_end_of_the_loop_cancels_is_made_once(lands: bool) -> None:
-    """Its commit ends before the loop does: made, it is not made again, over what others wrote; else it still is to be."""
+    """A commit that ends before the loop is not repeated over others' writes; a failed one stays pending."""
     began = threading.Event()
 
     class Slow(Faulty):
@@ -710,7 +711,7 @@ def test_a_flush_that_the_end_of_the_loop_cancels_is_made_once(lands: bool) -> N
 
 @in_a_loop
 async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_over() -> None:
-    """Though it was the call itself that committed, and no other one comes."""
+    """Though the call itself committed, and no other call follows."""
     memory = Memory()
     store = Unreachable(memory)
     manager = StateManager(store, config=StateConfig(save_interval=0.05))
@@ -729,7 +730,7 @@ async def test_a_change_whose_commit_failed_is_committed_when_the_interval_is_ov
 
 
 def test_a_manager_that_many_tasks_use_serves_one_loop_after_another() -> None:
-    """Also where they had to wait for each other: when subscriptions begin, and when they commit what is gathered."""
+    """Also where tasks had to wait for each other: to begin subscriptions, and to commit pending changes."""
     manager = StateManager(config=StateConfig(save_interval=0.001))
 
     async def use(loop: int) -> None:

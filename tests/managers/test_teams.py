@@ -56,7 +56,7 @@ async def ids(manager: OrchestrationStateManager, status: str = "pending") -> li
 
 @in_a_loop
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
-    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
     async with OrchestrationStateManager(agent_store(), sync_interval=1.0) as manager:
         await manager.create_team(
             TeamState(
@@ -97,7 +97,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_teams_come_and_go(agent_store: AgentStore) -> None:
-    """Extra fields are kept; a second team of the same id is refused; nothing is left of a deleted one."""
+    """Extra fields are kept; a second team with the same id is refused; a deleted team leaves nothing."""
     async with OrchestrationStateManager(agent_store()) as manager:
         await manager.create_team(team(mode="parallel", shared_context={"goal": "win"}))
         await manager.create_team(team(1, "other"))
@@ -120,7 +120,7 @@ async def test_teams_come_and_go(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_team_can_bring_its_queue() -> None:
-    """Tasks in any status, also as bare ids; an agent under another id than its own is refused."""
+    """Tasks in any status, also as bare ids; an agent under the id of another is refused."""
     async with OrchestrationStateManager() as manager:
         queue = TaskQueueState(
             pending=["p1", {"id": "p2", "priority": "high", "assigned_to": "a1"}],
@@ -142,8 +142,8 @@ async def test_a_team_can_bring_its_queue() -> None:
 
 
 @in_a_loop
-async def test_what_is_not_there() -> None:
-    """A team, an agent or a task that nobody made raises KeyNotFound; only `get_team` gives None."""
+async def test_an_unknown_team_agent_or_task() -> None:
+    """An unknown team, agent or task raises KeyNotFound; only `get_team` returns None."""
     async with OrchestrationStateManager() as manager:
         assert await manager.get_team("crew") is None
         for call in (
@@ -172,7 +172,7 @@ async def test_what_is_not_there() -> None:
 
 @in_a_loop
 async def test_ids_never_collide(agent_store: AgentStore) -> None:
-    """Teams, agents and tasks with slashes and with ids that begin alike are all their own."""
+    """Ids with slashes and with equal beginnings never mix."""
     async with OrchestrationStateManager(agent_store()) as manager:
         for team_id in ("a", "ab", "a/b", "a:b", "a_b", "", ".."):
             await manager.create_team(team(1, team_id))
@@ -190,7 +190,7 @@ async def test_ids_never_collide(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_agents_join_and_leave(agent_store: AgentStore) -> None:
-    """The task of one that leaves goes back to the place that it had."""
+    """The task of a removed agent goes back to its old place."""
     async with OrchestrationStateManager(agent_store()) as manager:
         await manager.create_team(team(1))
         await manager.add_agent("crew", AgentCoordinationState(agent_id="new", capabilities=["search"]))
@@ -209,8 +209,8 @@ async def test_agents_join_and_leave(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_what_an_agent_does() -> None:
-    """Any text or enum member is a status; the task stays until the agent is idle, or it is said otherwise."""
+async def test_the_status_of_an_agent() -> None:
+    """Any text or enum member is a status; the task stays until the agent is free, or the call changes it."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(1))
         agent = await manager.update_agent_status("crew", "a0", AgentCoordinationStatus.WORKING, "t1")
@@ -231,7 +231,7 @@ async def test_what_an_agent_does() -> None:
 
 @in_a_loop
 async def test_agents_are_watched(agent_store: AgentStore) -> None:
-    """Every `sync_interval` seconds, what other processes said of them; a deleted team ends it."""
+    """Every `sync_interval` seconds, with changes of other processes; deleting the team ends it."""
     with pytest.raises(InvalidInput, match="sync_interval"):
         OrchestrationStateManager(sync_interval=0)
     async with (
@@ -255,7 +255,7 @@ async def test_agents_are_watched(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_the_order_of_tasks(agent_store: AgentStore) -> None:
-    """Highest priority first, words among numbers, the first to come within one; whatever process enqueued them."""
+    """Highest priority first, words among numbers, the first one within a priority, from any process."""
     order: list[tuple[str, Any]] = [
         ("ten", 10),
         ("critical", "critical"),
@@ -270,7 +270,7 @@ async def test_the_order_of_tasks(agent_store: AgentStore) -> None:
         ("low", "low"),
         ("minus ten", -10),
     ]
-    by_rank = sorted(range(len(order)), key=lambda n: (n * 5) % len(order))  # as they come
+    by_rank = sorted(range(len(order)), key=lambda n: (n * 5) % len(order))  # in the order of arrival
     same = [["critical", "urgent", "two"], ["none", "normal", "zero", "medium"]]
     async with (
         OrchestrationStateManager(agent_store()) as one,
@@ -312,7 +312,7 @@ def test_a_place_sorts_as_it_should(tasks: list[tuple[float, int]]) -> None:
 @pytest.mark.parametrize("priority", ["asap", float("nan"), float("inf"), 10**400, [1]])
 @in_a_loop
 async def test_a_priority_that_is_none(priority: Any) -> None:
-    """It says what would be one, and nothing is enqueued."""
+    """The error says which priorities are allowed, and nothing is enqueued."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team())
         with pytest.raises(InvalidInput, match="critical, urgent, high"):
@@ -322,7 +322,7 @@ async def test_a_priority_that_is_none(priority: Any) -> None:
 
 @in_a_loop
 async def test_the_id_of_a_task() -> None:
-    """Under "id" or "task_id"; made if there is none; never twice, whatever has become of the first."""
+    """From "id" or "task_id"; a new one without them; never used twice, even after the task has ended."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team())
         assert await manager.enqueue_task("crew", {"id": "a"}) == "a"
@@ -339,7 +339,9 @@ async def test_the_id_of_a_task() -> None:
 
 @in_a_loop
 async def test_tasks_are_copies() -> None:
-    """What was enqueued and what was handed out belong to the program: changing it changes nothing here."""
+    """The program owns the task that it passed and the one that it got: a change of them changes nothing
+    here.
+    """
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team())
         task = {"id": "t", "data": {"n": [1]}}
@@ -353,8 +355,10 @@ async def test_tasks_are_copies() -> None:
 
 
 @in_a_loop
-async def test_what_is_not_possible(agent_store: AgentStore) -> None:
-    """Completing twice, unassigned, or somebody else's; a second task for a busy agent; a task for a second agent."""
+async def test_impossible_moves(agent_store: AgentStore) -> None:
+    """A second end, an unassigned task, the task of another agent; a second task for an agent, and the
+    reverse.
+    """
     async with OrchestrationStateManager(agent_store()) as manager:
         await manager.create_team(team(3))
         for id in ("t1", "t2", "t3"):
@@ -384,7 +388,7 @@ async def test_what_is_not_possible(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_free_agent_is_found() -> None:
-    """Without an agent's name any that is free gets the task; None if none is, or if there is no task."""
+    """Without a named agent any free one gets the task; None if none is free, or if there is no task."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(2))
         assert await manager.assign_task("crew") is None
@@ -400,7 +404,7 @@ async def test_a_free_agent_is_found() -> None:
 
 @in_a_loop
 async def test_a_failed_task(agent_store: AgentStore) -> None:
-    """It is kept with its error, or goes back to the place that it had; the agent is free again."""
+    """The task keeps its error, or goes back to its old place; the agent is free again."""
     async with OrchestrationStateManager(agent_store()) as manager:
         await manager.create_team(team(1))
         for id in ("t1", "t2"):
@@ -417,8 +421,8 @@ async def test_a_failed_task(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_what_assigning_costs_does_not_follow_how_many_there_are() -> None:
-    """The same calls of the store beside 3,000 tasks as beside 30, and a few nodes of the tree."""
+async def test_the_cost_of_assigning_does_not_grow_with_the_queue() -> None:
+    """As many calls of the store beside 3,000 tasks as beside 30, and a few nodes of the tree."""
     calls = []
     for many in (30, 3000):
         store = Faulty(Memory())
@@ -436,8 +440,8 @@ async def test_what_assigning_costs_does_not_follow_how_many_there_are() -> None
 
 
 @in_a_loop
-async def test_what_the_log_says() -> None:
-    """Each commit says which team, and what became of whom."""
+async def test_the_messages_of_commits() -> None:
+    """Each commit names the team and the change."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(1))
         await manager.enqueue_task("crew", {"id": "t1"})
@@ -466,7 +470,7 @@ async def test_what_the_log_says() -> None:
 
 @in_a_loop
 async def test_a_store_that_is_down() -> None:
-    """Every call says so: a queue that cannot be read is not an empty one."""
+    """Every call raises: a queue that cannot be read is not an empty one."""
     store = Faulty(Memory())
     async with OrchestrationStateManager(store) as manager:
         await manager.create_team(team())
@@ -478,7 +482,7 @@ async def test_a_store_that_is_down() -> None:
 
 @in_a_loop
 async def test_records_that_are_damaged() -> None:
-    """They raise, naming the field."""
+    """They raise, and name the field."""
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(1))
         await manager.state.update({"teams/agents/crew/a0": {"agent_id": "a0", "capabilities": 5}})
@@ -490,7 +494,7 @@ async def test_records_that_are_damaged() -> None:
 @pytest.mark.slow
 @in_a_loop
 async def test_eighty_at_once(agent_store: AgentStore) -> None:
-    """Of 80 tasks that are enqueued at once, by two managers, 80 are there, and 80 pulls give each to somebody."""
+    """Of 80 tasks that two managers enqueue at once, 80 are there, and 80 pulls give each to one agent."""
     async with (
         OrchestrationStateManager(agent_store()) as one,
         OrchestrationStateManager(agent_store()) as two,
@@ -526,7 +530,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def pull(run_python: Callable[..., str], url: str, *, tasks: int, own: int) -> None:
-    """Have 8 processes enqueue some tasks each, and pull these and those that are there: each runs exactly once."""
+    """Let 8 processes enqueue some tasks each, and pull all tasks: each runs exactly once."""
 
     async def prepare() -> None:
         async with OrchestrationStateManager(url) as manager:
@@ -555,7 +559,7 @@ def pull(run_python: Callable[..., str], url: str, *, tasks: int, own: int) -> N
 
 @pytest.mark.slow
 def test_eight_processes_run_a_thousand_tasks_once(run_python: Callable[..., str], tmp_path: Path) -> None:
-    """And none of the 80 that they enqueue meanwhile is lost."""
+    """And none of the 80 tasks that they enqueue meanwhile is lost."""
     pull(run_python, f"{tmp_path / 'store'}", tasks=920, own=10)
 
 
@@ -567,14 +571,17 @@ def test_eight_processes_on_a_server(run_python: Callable[..., str], shared_stor
     pull(run_python, shared_store.url, tasks=24, own=5)
 
 
-def test_zero_is_one_priority_whatever_its_sign() -> None:
+def test_zero_and_minus_zero_are_one_priority() -> None:
     at = datetime.now(UTC)
     assert place(-0.0, at) == place(0.0, at) == place("normal", at) == place(None, at)
 
 
 @in_a_loop
 async def test_an_agent_leaves_no_task_by_its_status() -> None:
-    """It would take a second one, and the first would be in progress for ever. Any other status it may have."""
+    """It would take a second task, and the first would be in progress for ever.
+
+    Other statuses are allowed.
+    """
     async with OrchestrationStateManager() as manager:
         await manager.create_team(team(1))
         for id in ("t1", "t2"):

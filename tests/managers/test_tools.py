@@ -1,4 +1,4 @@
-"""ToolStateManager: executions, the cache, retries, and statistics that are exact whoever counts."""
+"""ToolStateManager: executions, the cache, retries, and exact statistics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def execution(id: str, tool: str = "search", **fields: Any) -> ToolExecution:
 
 @in_a_loop
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
-    """What the documentation of agenticaiframework types, on every store, seen by another manager."""
+    """The calls in the documentation of agenticaiframework, on every store, and for another manager."""
     manager = ToolStateManager(persistence=agent_store(), cache_results=True, cache_ttl=3600)
     other = ToolStateManager(persistence=agent_store())
     began = datetime.now()
@@ -96,7 +96,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_an_execution_ends_once(agent_store: AgentStore) -> None:
-    """Completing twice, failing what is complete and starting what runs raise, and nothing is counted twice."""
+    """A second end, a failure after completion and a second start raise, and nothing is counted twice."""
     async with ToolStateManager(agent_store()) as manager:
         await manager.start_execution(execution("a"))
         with pytest.raises(IllegalTransition, match="in the status 'running' 'start' is not possible"):
@@ -120,7 +120,7 @@ async def test_an_execution_ends_once(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_statistics(local_store: AgentStore) -> None:
-    """Rates and the average follow from what was counted; 0 ms counts, no duration does not, no data is 0."""
+    """Rates and the average follow from the counts; 0 ms counts, no duration does not, no data is 0."""
     async with ToolStateManager(local_store()) as manager:
         nothing = await manager.get_tool_stats("search")
         assert f"{nothing.success_rate:.2%} {nothing.cache_hit_rate:.2%}" == "0.00% 0.00%"
@@ -140,8 +140,8 @@ async def test_statistics(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_an_execution_writes_what_it_changes(local_store: AgentStore) -> None:
-    """Its record, its place in the history, and one of sixteen counts: as much at the last as at the first."""
+async def test_an_execution_writes_only_its_changes(local_store: AgentStore) -> None:
+    """Its record, its place in the history, and one of sixteen counts: as much at the last as at first."""
     async with ToolStateManager(local_store()) as manager:
         await manager.get_cached_result("search", {})
         for number in range(50):
@@ -176,7 +176,8 @@ async def main():
                 await manager.complete_execution(id, duration_ms=n)
             else:
                 await manager.fail_execution(id, "no", duration_ms=n)
-            assert bool(await manager.get_cached_result("t", {"by": me if n % 2 else "nobody"})) == bool(n % 2)
+            found = await manager.get_cached_result("t", {"by": me if n % 2 else "nobody"})
+            assert bool(found) == bool(n % 2)
 
 asyncio.run(main())
 """
@@ -184,7 +185,7 @@ asyncio.run(main())
 
 @pytest.mark.slow
 def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Eight processes that start, complete, fail and look results up at once lose no count."""
+    """Eight processes that start, complete, fail and look up results at once lose no count."""
     count = 12 if shared_store.kind == "disk" else 4
     failures: list[BaseException] = []
 
@@ -217,7 +218,7 @@ def test_statistics_of_eight_processes(shared_store: AgentStore, run_python: Run
 @pytest.mark.slow
 @in_a_loop
 async def test_statistics_of_tasks(local_store: AgentStore) -> None:
-    """Fifty tasks on one manager, and as many on another, count as exactly."""
+    """Fifty tasks on one manager, and as many on another, count exactly."""
     managers = [ToolStateManager(store) for store in [local_store()] * 2]
 
     async def work(n: int) -> None:
@@ -234,7 +235,7 @@ async def test_statistics_of_tasks(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_errors_of_any_text(local_store: AgentStore) -> None:
-    """What is kept is the whole error, and the log has the beginning of it."""
+    """The record has the whole error, and the log its beginning."""
     async with ToolStateManager(local_store()) as manager:
         error = OSError("no such file: \udcff\n" + "x" * 10_000)
         await manager.start_execution(execution("a"))
@@ -250,7 +251,7 @@ async def test_errors_of_any_text(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_history(agent_store: AgentStore) -> None:
-    """The one that began last comes first, of that tool only; the limit is kept, and what is naive stays so."""
+    """The latest start first, of that tool only; the limit holds, and times without a zone stay so."""
     async with ToolStateManager(agent_store()) as manager:
         for n in (8, 12, 3):
             await manager.start_execution(execution(f"e{n}", started_at=datetime(2026, 1, 1, n)))
@@ -270,7 +271,7 @@ async def test_history(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_history_reads_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_reads_only_its_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last three of 300 executions cost three reads of records, not 300."""
     async with ToolStateManager(store := Memory()) as manager:
         await manager.change(
@@ -300,7 +301,7 @@ async def test_history_reads_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> N
 
 @in_a_loop
 async def test_parameters_are_matched_by_content(local_store: AgentStore) -> None:
-    """Any order of keys finds the entry, at any depth, and a tuple for a list; other content does not."""
+    """Any order of keys finds the entry, at any depth, and a tuple equals a list; other content does not."""
     async with ToolStateManager(local_store()) as manager:
         given = {"q": "x", "options": {"b": [1, 2], "a": None}}
         await manager.cache_result(ToolCacheEntry(tool_name="s", parameters=given, result="found"))
@@ -314,7 +315,7 @@ async def test_parameters_are_matched_by_content(local_store: AgentStore) -> Non
 
 
 def test_hashes_differ() -> None:
-    """1, True, 1.0, "1" and b"1" are different, and so are None and an absent key, and one item and a list of it."""
+    """1, True, 1.0, "1" and b"1" differ; so do None and an absent key, and an item and a list of it."""
     different = [
         {"n": 1},
         {"n": True},
@@ -341,14 +342,14 @@ def test_hashes_differ() -> None:
     ],
 )
 def test_parameters_that_are_not_plain(parameters: Any, place: str) -> None:
-    """They raise, naming the place, instead of being hashed by what they print as."""
+    """They raise, and name the place; they are not hashed by their repr."""
     with pytest.raises(InvalidInput, match=place):
         parameters_hash(parameters)
 
 
 @in_a_loop
 async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
-    """None that was cached is an entry; what was not cached is None."""
+    """A cached None is an entry; no entry is None."""
     async with ToolStateManager(local_store()) as manager:
         await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}, result=None))
         found = await manager.get_cached_result("s", {})
@@ -359,7 +360,7 @@ async def test_a_cached_none_is_a_hit(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_results_grow_old(agent_store: AgentStore) -> None:
-    """A result is given for its own ttl, else for the manager's, counted from when it was made; 0 is not at all."""
+    """A result lives for its own ttl, else for the manager's, from its creation on; 0 is not at all."""
     with standing_still() as time:
         async with ToolStateManager(agent_store(), cache_ttl=100) as manager:
             now = datetime.now(UTC)
@@ -403,7 +404,7 @@ async def test_without_ttl(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
-    """It is kept as it is, also beside `parameters`; an entry without either is refused."""
+    """The hash is kept, also beside `parameters`; an entry with neither is refused."""
     async with ToolStateManager(local_store()) as manager:
         both = ToolCacheEntry(tool_name="s", parameters_hash="mine", parameters={"q": 1}, result=2)
         assert both.parameters_hash == "mine"
@@ -416,7 +417,7 @@ async def test_a_hash_of_ones_own(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_invalidating(agent_store: AgentStore) -> None:
-    """Exactly the tool, and exactly the parameters, that were named: {} is not all, and "s" is not "s:x"."""
+    """Exactly the named tool and parameters: {} is not all, and "s" is not "s:x"."""
     async with ToolStateManager(agent_store()) as manager:
         for tool in ("s", "s:x", "s/x", "sx"):
             for parameters in ({}, {"q": 1}, {"q": 2}):
@@ -432,7 +433,7 @@ async def test_invalidating(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
-    """`cache_results=False` keeps nothing, gives nothing and counts nothing."""
+    """`cache_results=False` keeps nothing, returns nothing and counts nothing."""
     store = local_store()
     async with ToolStateManager(store, cache_results=False) as manager:
         await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={}))
@@ -447,7 +448,7 @@ async def test_a_cache_that_is_off(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_retries(agent_store: AgentStore) -> None:
-    """Pending is what waits: the one that is due first at the beginning, until it runs again or has no attempt left."""
+    """The first due first, until the execution runs again or has no attempts left."""
     async with ToolStateManager(agent_store()) as manager:
         naive, aware = datetime(2026, 1, 2, 12), datetime(2025, 12, 31, 12, tzinfo=UTC)
         await manager.start_execution(execution("a"))
@@ -475,7 +476,7 @@ async def test_retries(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_retry_that_is_completed_without_another_start(agent_store: AgentStore) -> None:
-    """As documented there: the state of a retry is noted while it runs, and then it is completed."""
+    """As documented: the state of a retry is written while it runs, and then it is completed."""
     async with ToolStateManager(agent_store()) as manager:
         await manager.start_execution(execution("a"))
         await manager.update_retry_state(RetryState(execution_id="a", attempts=1))
@@ -484,12 +485,12 @@ async def test_a_retry_that_is_completed_without_another_start(agent_store: Agen
         assert await manager.get_pending_retries() == []
 
 
-# What the layers below give
+# The layers below
 
 
 @in_a_loop
 async def test_copies(local_store: AgentStore) -> None:
-    """What goes in and what comes out is nobody else's."""
+    """Records and results go in and come out as copies."""
     async with ToolStateManager(local_store()) as manager:
         parameters = {"tags": ["a"]}
         given = execution("a", parameters=parameters)
@@ -507,7 +508,7 @@ async def test_copies(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_store_that_is_down(tmp_path: Any) -> None:
-    """It raises: an execution that is stored nowhere does not look as if it were, and no miss is made up."""
+    """It raises: no execution looks as if it were stored, and no miss is made up."""
     faulty = Faulty(Disk(tmp_path))
     async with ToolStateManager(faulty) as manager:
         await manager.start_execution(execution("a"))
@@ -525,7 +526,7 @@ async def test_a_store_that_is_down(tmp_path: Any) -> None:
 
 @in_a_loop
 async def test_damage(tmp_path: Any) -> None:
-    """What is stored and cannot be read raises: it is not taken for an execution or a result that is not there."""
+    """Damaged records raise; they do not read as absent executions or results."""
     store = Memory()
     async with ToolStateManager(store) as manager:
         await manager.start_execution(execution("a"))
@@ -548,7 +549,7 @@ async def test_damage(tmp_path: Any) -> None:
 
 @in_a_loop
 async def test_names_do_not_meet(tmp_path: Any) -> None:
-    """Tools and executions of any name are their own, over files that people can read too."""
+    """Tools and executions of any name never mix, also in the files for people."""
     names = ["a/b", "a:b", "a_b", "a__b", "a", "a%2fb", "", "../a", "A", "ä\n"]
     store = FileBackend(tmp_path / "state")
     async with ToolStateManager(store) as manager:
@@ -567,7 +568,7 @@ async def test_names_do_not_meet(tmp_path: Any) -> None:
 
 
 def test_statuses() -> None:
-    """The members that the documentation and the package of agenticaiframework have."""
+    """The members in the documentation and the package of agenticaiframework."""
     names = "PENDING RUNNING COMPLETED FAILED TIMEOUT RETRYING CANCELLED"
     assert [status.name for status in ToolExecutionStatus] == names.split()
     assert all(status.value == status.name.lower() for status in ToolExecutionStatus)
@@ -575,7 +576,7 @@ def test_statuses() -> None:
 
 @in_a_loop
 async def test_the_log_reads_well() -> None:
-    """Each change is one commit, with what it was about."""
+    """Each change is one commit, with a message."""
     async with ToolStateManager() as manager:
         await manager.start_execution(execution("e1"))
         await manager.fail_execution("e1", "no")
@@ -592,7 +593,7 @@ async def test_the_log_reads_well() -> None:
 
 
 @in_a_loop
-async def test_what_is_completed_leaves_no_retry_behind(local_store: AgentStore) -> None:
+async def test_a_completed_execution_leaves_no_retry(local_store: AgentStore) -> None:
     async with ToolStateManager(local_store()) as manager:
         await manager.start_execution(ToolExecution(execution_id="e", tool_name="t"))
         await manager.fail_execution("e", "timeout")
@@ -603,8 +604,8 @@ async def test_what_is_completed_leaves_no_retry_behind(local_store: AgentStore)
 
 
 @in_a_loop
-async def test_the_history_says_what_the_cache_gave_and_dropped() -> None:
-    """A hit, a miss, and how many results went."""
+async def test_the_history_names_hits_misses_and_drops() -> None:
+    """A hit, a miss, and the number of dropped results."""
     async with ToolStateManager() as manager:
         for number in range(2):
             await manager.cache_result(ToolCacheEntry(tool_name="s", parameters={"n": number}))

@@ -56,7 +56,7 @@ def step(number: int, status: str = "completed", **fields: Any) -> StepState:
 
 
 async def run(manager: WorkflowStateManager, *numbers: int, id: str = "w") -> WorkflowState:
-    """Have these steps completed."""
+    """Complete these steps."""
     for number in numbers:
         workflow = await manager.update_step(id, step(number))
     return workflow
@@ -68,7 +68,7 @@ async def checkpoints(manager: WorkflowStateManager, id: str = "w") -> list[str]
 
 @in_a_loop
 async def test_the_documented_calls(agent_store: AgentStore) -> None:
-    """What the documentation of agenticaiframework types, on every store, seen by a second manager too."""
+    """The calls in the documentation of agenticaiframework, on every store, and for a second manager."""
     async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
         workflow = WorkflowState(
             workflow_id="w", status=WorkflowStatus.PENDING, total_steps=10, current_step=0, context={}
@@ -114,7 +114,7 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
 @pytest.mark.parametrize("status", WorkflowStatus)
 @in_a_loop
 async def test_moves(status: WorkflowStatus, event: str) -> None:
-    """Each status allows what it should; anything else raises IllegalTransition, and changes nothing."""
+    """Each status allows its moves; others raise IllegalTransition, and change nothing."""
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", status=status, total_steps=10, error="before"))
         await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="cp"))
@@ -137,7 +137,7 @@ async def test_moves(status: WorkflowStatus, event: str) -> None:
 
 @in_a_loop
 async def test_the_last_step_completes_and_a_failed_one_fails(agent_store: AgentStore) -> None:
-    """Pending until the first step, running then; its end follows from the steps."""
+    """Pending until the first step, then running; its end follows from the steps."""
     async with WorkflowStateManager(agent_store()) as manager:
         for id in ("good", "bad", "open"):
             await manager.create(WorkflowState(workflow_id=id, total_steps=0 if id == "open" else 2))
@@ -156,7 +156,7 @@ async def test_the_last_step_completes_and_a_failed_one_fails(agent_store: Agent
 
 @in_a_loop
 async def test_a_failed_step_is_done_again() -> None:
-    """`retry` runs the workflow on; the step that failed, and nothing before it, is left to do."""
+    """`retry` runs the workflow again; only the failed step is left to do."""
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=4))
         await run(manager, 1, 2)
@@ -169,7 +169,7 @@ async def test_a_failed_step_is_done_again() -> None:
 
 @in_a_loop
 async def test_a_paused_workflow() -> None:
-    """What was under way may end, also the last step, and nothing begins."""
+    """A step under way may end, also the last one, and no step begins."""
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=2))
         await manager.update_step("w", step(1, "running"))
@@ -182,7 +182,7 @@ async def test_a_paused_workflow() -> None:
 
 @in_a_loop
 async def test_of_two_that_contradict_each_other_one_wins(agent_store: AgentStore) -> None:
-    """The status is checked inside of the commit: the other gets IllegalTransition."""
+    """The commit checks the status: the other call gets IllegalTransition."""
     async with (
         WorkflowStateManager(agent_store()) as one,
         WorkflowStateManager(agent_store()) as two,
@@ -203,7 +203,7 @@ async def test_of_two_that_contradict_each_other_one_wins(agent_store: AgentStor
 
 @in_a_loop
 async def test_current_step_follows() -> None:
-    """To the last one that is done, but never past one that was begun and is not; steps may be skipped or unknown."""
+    """To the last done step, but never past one begun and not done; steps may be skipped or unknown."""
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=9))
 
@@ -229,7 +229,7 @@ async def test_current_step_follows() -> None:
 
 @in_a_loop
 async def test_a_workflow_that_began_elsewhere() -> None:
-    """One that is at a later step when it comes here, or is resumed there, completes with the rest."""
+    """One that starts at a later step, or resumes there, completes with the rest."""
     async with WorkflowStateManager() as manager:
         for id, at in (("w", 3), ("v", 0)):
             await manager.create(WorkflowState(workflow_id=id, total_steps=5, current_step=at))
@@ -242,7 +242,7 @@ async def test_a_workflow_that_began_elsewhere() -> None:
 
 @in_a_loop
 async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
-    """Steps done ahead of others neither complete the workflow, nor does a checkpoint that was made of them."""
+    """Steps done ahead of others do not complete the workflow, nor does a checkpoint made of them."""
     async with WorkflowStateManager(checkpoint_interval=4) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=4))
         assert (await run(manager, 1, 2, 4)).status == "running"
@@ -254,7 +254,7 @@ async def test_a_step_that_has_not_begun_is_not_forgotten() -> None:
 
 @in_a_loop
 async def test_steps_are_kept(agent_store: AgentStore) -> None:
-    """Each by its number, in order of number, with what was given; numbers begin at 1."""
+    """Each by its number, in order of number, as it was written; numbers begin at 1."""
     async with WorkflowStateManager(agent_store()) as manager:
         await manager.create(WorkflowState(workflow_id="w"))
         for number in (10, 9, 2):
@@ -270,7 +270,7 @@ async def test_steps_are_kept(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_the_context(agent_store: AgentStore) -> None:
-    """Its keys are merged; what went in and what came out are copies."""
+    """Its keys are merged; values go in and come out as copies."""
     async with WorkflowStateManager(agent_store()) as manager:
         context = {"a": [1]}
         await manager.create(WorkflowState(workflow_id="w", context=context))
@@ -283,7 +283,7 @@ async def test_the_context(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_workflows_by_status(agent_store: AgentStore) -> None:
-    """All, or those in one, in the order of their ids; ids with slashes never collide, nor do ids that begin alike."""
+    """All, or those with one status, in order of id; ids with slashes or equal beginnings never mix."""
     async with WorkflowStateManager(agent_store()) as manager:
         for id in ("b", "a/b", "a", ""):
             await manager.create(WorkflowState(workflow_id=id, total_steps=5))
@@ -300,8 +300,8 @@ async def test_workflows_by_status(agent_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_what_is_not_there() -> None:
-    """None for a workflow that nobody made, or KeyNotFound."""
+async def test_an_unknown_workflow() -> None:
+    """None for an unknown workflow, or KeyNotFound."""
     async with WorkflowStateManager() as manager:
         assert await manager.get("w") is None
         for call in (
@@ -329,7 +329,7 @@ async def test_what_is_not_there() -> None:
 
 @in_a_loop
 async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
-    """One each time that so many more steps are done, in the same commit, with all that resuming needs."""
+    """One after every so many steps, in the same commit, complete for a resume."""
     async with WorkflowStateManager(agent_store(), checkpoint_interval=5) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=12, context={"goal": "win"}))
         await run(manager, *range(1, 5))
@@ -365,7 +365,7 @@ async def test_the_interval(interval: int | None, expected: list[str]) -> None:
 
 @in_a_loop
 async def test_the_order_of_checkpoints(agent_store: AgentStore) -> None:
-    """By step, then by time, with or without a zone; never by text, by which step 8 would come after step 12."""
+    """By step, then by time, with or without a zone; never by text, where step 8 comes after step 12."""
     async with WorkflowStateManager(agent_store(), checkpoint_interval=None) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=13))
         now = datetime.now()
@@ -398,7 +398,7 @@ async def test_twelve_of_thirteen_steps() -> None:
 
 @in_a_loop
 async def test_resuming_from_a_checkpoint(agent_store: AgentStore) -> None:
-    """State, context and step are those of the checkpoint; the steps behind it are to be done again."""
+    """State, context and step are those of the checkpoint; the later steps have to be done again."""
     async with WorkflowStateManager(agent_store(), checkpoint_interval=2) as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=6, context={"n": 0}, owner="me"))
         await run(manager, 1)
@@ -419,7 +419,7 @@ async def test_resuming_from_a_checkpoint(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_checkpoint_of_ones_own(agent_store: AgentStore) -> None:
-    """Any dict is a state; what is left out is taken from the workflow; the same id again replaces it."""
+    """Any dict is a state; missing parts come from the workflow; the same id again replaces it."""
     async with WorkflowStateManager(agent_store()) as manager:
         await manager.create(WorkflowState(workflow_id="w", context={"goal": "win"}))
         await run(manager, 1)
@@ -443,7 +443,7 @@ async def test_a_checkpoint_of_ones_own(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_checkpoint_is_a_copy() -> None:
-    """The live workflow goes on, and the checkpoint stays what it was."""
+    """The live workflow goes on, and the checkpoint stays as it was."""
     async with WorkflowStateManager() as manager:
         live = await manager.create(WorkflowState(workflow_id="w", context={"n": [1]}))
         await manager.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="c", state=live))
@@ -461,7 +461,7 @@ async def test_a_checkpoint_is_a_copy() -> None:
 
 @pytest.mark.slow
 @in_a_loop
-async def test_what_a_step_costs_does_not_follow_how_many_there_are() -> None:
+async def test_the_cost_of_a_step_does_not_grow_with_their_number() -> None:
     """The same calls of the store, and a few nodes of the tree, not the 10,000 steps before it."""
     calls = []
     for before in (10, 10_000):
@@ -485,7 +485,7 @@ async def test_what_a_step_costs_does_not_follow_how_many_there_are() -> None:
 
 @in_a_loop
 async def test_a_store_that_is_down() -> None:
-    """Every call says so; the workflow is as it was."""
+    """Every call raises; the workflow is as it was."""
     store = Faulty(Memory())
     async with WorkflowStateManager(store) as manager:
         await manager.create(WorkflowState(workflow_id="w"))
@@ -505,7 +505,7 @@ async def test_a_store_that_is_down() -> None:
 
 @in_a_loop
 async def test_records_that_are_damaged() -> None:
-    """They raise, naming the field and never its value."""
+    """They raise, and name the field and never its value."""
     async with WorkflowStateManager() as manager:
         await manager.state.set("workflows/state/w", {"workflow_id": "w", "total_steps": "s3cret"})
         await manager.state.commit()
@@ -530,7 +530,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.slow
 def test_processes_share_a_workflow(run_python: Callable[..., str], shared_store: AgentStore) -> None:
-    """Each step that any of them did is there, and the last of them, whichever it is, completes the workflow."""
+    """Each step that any process did is there, and the last one completes the workflow, whichever it is."""
     processes, steps = 4, 40
 
     async def prepare() -> None:
@@ -564,7 +564,7 @@ def test_processes_share_a_workflow(run_python: Callable[..., str], shared_store
 
 
 def test_the_command_shows_a_workflow_that_was_paused_resumed_and_failed(tmp_path: Path) -> None:
-    """`vstate log` reads as what happened, and `vstate diff` as what became of the workflow."""
+    """`vstate log` shows the history in words, and `vstate diff` the changes of the workflow."""
     store = tmp_path / "store"
 
     async def main() -> None:
@@ -625,7 +625,10 @@ async def test_the_history_says_which_checkpoint_the_last_one_was() -> None:
 
 @in_a_loop
 async def test_a_step_that_cannot_be_is_refused() -> None:
-    """Behind the last one, that is: a workflow would never be complete, or be at 450 percent. Unless none is known."""
+    """After the last one: a workflow would never complete, or be at 450 percent.
+
+    Except with an unknown number.
+    """
     async with WorkflowStateManager() as manager:
         await manager.create(WorkflowState(workflow_id="w", total_steps=2))
         head = manager.state.head

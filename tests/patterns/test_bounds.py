@@ -1,4 +1,4 @@
-"""bound: what is committed is within the limit."""
+"""bound: each commit is within the limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokens(value: Any) -> int:
 
 
 def test_the_oldest_go(agent_store: AgentStore) -> None:
-    """A commit, an update and a transaction leave the last three; history has the others."""
+    """A commit, an update and a transaction keep the last three; history has the others."""
     state = Versioned(agent_store(), branch="main")
     bound(state, "log", limit=3)
     log = state["log"] = ["a", "b", "c"]
@@ -53,7 +53,7 @@ def test_the_oldest_go(agent_store: AgentStore) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_values_of_every_kind_that_has_an_order(before: Any, after: Any) -> None:
-    """What is in front goes, and the type stays."""
+    """The front goes, and the type stays."""
     for state in (Versioned(), Live()):
         bound(state, "key", limit=3)
         state["key"] = before
@@ -63,7 +63,7 @@ def test_values_of_every_kind_that_has_an_order(before: Any, after: Any) -> None
 
 
 def test_a_cost_in_tokens() -> None:
-    """No more goes than it takes."""
+    """The fewest possible parts go."""
     state = Versioned()
     bound(state, "log", limit=6, cost=tokens)
     state["log"] = ["one two three", "four", "five six", "seven eight"]
@@ -71,8 +71,8 @@ def test_a_cost_in_tokens() -> None:
     assert state["log"] == ["four", "five six", "seven eight"]
 
 
-def test_a_summary_takes_the_place_of_what_is_old(agent_store: AgentStore) -> None:
-    """The summariser gets a copy, once an attempt, only when it is over the limit; who holds the list goes on with it."""
+def test_a_summary_replaces_the_oldest_parts(agent_store: AgentStore) -> None:
+    """The summariser gets a copy, once an attempt, only over the limit; the list is edited in place."""
     calls: list[list[str]] = []
 
     def summarise(value: list[str]) -> list[str]:
@@ -123,7 +123,7 @@ def test_sequences_and_streams(agent_store: AgentStore) -> None:
 
 
 def test_a_sequence_is_summarised() -> None:
-    """What stays keeps its key, the summary takes the place before it, and all the rest goes."""
+    """Remaining items keep their keys, the summary takes the place before them, and the other items go."""
     state = Versioned()
     log: Sequence[str] = Sequence(state, "log")
     bound(state, log, limit=4, shrink=lambda items: [f"{len(items) - 2} before", *items[-2:]])
@@ -138,7 +138,7 @@ def test_a_sequence_is_summarised() -> None:
 
 
 def test_in_live() -> None:
-    """`commit`, `update` and `transaction` shrink; what a hook raises in a transaction takes it back."""
+    """`commit`, `update` and `transaction` shrink; an error of a hook in a transaction undoes it."""
     state = Live()
     bound(state, "log", limit=2)
     state["log"] = [1, 2, 3]
@@ -176,7 +176,7 @@ def test_in_aio() -> None:
 
 
 def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
-    """With everything still staged; once the summariser is there again, all is committed."""
+    """Everything stays staged; once the summariser works again, all is committed."""
     state = Versioned(agent_store(), branch="main")
     down = [True]
 
@@ -209,8 +209,8 @@ def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
     assert state["log"] == [1, 2, 3]
 
 
-def test_what_cannot_be_shrunk_says_so() -> None:
-    """One item over the limit, a set, a summariser that returns nothing or too much; nonsense at once."""
+def test_a_value_that_cannot_be_shrunk_raises() -> None:
+    """One item over the limit, a set, a summariser that returns nothing or too much, wrong arguments."""
     state = Versioned()
     for value, options, reason in (
         (["one two three four"], {"cost": tokens}, "its limit is 3"),
@@ -237,7 +237,7 @@ def test_what_cannot_be_shrunk_says_so() -> None:
 
 
 def test_racing_updates_stay_within_the_limit(shared_store: AgentStore) -> None:
-    """Each attempt is shrunk on the newest: no item of others comes back, and none of the last is missing."""
+    """Each attempt shrinks the newest state: no removed item comes back, and no last item is missing."""
 
     def work(worker: int) -> None:
         state = Versioned(shared_store(), branch="main")
@@ -266,8 +266,8 @@ def test_racing_updates_stay_within_the_limit(shared_store: AgentStore) -> None:
     assert sorted(appended) == [(worker, number) for worker in range(3) for number in range(10)]
 
 
-def test_it_is_in_nobody_elses_way() -> None:
-    """An update of another key does not depend on the bounded sequence, and does not load the bounded value."""
+def test_a_bound_adds_no_reads_to_other_updates() -> None:
+    """An update of another key does not depend on the bounded sequence, nor load the bounded value."""
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
     Sequence(one, "items").extend(range(10))
@@ -294,8 +294,8 @@ def test_it_is_in_nobody_elses_way() -> None:
     assert len(Sequence(other, "items")) == 11
 
 
-def test_what_is_merged_over_the_limit_goes_with_the_next_commit() -> None:
-    """Two branches with three items each: the merge has five, the next commit three again."""
+def test_the_next_commit_shrinks_a_merge_over_the_limit() -> None:
+    """Two branches with three items each: the merge has five, the next commit has three again."""
     one = Versioned(branch="main")
     log: Sequence[str] = Sequence(one, "log")
     for limited in ("log", "plain"):
@@ -315,8 +315,8 @@ def test_what_is_merged_over_the_limit_goes_with_the_next_commit() -> None:
     assert (len(log), one["plain"]) == (3, ["c", "d", "e"])
 
 
-def test_what_others_wrote_unbound_goes_with_the_next_commit() -> None:
-    """A value and items that this handle has never read, of a cost that has to be counted, each time that they change."""
+def test_the_next_commit_shrinks_unbound_writes_of_others() -> None:
+    """A value and items that this handle never read, with a cost of its own, after each change."""
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
     for key in ("value", "items"):
@@ -336,7 +336,7 @@ def test_what_others_wrote_unbound_goes_with_the_next_commit() -> None:
 
 
 def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
-    """Also when nothing changed; a commit from within says what is wrong."""
+    """The hook runs even without changes; a commit inside a hook raises a clear error."""
     state = Versioned()
     calls: list[str] = []
     end = state.before_commit(lambda: calls.append("hook"))
@@ -363,7 +363,7 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
 
 
 def test_a_hook_does_not_move_the_branch() -> None:
-    """To go elsewhere in the middle of a commit would lose what the update was to depend on: the hook is told so."""
+    """A move to another branch in a commit would lose the reads of the update: the hook gets an error."""
     state = Versioned(branch="main")
     state["a"] = 1
     state.commit()
@@ -384,8 +384,8 @@ def test_a_hook_does_not_move_the_branch() -> None:
     state.refresh()
 
 
-def test_an_update_depends_on_what_its_hooks_read() -> None:
-    """If others change that meanwhile, it is run again."""
+def test_an_update_depends_on_the_reads_of_its_hooks() -> None:
+    """If others change the key that the hook reads, the update runs again."""
     one = Versioned(branch="main")
     one.update(lambda inner: inner.update({"a": 1}))
     other = Versioned(one.store, branch="main")
@@ -403,7 +403,7 @@ def test_an_update_depends_on_what_its_hooks_read() -> None:
 
 
 def test_a_value_of_a_namespace_commit_after_commit() -> None:
-    """Each time that it is set it is looked at, whatever its name is without the namespace."""
+    """The value is checked each time it is set, whatever its name is without the namespace."""
     state = Versioned()
     inner = scope(state, "user")
     bound(inner, "log", limit=2)
@@ -417,7 +417,7 @@ def test_a_value_of_a_namespace_commit_after_commit() -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_the_same_hook_twice(kind: Any) -> None:
-    """Each registration is ended by what it returned, and by nothing else."""
+    """Only the returned function ends a registration."""
     state = kind()
     calls: list[int] = []
 
@@ -435,7 +435,7 @@ def test_the_same_hook_twice(kind: Any) -> None:
 
 
 def test_a_sequence_of_another_state() -> None:
-    """It could not be bound by commits of this one; one of a namespace of it can."""
+    """Commits of this state cannot bound it; a sequence of a namespace of this state is fine."""
     state, other = Versioned(), Versioned()
     for key in (Sequence[int](other, "log"), EventStream[int](scope(other, "x"), "log")):
         with pytest.raises(InvalidInput, match="is in another state"):
@@ -449,7 +449,7 @@ def test_a_sequence_of_another_state() -> None:
 
 @pytest.mark.parametrize("empty", [[], (), "", {}, deque()], ids=lambda value: type(value).__name__)
 def test_nothing_can_be_too_much(empty: Any) -> None:
-    """A value without items that costs more than the limit says so."""
+    """A value without items that exceeds the limit raises."""
     state = Versioned()
     bound(state, "key", limit=1, cost=lambda value: 2)
     state["key"] = empty
@@ -458,7 +458,7 @@ def test_nothing_can_be_too_much(empty: Any) -> None:
 
 
 def test_an_interrupted_hook_is_called_again() -> None:
-    """After KeyboardInterrupt in the middle of it everything is staged, and the next commit does it all."""
+    """After KeyboardInterrupt in the middle, everything is staged, and the next commit does all of it."""
     state = Versioned()
     log: Sequence[int] = Sequence(state, "log")
     state["plain"] = list(range(9))
@@ -482,7 +482,7 @@ def test_an_interrupted_hook_is_called_again() -> None:
 
 @pytest.mark.parametrize("cost", [nan, -1, None, "3", Decimal("nan"), [1]])
 def test_a_cost_that_is_never_over_a_limit_is_refused(cost: Any) -> None:
-    """A value would grow for ever, bound or not."""
+    """NaN as limit or cost raises: with it, a value would grow for ever."""
     state = Versioned()
     bound(state, "m", limit=2, cost=lambda value: cost)
     state["m"] = [1, 2, 3]
@@ -493,7 +493,7 @@ def test_a_cost_that_is_never_over_a_limit_is_refused(cost: Any) -> None:
 
 @pytest.mark.parametrize("limit", [nan, -1, None, "3"])
 def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
-    """At once, and not by a commit."""
+    """The error comes at once, not with a commit."""
     state = Versioned()
     with pytest.raises(InvalidInput, match="limit is a number from 0 on, not"):
         bound(state, "m", limit=limit)

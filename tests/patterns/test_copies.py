@@ -1,4 +1,4 @@
-"""Copies: nothing that can change is in the copy and in the original."""
+"""Copies: no mutable object is in both the copy and the original."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vstate.patterns.copies import deep_copy
 
 
 class Words(list[str]):
-    """A list with more than a list has."""
+    """A list with an attribute of its own."""
 
     def __init__(self, *words: str) -> None:
         super().__init__(words)
@@ -35,22 +35,22 @@ class Words(list[str]):
     ids=repr,
 )
 def test_a_copy_shares_nothing_that_can_change(value: Any) -> None:
-    """It is equal, of the same class, and no mutable object of it is in the original."""
+    """The copy is equal, of the same class, and shares no mutable object with the original."""
     copy = deep_copy(value)
     assert copy == value
     assert type(copy) is type(value)
     assert not mutable_in(copy) & mutable_in(value)
 
 
-def test_what_cannot_change_is_not_deep_copy() -> None:
-    """A text stands for itself."""
+def test_immutable_values_are_not_copied() -> None:
+    """A text is its own copy."""
     text = "a" * 1000
     assert deep_copy(text) is text
     assert deep_copy([text])[0] is text
 
 
 def test_a_value_in_itself() -> None:
-    """A list that holds itself is deep_copy to one that holds itself."""
+    """The copy of a list that holds itself holds itself."""
     value: list[Any] = [1]
     value.append(value)
     copy = deep_copy(value)

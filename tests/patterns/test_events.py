@@ -1,4 +1,4 @@
-"""EventStream: folds that are what they would be without anything kept."""
+"""EventStream: each fold is the same as without checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vstate.patterns.paths import Scope
 
 
 class Counting:
-    """A fold that knows how many events it was given."""
+    """A function for folds that counts the events it gets."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -33,12 +33,12 @@ class Counting:
         return so_far + event
 
     def fold(self, stream: EventStream[int], **options: Any) -> tuple[int, int]:
-        """What it comes to, and how many events it took."""
+        """The result, and the number of events that the function got."""
         self.calls = 0
         return stream.fold(self, 0, name="counting", **options), self.calls
 
 
-def test_a_stream_is_what_was_appended(agent_store: AgentStore) -> None:
+def test_a_stream_has_the_appended_events(agent_store: AgentStore) -> None:
     """Another handle reads the events in their order, and folds them to the same."""
     state = Versioned(agent_store(), branch="main")
     stream: EventStream[dict[str, int]] = EventStream(state, "orders")
@@ -63,7 +63,7 @@ def test_a_stream_is_what_was_appended(agent_store: AgentStore) -> None:
 
 
 def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
-    """After a fold, in which `apply` changes what it gets, an update finds nothing uncommitted."""
+    """After a fold, in which `apply` changes its argument, an update finds nothing uncommitted."""
     state = Versioned(agent_store(), branch="main")
     stream: EventStream[list[int]] = EventStream(state, "log")
     stream.extend([[number] for number in range(25)])
@@ -86,7 +86,7 @@ def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
 
 
 def test_only_the_tail_is_folded_again(agent_store: AgentStore) -> None:
-    """In this handle from memory, and in another, once an append has brought along what was kept."""
+    """This handle has the checkpoint in memory; another one has it after an append."""
     state = Versioned(agent_store(), branch="main")
     stream: EventStream[int] = EventStream(state, "log")
     stream.extend(range(1000))
@@ -127,7 +127,7 @@ state.commit()
 
 @pytest.mark.slow
 def test_another_process_folds_the_tail(shared_store: AgentStore, run_python: RunPython) -> None:
-    """The same program, run again with another hash seed, knows its fold."""
+    """The same program, run again with another hash seed, finds its checkpoint."""
     assert shared_store.url is not None
     state = Versioned(shared_store(), branch="main")
     EventStream(state, "log").extend([{"word": "ab"[number % 2], "number": 1} for number in range(350)])
@@ -138,7 +138,7 @@ def test_another_process_folds_the_tail(shared_store: AgentStore, run_python: Ru
 
 
 def test_another_function_is_another_fold() -> None:
-    """Other code, another closure, default, partial argument, initial value or name: nothing of the one is the other's."""
+    """Other code, another closure, default, partial argument, initial value or name makes another fold."""
     stream: EventStream[int] = EventStream(Versioned(), "log")
     stream.extend(range(300))
 
@@ -165,8 +165,8 @@ def test_another_function_is_another_fold() -> None:
         assert stream.fold(max, 0) == 299
 
 
-def test_what_cannot_be_told_or_pickled_is_folded_without() -> None:
-    """A callable object without a name, and a result that cannot be pickled, are right each time, and block no append."""
+def test_folds_without_identity_or_pickle_have_no_checkpoints() -> None:
+    """A callable without a name and a result that cannot be pickled fold right, and append still works."""
     state = Versioned()
     stream: EventStream[int] = EventStream(state, "log")
     stream.extend(range(200))
@@ -185,7 +185,7 @@ def test_what_cannot_be_told_or_pickled_is_folded_without() -> None:
 
 
 def test_a_fold_that_raises_has_kept_nothing_wrong() -> None:
-    """What `apply` raises comes through; once that is mended, the fold is right."""
+    """An error of `apply` is raised; the next fold with a correct function is right."""
     stream: EventStream[int] = EventStream(Versioned(), "log")
     stream.extend(range(200))
     at_fault = {150}
@@ -203,8 +203,8 @@ def test_a_fold_that_raises_has_kept_nothing_wrong() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_kept_stays_little() -> None:
-    """Of five hundred folds, one after each event, no more than a dozen are kept."""
+def test_few_checkpoints_are_kept() -> None:
+    """Of five hundred folds, one after each event, a dozen checkpoints are kept at most."""
     state = Versioned()
     stream: EventStream[int] = EventStream(state, "log")
     for number in range(500):
@@ -221,8 +221,8 @@ def test_what_is_kept_stays_little() -> None:
     assert len(state.keys("log/folds/")) <= 12
 
 
-def test_what_was_kept_long_ago_serves_after_a_rollback() -> None:
-    """Newer folds do not drive out the older ones, which are of what there is again."""
+def test_old_checkpoints_serve_after_a_rollback() -> None:
+    """Newer checkpoints do not displace older ones, which are valid again after a rollback."""
     state = Versioned()
     stream: EventStream[int] = EventStream(state, "log")
     counting = Counting()
@@ -237,7 +237,7 @@ def test_what_was_kept_long_ago_serves_after_a_rollback() -> None:
 
 
 def test_deleted_replaced_and_expired_events() -> None:
-    """A fold is of the events that there are: none that is deleted, none that is expired, and what was put in place."""
+    """A fold covers the present events: no deleted or expired one, and replaced ones by their new value."""
     with standing_still() as time:
         state = Versioned()
         stream: EventStream[int] = EventStream(state, "log")
@@ -259,7 +259,7 @@ def test_deleted_replaced_and_expired_events() -> None:
 
 
 def test_both_branches_kept_a_fold() -> None:
-    """What both brought along merges without a conflict."""
+    """Checkpoints that both branches stored merge without a conflict."""
     one = Versioned(branch="main")
     stream: EventStream[int] = EventStream(one, "log")
     stream.extend(range(100))
@@ -277,7 +277,7 @@ def test_both_branches_kept_a_fold() -> None:
 
 
 def test_on_live_and_in_scopes() -> None:
-    """A stream of a scope, in memory alone."""
+    """A stream of a scope, with checkpoints in memory only."""
     live = Live()
     stream: EventStream[int] = EventStream(scope(live, "user", "a/b"), "log")
     stream.extend(range(250))
@@ -290,7 +290,7 @@ def test_on_live_and_in_scopes() -> None:
 
 @pytest.mark.parametrize("name", ["my log", ("a b", "c/d"), "log", "% 0 é"])
 def test_a_stream_of_any_name_is_folded(name: Any) -> None:
-    """Also one with spaces, and one whose event was replaced, which leaves a mark beside its key."""
+    """A name with spaces, and a stream with a replaced event, whose mark is beside its key."""
     stream: EventStream[int] = EventStream(Versioned(), name)
     stream.extend(range(20))
     assert stream.fold(operator.add, 0, every=5) == sum(range(20))
@@ -300,22 +300,22 @@ def test_a_stream_of_any_name_is_folded(name: Any) -> None:
 
 
 class Damaged(Scope):
-    """A part of a state that lists keys which it has not."""
+    """A read-only state that lists keys without values."""
 
     def __getitem__(self, key: str) -> Any:
         raise KeyNotFound(key)
 
 
 def test_an_event_that_is_listed_and_not_there() -> None:
-    """A fold that cannot find it, looking twice, says so: it does not look for ever."""
+    """A fold that misses a listed key twice raises; it does not loop for ever."""
     state = Versioned()
     EventStream[int](scope(state, "part"), "log").append(1)
     with pytest.raises(KeyNotFound, match="log/0"):
         EventStream[int](Damaged(state, "part"), "log").fold(operator.add, 0)
 
 
-def test_what_is_no_fold_among_the_folds() -> None:
-    """Keys that somebody else put beside what is kept are not read, not deleted, and in nobody's way."""
+def test_foreign_keys_among_the_checkpoints() -> None:
+    """Foreign keys beside the checkpoints are not read, not deleted, and block nothing."""
     state = Versioned()
     stream: EventStream[int] = EventStream(state, "log")
     stream.extend(range(20))
@@ -330,8 +330,8 @@ def test_what_is_no_fold_among_the_folds() -> None:
     assert all(key in state for key in odd)
 
 
-def test_what_was_kept_before_a_rollback_is_in_nobodys_way() -> None:
-    """Folds of events that are gone neither keep newer ones from being kept, nor from being brought along."""
+def test_checkpoints_from_before_a_rollback_block_nothing() -> None:
+    """Checkpoints of removed events block neither newer checkpoints nor their storing."""
     store = Memory()
     state = Versioned(store, branch="main")
     stream: EventStream[int] = EventStream(state, "log")
@@ -362,7 +362,7 @@ class Total:
 
 
 def test_a_kept_fold_that_does_not_load_is_left_for_an_older_one() -> None:
-    """A handle that may not, or cannot, import what a fold is made of goes on from one that it can, and raises nothing."""
+    """A handle that cannot load a checkpoint goes on from an older one, and raises nothing."""
     store = Memory()
     state = Versioned(store, branch="main")
     stream: EventStream[int] = EventStream(state, "log")
@@ -392,7 +392,7 @@ def test_a_kept_fold_that_does_not_load_is_left_for_an_older_one() -> None:
 
 
 def test_a_place_in_a_function_is_a_part_of_it() -> None:
-    """A pair that is given, and an argument of that name; a line inside of `try`, and the same behind it."""
+    """A pair and an argument of the same name differ; so do a line inside and after `try`."""
     stream: EventStream[int] = EventStream(Versioned(), "log")
     stream.extend(range(150))
 

@@ -1,4 +1,4 @@
-"""Each pattern as a program uses it, in as few lines as it takes."""
+"""Each pattern in a minimal program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Task(BaseModel):
 
 
 def test_records(tmp_path: Path) -> None:
-    """Typed records, validated on the way in and out, with all of their history."""
+    """Typed records, validated on write and read, with all of their history."""
     state = Versioned(tmp_path / "state", branch="main")
     tasks = Records(state.namespace("tasks"), Task, key="id")
     tasks.put(Task(id="t1", title="Write the report"))
@@ -40,7 +40,7 @@ class TaskOfToday(BaseModel):
 
 
 def test_records_that_changed_their_shape(tmp_path: Path) -> None:
-    """Yesterday's records are read by today's program; what is stored is as it was until it is put."""
+    """Today's program reads yesterday's records; the stored record changes only by put."""
     state = Versioned(tmp_path / "state", branch="main")
     Records(state.namespace("tasks"), Task, key="id").put(Task(id="t1", title="Write", done=True))
     state.commit()
@@ -55,7 +55,7 @@ def test_records_that_changed_their_shape(tmp_path: Path) -> None:
 
 
 def test_an_event_stream(tmp_path: Path) -> None:
-    """An account is what its events make of it."""
+    """The balance of an account follows from its events."""
     state = Versioned(tmp_path / "state", branch="main")
     account: EventStream[dict[str, int]] = EventStream(state, "account")
 
@@ -82,7 +82,7 @@ LIFE = Lifecycle(
 
 
 def test_a_lifecycle(tmp_path: Path) -> None:
-    """A job goes the way that the table says, and no other."""
+    """A job moves only as the table allows."""
     state = Versioned(tmp_path / "state", branch="main")
     assert LIFE.fire(state, "job", "start") is Status.RUNNING
     with pytest.raises(IllegalTransition, match="possible are: finish"):
@@ -96,7 +96,7 @@ def test_a_lifecycle(tmp_path: Path) -> None:
 
 
 def test_a_bound(tmp_path: Path) -> None:
-    """The working memory holds so many tokens; what is older is summarised, and the history has it word by word."""
+    """The working memory has a limit of tokens; older messages are summarised, and history has them."""
     state = Versioned(tmp_path / "state", branch="main")
 
     def tokens(messages: list[str]) -> int:
@@ -115,7 +115,7 @@ def test_a_bound(tmp_path: Path) -> None:
 
 
 def test_scopes_and_sequences(tmp_path: Path) -> None:
-    """Each user's session has its own part of the state, whatever is in its name."""
+    """Each session of each user has its own part of the state, whatever its name contains."""
     state = Versioned(tmp_path / "state", branch="main")
     for user in ("ann", "ann/bob"):
         Sequence(scope(state, "users", user), "seen").extend(["home", "help"])

@@ -1,4 +1,4 @@
-"""Indexes of records: found in their order, without reading others, whatever was put, merged, rolled back or expired."""
+"""Indexes of records: found in order, without reads of others, after puts, merges, rollbacks and expiry."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def state(request: pytest.FixtureRequest) -> Any:
 
 
 def test_found_in_the_order_of_the_index(state: Any) -> None:
-    """By text and number, negative ones too; within a place; and only those that stand in it."""
+    """By text and number, negative ones too; within a place; and only records with a place."""
     jobs = jobs_in(state)
     for id, queue, rank in (("x", "b", 0), ("y", "a", 10), ("z", "a", 9), ("w", "a", -1), ("v/", "a", 9)):
         jobs.put(Job(id=id, queue=queue, rank=rank))
@@ -75,7 +75,7 @@ def test_numbers_sort_as_numbers(state: Any) -> None:
 
 
 def test_texts_sort_as_keys(state: Any) -> None:
-    """A text that goes on comes before the one that ends, where it goes on with what is below a slash."""
+    """A longer text comes first where it goes on with a character below the slash."""
     jobs = jobs_in(state)
     for queue in ("a", "a-b", "a b", "a0", "", "A"):
         jobs.put(Job(id=queue or "none", queue=queue))
@@ -83,7 +83,7 @@ def test_texts_sort_as_keys(state: Any) -> None:
 
 
 def test_every_method_that_writes_keeps_it(state: Any) -> None:
-    """put, add, change, del, discard and clear move a record, or take it out."""
+    """put, add, change, del, discard and clear move a record, or remove it."""
     jobs = jobs_in(state)
     jobs.add(Job(id="a", rank=1))
     jobs.add(Job(id="b", rank=2))
@@ -112,7 +112,7 @@ def test_every_method_that_writes_keeps_it(state: Any) -> None:
 
 
 def test_nothing_is_left_behind(state: Any) -> None:
-    """Where a record stood is known when it is put, whoever got it, edited it, or wrote it in between."""
+    """The old place is known at the put, even if others read, edited or wrote the record in between."""
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
     held = jobs["a"]
@@ -136,7 +136,7 @@ def test_a_function_that_returns_no_place(state: Any, place: Any) -> None:
 
 
 def test_a_function_that_is_awaited(state: Any) -> None:
-    """It is refused by its name, and no coroutine is left over."""
+    """It is refused by name, and no coroutine is left unawaited."""
 
     async def odd(job: Job) -> str:
         return job.queue
@@ -148,7 +148,7 @@ def test_a_function_that_is_awaited(state: Any) -> None:
 
 
 def test_a_place_that_cannot_be_found_out(state: Any) -> None:
-    """Nothing is written then, and nothing has moved."""
+    """Nothing is written, and nothing moves."""
     numbers = Records(state, Job, key="id", index={"rank": lambda job: (1 << 62) * job.rank})
     numbers.put(Job(id="a", rank=1))
     for write in (numbers.put, numbers.add):
@@ -161,7 +161,7 @@ def test_a_place_that_cannot_be_found_out(state: Any) -> None:
 
 
 def test_the_keys_of_an_index_are_no_record_s(state: Any) -> None:
-    """Whatever ids and places there are, none is taken for another one; len, ids and values show records alone."""
+    """No id or place is mistaken for another; len, ids and values count records only."""
     texts = ["", "%", "%index", "index", "waiting", "a/b", "a", "b", "//", "%2f", "\x00", "a//b", "ä"]
     docs = Records(
         state,
@@ -184,8 +184,8 @@ def test_the_keys_of_an_index_are_no_record_s(state: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_read(local_store: AgentStore) -> None:
-    """Of ten thousand records two stand in the index, and no other value is read, nor in a snapshot."""
+def test_only_found_records_are_read(local_store: AgentStore) -> None:
+    """Of ten thousand records two are in the index, and no other value is read, in a snapshot neither."""
     state = Versioned(local_store(), branch="main")
     jobs = jobs_in(scope(state, "jobs"))
     for number in range(10_000):
@@ -203,7 +203,7 @@ def test_what_is_read(local_store: AgentStore) -> None:
 
 
 def test_a_record_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be changed, and to be found: where it stood is known from then, and validating it is most of the time."""
+    """The place is noted at the read: validation takes most of the time of a change."""
     state, read, reads = Versioned(), Schema.decode, list[str]()
     for rank, id in enumerate("abc"):
         jobs_in(state).put(Job(id=id, rank=rank))
@@ -219,8 +219,8 @@ def test_a_record_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reads == ["b", "a", "c", "b"]
 
 
-def test_what_has_not_moved(local_store: AgentStore) -> None:
-    """A change that leaves a record where it stands writes the record alone; one that changes nothing is no commit."""
+def test_a_record_that_has_not_moved(local_store: AgentStore) -> None:
+    """A change that keeps the place writes the record only; a change without effect is no commit."""
     state = Versioned(local_store(), branch="main")
     docs = Records(state, Doc, key=("owner", "name"), index={"name": lambda doc: doc.name})
     docs.put(Doc(owner="a", name="x"))
@@ -234,7 +234,7 @@ def test_what_has_not_moved(local_store: AgentStore) -> None:
 
 
 def test_branches_that_changed_other_records(local_store: AgentStore) -> None:
-    """They merge without a conflict, and the index is that of all records."""
+    """They merge without a conflict, and the index has all records."""
     state = Versioned(local_store(), branch="main")
     jobs = jobs_in(state)
     for rank, id in enumerate("abcd"):
@@ -256,7 +256,7 @@ def test_branches_that_changed_other_records(local_store: AgentStore) -> None:
 
 @pytest.mark.parametrize("policy", ["ours", "theirs"])
 def test_branches_that_both_moved_one_record(local_store: AgentStore, policy: str) -> None:
-    """Where it does not stand it is not found, and the next put deletes the key that says so."""
+    """It is not found at the wrong place, and the next put deletes the stale hint."""
     state = Versioned(local_store(), branch="main")
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
@@ -278,8 +278,8 @@ def test_branches_that_both_moved_one_record(local_store: AgentStore, policy: st
     state.commit()
 
 
-def test_a_place_that_was_empty_and_is_taken_again(state: Any) -> None:
-    """Followed in vain first, the key that says so is not deleted: the record that is put stands there now."""
+def test_a_stale_hint_that_becomes_valid_again(state: Any) -> None:
+    """A stale hint is not deleted if the next put makes it valid."""
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
     Records(state, Job, key="id").put(Job(id="a", rank=2))
@@ -291,7 +291,7 @@ def test_a_place_that_was_empty_and_is_taken_again(state: Any) -> None:
 
 
 def test_records_of_a_program_that_does_not_know_the_index(state: Any) -> None:
-    """Where they do not stand they are not found; they are where they do stand once they are put, or reindexed."""
+    """They are not found at wrong places, and are found again after put or reindex."""
     plain = Records(state, Job, key="id")
     jobs = jobs_in(state)
     for id in "abc":
@@ -326,7 +326,7 @@ class Ticket(BaseModel):
 
 
 def test_a_migration_that_moves_records(local_store: AgentStore) -> None:
-    """One of an older version is never found where it does not stand, and is where it does once it is put."""
+    """A record of an older version is found only at its right place, and again after a put."""
     state = Versioned(local_store(), branch="main")
     old = jobs_in(state)
     for id, rank in (("a", 1), ("b", 2), ("c", 3)):
@@ -350,7 +350,7 @@ def test_a_migration_that_moves_records(local_store: AgentStore) -> None:
 
 
 def test_a_record_that_expires(local_store: AgentStore) -> None:
-    """It is in no index then, and is in it again when it is put; what it left behind is deleted by the next put."""
+    """It is in no index then, and is again after a put, which also deletes its old hints."""
     with standing_still() as time:
         state = Versioned(local_store(), branch="main")
         jobs = jobs_in(state)
@@ -369,7 +369,7 @@ def test_a_record_that_expires(local_store: AgentStore) -> None:
 
 
 def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is gone, which is what was asked for."""
+    """The record is gone, as requested."""
     with standing_still() as time:
         state = Versioned()
         jobs = jobs_in(state)
@@ -389,7 +389,7 @@ def test_a_record_that_expires_while_all_are_deleted(monkeypatch: pytest.MonkeyP
 
 
 def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is none: that is an answer, and no error."""
+    """No records is a valid answer."""
     with standing_still() as time:
         state = Versioned()
         jobs = jobs_in(state)
@@ -409,7 +409,7 @@ def test_a_record_that_expires_as_it_is_discarded(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
-    """A record that is set back by its key alone is not found where it does not stand."""
+    """A record that was rolled back by its key alone is not found at a wrong place."""
     state = Versioned(local_store(), branch="main")
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
@@ -426,7 +426,7 @@ def test_a_rollback_of_some_keys(local_store: AgentStore) -> None:
 
 
 def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) -> None:
-    """It can be replaced and deleted, and it holds up nothing but looking for it."""
+    """It can be replaced and deleted, and only a read of it raises."""
     jobs = jobs_in(state)
     jobs.put(Job(id="a"))
     state["a"] = {"id": "a", "rank": "much"}
@@ -443,7 +443,7 @@ def test_a_record_that_is_not_valid_is_no_obstacle_to_another_one(state: Any) ->
 
 
 def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> None:
-    """It is no obstacle to writing another one."""
+    """It does not prevent writes of others."""
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
     Records(state, Job, key="id").put(Job(id="a", rank=2))
@@ -453,8 +453,8 @@ def test_a_place_followed_in_vain_whose_record_is_not_valid_then(state: Any) -> 
     assert next(jobs.indexed("waiting")).id == "b"
 
 
-def test_changing_what_is_found_while_looking(state: Any) -> None:
-    """Each is found once, in the order that was, also where it moves behind the others."""
+def test_records_are_changed_during_the_iteration(state: Any) -> None:
+    """Each is found once, in the old order, even if it moves to the end."""
     jobs = jobs_in(state)
     for rank, id in enumerate("abcd"):
         jobs.put(Job(id=id, rank=rank))
@@ -468,7 +468,7 @@ def test_changing_what_is_found_while_looking(state: Any) -> None:
 
 
 def test_two_that_take_the_first(local_store: AgentStore) -> None:
-    """In updates, no two handles get the same one."""
+    """In updates, no two handles get the same record."""
     handles = [Versioned(local_store(), branch="main") for _ in range(2)]
     handles[0].update(lambda state: [jobs_in(state).put(Job(id=str(n), rank=n)) for n in range(6)])
     taken: list[str] = []
@@ -489,7 +489,7 @@ def test_two_that_take_the_first(local_store: AgentStore) -> None:
 
 
 def test_a_place_that_no_key_can_name(state: Any) -> None:
-    """The record is not written: it would be in no index, or in none of its places any more."""
+    """The record is not written, since its place could not be."""
     docs = Records(state, Doc, key="name", index={"owner": lambda doc: doc.owner})
     docs.put(Doc(owner="a", name="old"))
     for name in ("old", "new"):
@@ -500,7 +500,7 @@ def test_a_place_that_no_key_can_name(state: Any) -> None:
 
 @pytest.mark.parametrize("last", [1, 2, 3])
 def test_a_write_that_is_interrupted(state: Any, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
-    """Whichever of its steps was the last, the record is found, as it was before or as it was to be."""
+    """After an interruption at any step, the record is found, in its old or new form."""
     jobs = jobs_in(state)
     jobs.put(Job(id="a", rank=1))
     steps = 0
@@ -526,7 +526,7 @@ def test_a_write_that_is_interrupted(state: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_place_that_is_written_in_two_ways(state: Any) -> None:
-    """A text, and a tuple of it alone, are one place: a record that goes from one to the other still stands there."""
+    """A text and a tuple of it are one place: a record that moves between them keeps its hint."""
     jobs = Records(
         state,
         Job,

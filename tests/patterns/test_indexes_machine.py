@@ -1,4 +1,4 @@
-"""Indexes of records: whatever is done, on branches that diverge and meet too, they are what a scan would find."""
+"""Indexes of records: after any steps, on branches that diverge and merge too, they equal a scan."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def items_in(state: Any) -> Records[Item]:
 
 
 class Indexed(RuleBasedStateMachine):
-    """Branches of one store, each with a dict that says what is in it."""
+    """Branches of one store, each with a dict as the model."""
 
     @initialize()
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class Indexed(RuleBasedStateMachine):
 
     @rule(data=st.data(), item=ITEMS)
     def edit(self, data: st.DataObject, item: Item) -> None:
-        """Read one, edit it, and put it, with a look at the index in between."""
+        """Read a record, edit it, and put it, with a read of the index in between."""
         _, records, model = self.pick(data)
         held = records.get(item.id)
         if held is not None:
@@ -117,7 +117,7 @@ class Indexed(RuleBasedStateMachine):
 
     @rule(data=st.data(), item=ITEMS)
     def put_unaware(self, data: st.DataObject, item: Item) -> None:
-        """A program that does not know the index puts one: all that is found is true, and a put makes good the rest."""
+        """A program without the index puts a record: all results are right, and a put restores the index."""
         name, records, model = self.pick(data)
         Records(self.handles[name].namespace("items"), Item, key="id").put(item)
         model[item.id] = item
@@ -184,14 +184,14 @@ class Indexed(RuleBasedStateMachine):
         self.make_good(name, records)
 
     def make_good(self, name: str, records: Records[Item]) -> None:
-        """What was merged by a policy, had expired, or is of another program, may be missing; nothing is found that is not so."""
+        """Merge policies, expiry and other programs may hide records from the index; no result is wrong."""
         if self.loose:
             found = [each.id for each in records.indexed("place")]
             assert found == [id for id in self.wanted(self.models[name], "place") if id in found]
             records.reindex()
 
     def wanted(self, model: dict[str, Item], name: str) -> list[str]:
-        """What a scan of the dict finds, in the order of texts as keys have it."""
+        """The result of a scan of the dict, with texts in order of key."""
         there = [item for item in model.values() if name == "group" or item.rank is not None]
 
         def order(item: Item) -> str:

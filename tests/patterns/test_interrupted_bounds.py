@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a commit that shrinks something: it has happened, or the next one does it."""
+"""Ctrl-C at any moment of a commit that shrinks: the commit has happened, or the next one does it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOMENTS = 60
 
 
 def interrupted(function: Callable[[], object], moment: int | None) -> int:
-    """Call the function and interrupt it at a moment, if it has so many; how many it had until then."""
+    """Call the function and interrupt it at one moment. Returns the number of moments until then."""
     passed = 0
 
     def profiler(frame: FrameType, event: str, argument: object) -> None:
         nonlocal passed
-        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal does not.
+        # A profiler's exception ends a running generator without its `finally`; a signal's does not.
         goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
         if event in ("call", "c_return") and not goes_on:
             passed += 1
@@ -31,7 +31,7 @@ def interrupted(function: Callable[[], object], moment: int | None) -> int:
                 raise KeyboardInterrupt
 
     before = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None  # a destructor that is interrupted tells nobody
+    sys.unraisablehook = lambda unraisable: None  # Python ignores an interruption inside a destructor
     try:
         sys.setprofile(profiler)
         function()
@@ -81,7 +81,7 @@ AFTER = ([3, 4, 5], [3, 4, 5], ["a", "c"], 1)
 @pytest.mark.slow
 @pytest.mark.parametrize("update", [False, True], ids=["commit", "update"])
 def test_an_interruption_at_each_moment(update: bool) -> None:
-    """What is committed is whole and within the limit; the same handle goes on, and ends where it would have."""
+    """Each commit is whole and within the limit; the same handle goes on, and ends with the same result."""
     operation = updated if update else Versioned.commit
 
     def begun() -> Versioned:

@@ -1,4 +1,4 @@
-"""What the layers below give works under the patterns: tiers, leases, expiry, merge policies, rollback."""
+"""The patterns over the layers below: tiers, leases, expiry, merge policies, rollback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOB = Lifecycle({("open", "take"): "taken", ("taken", "finish"): "done"}, initia
 
 
 def test_tiered(tmp_path: Path) -> None:
-    """Records and a stream on a fast tier before a Disk: the Disk alone has all of it afterwards."""
+    """Records and a stream on a fast tier before a Disk: the Disk alone has all of them afterwards."""
     with Tiered(Memory(), Disk(tmp_path)) as store:
         state = Versioned(store, branch="main")
         Records(scope(state, "tasks"), Task, key="id").put(Task(id="a/b"))
@@ -44,7 +44,7 @@ def test_tiered(tmp_path: Path) -> None:
 
 
 def test_a_lease_on_a_record(agent_store: AgentStore) -> None:
-    """One worker holds it, the other is told; what is committed under it moves the record and appends the event."""
+    """One worker holds the lease, the other gets an error; a commit under the lease moves both."""
     one = Versioned(agent_store(), branch="main")
     other = Versioned(agent_store(), branch="main")
     tasks = Records(scope(one, "tasks"), Task, key="id")
@@ -82,7 +82,7 @@ def test_a_branch_and_its_events_expire(agent_store: AgentStore) -> None:
 
 
 def test_merge_policies(agent_store: AgentStore) -> None:
-    """Of a record that both changed, by its fields; a stream needs none."""
+    """The fields of a record that both changed are merged by policy; a stream needs no policy."""
     state = Versioned(agent_store(), branch="main")
     tasks = Records(scope(state, "tasks"), Task, key="id")
     tasks.put(Task(id="a"))
@@ -116,7 +116,7 @@ def test_merge_policies(agent_store: AgentStore) -> None:
 
 
 def test_rollback_undo_and_branches(agent_store: AgentStore) -> None:
-    """Records, streams, life cycles and bounds are where the state is, whichever way it went there."""
+    """Records, streams, life cycles and bounds follow the state wherever it moves."""
     state = Versioned(agent_store(), branch="main")
     bound(state, "recent", limit=2)
     for number in range(5):

@@ -50,7 +50,7 @@ class Job(BaseModel):
 
 
 def test_the_table_answers() -> None:
-    """Members and values are the same, in what is asked; what comes back is as in the table."""
+    """A member equals its value in calls; results are as in the table."""
     assert JOB.next("pending", "start") is Status.RUNNING
     assert JOB.next(Status.RUNNING, Event.FINISH) is Status.DONE
     assert JOB.allowed("running") == ["finish", "fail"]
@@ -73,7 +73,7 @@ def test_the_table_answers() -> None:
 
 
 def test_a_table_that_contradicts_itself() -> None:
-    """Two transitions by one event, a state written in two ways, an initial state that is none of them."""
+    """Two transitions by one event, a state in two spellings, an initial state that is not in the table."""
     with pytest.raises(InvalidInput, match="two transitions"):
         Lifecycle({("a", Event.START): "b", ("a", "start"): "c"}, initial="a")
     with pytest.raises(InvalidInput, match="as 'done': write one of them"):
@@ -83,7 +83,7 @@ def test_a_table_that_contradicts_itself() -> None:
 
 
 def test_firing_is_one_commit(agent_store: AgentStore) -> None:
-    """What is not there is in the initial state; each move is a commit that says so; an illegal one is none."""
+    """An absent key is in the initial state; each move is a commit; an illegal move changes nothing."""
     state = Versioned(agent_store(), branch="main")
     assert JOB.fire(state, "job", Event.START) is Status.RUNNING
     assert JOB.fire(state, "job", "finish", message="well done") is Status.DONE
@@ -101,7 +101,7 @@ def test_firing_is_one_commit(agent_store: AgentStore) -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_texts_tuples_and_parts_of_a_state(kind: Any) -> None:
-    """A tuple is a path, a namespace is fired in as it is, and what is there as a text stays a text."""
+    """A tuple is a path, fire works on a namespace, and a stored text stays a text."""
     state = kind()
     inner = scope(state, "house", "1")
     assert DOOR.fire(inner, ("front", "a/b"), "close") == "shut"
@@ -125,7 +125,7 @@ class Task:
 
 
 def test_a_field_moves(agent_store: AgentStore) -> None:
-    """Of a dict, of an object, of a record by its key, and of one of Records by its id; the rest stays."""
+    """A field of a dict, of an object, of a record by key, and of Records by id; other fields stay."""
     state = Versioned(agent_store(), branch="main")
     records = Records(scope(state, "jobs"), Job, key="id")
     with state.transaction():
@@ -171,7 +171,7 @@ def test_the_status_of_a_record() -> None:
 
 
 def test_in_a_transaction_and_beside_other_changes() -> None:
-    """Inside it is a part of that; outside, earlier changes are not mixed in."""
+    """Inside an update the move is part of it; outside, earlier changes raise."""
     state = Versioned()
     with state.transaction("both"):
         state["x"] = 1
@@ -205,7 +205,7 @@ for job in range(10):
 
 @pytest.mark.slow
 def test_of_two_processes_one_wins(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Contradictory events, fired at once: each job is moved by one of them, and the other is told."""
+    """Contradicting events at once: one of them moves each job, and the other raises."""
     assert shared_store.url is not None
     won: dict[str, list[int]] = {}
 
@@ -224,7 +224,7 @@ def test_of_two_processes_one_wins(shared_store: AgentStore, run_python: RunPyth
 
 
 def test_two_handles_that_have_both_read() -> None:
-    """The one that reads before the other commits is asked again, and loses."""
+    """The one that read before the other committed runs again, and raises."""
     one = Versioned(branch="main")
     JOB.fire(one, "job", "start")
     other = Versioned(one.store, branch="main")
@@ -245,7 +245,7 @@ def test_two_handles_that_have_both_read() -> None:
 
 
 def test_records_that_two_handles_have_both_read() -> None:
-    """The same, of a field of a record; and earlier changes are not mixed in."""
+    """The same with a field of a record; earlier changes raise."""
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
     records = [Records(scope(state, "jobs"), Job, key="id") for state in (one, other)]
@@ -269,7 +269,7 @@ def test_records_that_two_handles_have_both_read() -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_a_transaction_that_fails_has_moved_nothing(kind: Any) -> None:
-    """Neither the field of what is in the state, nor of the object that somebody holds."""
+    """Neither the value in the state nor the program's object is changed."""
     state = kind()
     held = state["job"] = {"status": "pending"}
     state.commit()
@@ -280,7 +280,7 @@ def test_a_transaction_that_fails_has_moved_nothing(kind: Any) -> None:
 
 
 def test_awaited(agent_store: AgentStore) -> None:
-    """With a state of vstate.aio it is awaited, in a namespace, a transaction, and beside other tasks too."""
+    """A state of vstate.aio is awaited, in a namespace, a transaction, and beside other tasks too."""
 
     async def main() -> list[Any]:
         async with aio.Versioned(agent_store(), branch="main") as state:
@@ -322,8 +322,8 @@ def test_it_can_be_looked_at() -> None:
     ]
 
 
-def test_what_cannot_be_moved_is_told() -> None:
-    """A snapshot is for reading, a dict is no state, and None is no key."""
+def test_wrong_arguments_of_fire_raise() -> None:
+    """A snapshot is read-only, a dict is no state, and None is no key."""
     life = Lifecycle({("new", "pay"): "paid"}, initial="new")
     state = Versioned()
     life.fire(state, "order", "pay")

@@ -1,4 +1,4 @@
-"""Paths: no two tuples of texts give the same key."""
+"""Paths: no two tuples of texts have the same key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ paths = st.lists(texts, min_size=1, max_size=4).map(tuple)
 
 @given(paths)
 def test_a_path_comes_apart_as_it_was(path: tuple[str, ...]) -> None:
-    """Whatever the texts hold; and the key is one, without control characters or a "/" at either end."""
+    """For any texts; and the key is valid, without control characters, and without "/" at either end."""
     key = join_path(*path)
     assert split_path(key) == path
     assert key.count("/") == len(path) - 1
@@ -30,15 +30,15 @@ def test_a_path_comes_apart_as_it_was(path: tuple[str, ...]) -> None:
 
 @given(paths, paths)
 def test_no_two_paths_give_the_same(one: tuple[str, ...], other: tuple[str, ...]) -> None:
-    """Nor does one lead into the scope of another that it does not begin with."""
+    """No key lies in the scope of another path, unless it begins with that path."""
     assert (join_path(*one) == join_path(*other)) == (one == other)
     inside = join_path(*one).startswith(join_path(*other) + "/")
     assert inside == (len(one) > len(other) and one[: len(other)] == other)
 
 
 @given(st.text("%/ab20fF", max_size=6))
-def test_only_what_was_joined_comes_apart(key: str) -> None:
-    """Another key raises, and is never taken for some path."""
+def test_only_joined_paths_are_split(key: str) -> None:
+    """Another key raises, and never reads as a path."""
     try:
         parts = split_path(key)
     except InvalidInput:
@@ -50,8 +50,8 @@ class Kind(StrEnum):
     USER = "user"
 
 
-def test_what_is_no_path() -> None:
-    """Nothing, what is no text, and what is too long for a key, raise at once."""
+def test_wrong_parts_of_a_path() -> None:
+    """No parts, a part that is no text, and a key that is too long raise at once."""
     assert join_path(Kind.USER, "a/b", "", "50%") == "user/a%2fb/%/50%25"
     assert type(join_path(Kind.USER)) is str
     assert path_of(("a", "b_c")) != path_of(("a_b", "c"))
@@ -71,7 +71,7 @@ def test_what_is_no_path() -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_scopes(kind: type[Versioned] | type[Live]) -> None:
-    """A user's part and a session's within it; neighbours whose names begin alike are not in it."""
+    """The part of a user and of a session within it; neighbours with similar names are not in it."""
     state = kind()
     user = scope(state, "user", "a")
     session = scope(user, "s/1")
@@ -84,7 +84,7 @@ def test_scopes(kind: type[Versioned] | type[Live]) -> None:
 
 
 def test_scopes_of_the_past() -> None:
-    """Of a snapshot they can be read, and their errors name the keys as they are in the scope."""
+    """A scope of a snapshot is read-only, and its errors name keys as they are in the scope."""
     state = Versioned()
     scope(state, "user", "a")["x"] = [1]
     commit = state.commit()

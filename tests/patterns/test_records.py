@@ -1,4 +1,4 @@
-"""Records: validated on write and on read, migrated on read, copies in and out."""
+"""Records: validated on write and on read, migrated on read, copied in and out."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ FULL = Thing(
 )
 
 
-def test_what_is_written_is_read(agent_store: AgentStore) -> None:
-    """Enums, times, sets, bytes, nested models, extra fields: equal in another handle, and plain values in the store."""
+def test_records_are_read_as_written(agent_store: AgentStore) -> None:
+    """Enums, times, sets, bytes, nested models, extra fields: equal in another handle, plain in the store."""
     state = Versioned(agent_store(), branch="main")
     state.update(lambda inner: Records(inner, Thing, key="id").put(FULL))
     again = Versioned(agent_store(), branch="main")
@@ -126,7 +126,7 @@ def test_it_is_a_mapping_by_id(state: Any) -> None:
 
 
 def test_ids_are_tuples(state: Any) -> None:
-    """Of several fields, or of what a function returns; those with the same beginning are listed by it."""
+    """Ids of several fields, or of a function; ids with the same beginning are listed by it."""
     records = Records(state, Step, key=("run", "name"))
     for run, name in (("a", "b_c"), ("a_b", "c"), ("a", "x/y"), ("", "n")):
         records.put(Step(run, name))
@@ -142,7 +142,7 @@ def test_ids_are_tuples(state: Any) -> None:
 
 
 def test_copies_go_in_and_come_out(state: Any) -> None:
-    """What was put, what put returned, and what was read, can be changed without a trace."""
+    """The record passed to put, the one returned, and the one read can be changed without effect."""
     records = Records(state, Step, key=("run", "name"))
     step = Step("a", "b", ["one"])
     written = records.put(step)
@@ -158,8 +158,8 @@ class Loose(BaseModel):
     anything: Any = None
 
 
-def test_copies_of_what_pydantic_does_not_copy(state: Any) -> None:
-    """A field of any type, and what a migration edits in place, are copies too."""
+def test_fields_that_pydantic_does_not_copy_are_copied(state: Any) -> None:
+    """A field of any type is copied too, and so is the dict that a migration edits."""
     records = Records(state, Loose, key="id")
     notes = {"a": ["one"]}
     records.put(Loose(id="x", anything=notes))
@@ -178,7 +178,7 @@ def test_copies_of_what_pydantic_does_not_copy(state: Any) -> None:
     assert not state.has_uncommitted()
 
 
-def test_what_is_not_valid_is_not_written(state: Any) -> None:
+def test_invalid_records_are_not_written(state: Any) -> None:
     """InvalidRecord names the key and the fields, and nothing is written, by put, add or change."""
     records = Records(state, Thing, key="id")
     records.put(Thing(id="x"))
@@ -212,7 +212,7 @@ class Guarded(BaseModel):
 
 
 def test_no_value_is_in_an_error() -> None:
-    """Neither when it is read, nor in a validator's own words, nor in those that pydantic quotes."""
+    """Neither on reads, nor in the messages of a validator, nor in those of pydantic."""
     state = Versioned()
     state["x"] = {"id": "x", "kind": "s3cret", "uuid": "s3cret", "secret": "s3cret"}
     with pytest.raises(InvalidRecord) as raised:
@@ -223,8 +223,8 @@ def test_no_value_is_in_an_error() -> None:
     assert "found `s`" not in text
 
 
-def test_what_is_stored_and_not_valid_is_not_read(state: Any) -> None:
-    """It raises, from every way of reading; it never reads as absent."""
+def test_invalid_records_are_not_read(state: Any) -> None:
+    """Every read raises; none reports it as absent."""
     state["x"] = {"name": ["no text"]}
     records = Records(state, Part, key="name")
     for read in (lambda: records["x"], lambda: records.get("x"), lambda: list(records.values())):
@@ -280,7 +280,7 @@ def test_models_of_many_kinds(state: Any) -> None:
 
 
 def test_an_id_does_not_change(state: Any) -> None:
-    """A change that would make it another record writes nothing."""
+    """A change of the id writes nothing."""
     records = Records(state, Part, key="name")
     records.put(Part(name="a"))
     with pytest.raises(InvalidInput, match="would make it 'b'"):
@@ -298,7 +298,7 @@ MIGRATE_ON = {**MIGRATE, 2: lambda data: {"title": data["title"], "colors": [dat
 
 
 def test_old_records_are_migrated_when_they_are_read(agent_store: AgentStore) -> None:
-    """Step by step; what is stored stays as it was, in history for good, and otherwise until it is put."""
+    """Step by step; the stored dict stays as it was until a put, and in history for ever."""
     state = Versioned(agent_store(), branch="main")
     old = Records(state, Part, key="name")
     old.put(Part(name="a"))
@@ -323,7 +323,7 @@ def test_old_records_are_migrated_when_they_are_read(agent_store: AgentStore) ->
 
 
 def test_a_record_that_is_one_version_newer(state: Any) -> None:
-    """It is neither read nor overwritten, also where this program's model would take it."""
+    """It is neither read nor overwritten, even if this program's model would accept it."""
     Records(state, Part, key="name", version=2).put(Part(name="a"))
     old = Records(state, Part, key="name")
     for use in (lambda: old["a"], lambda: old.put(Part(name="a")), lambda: [*old.values()]):
@@ -332,7 +332,7 @@ def test_a_record_that_is_one_version_newer(state: Any) -> None:
 
 
 def test_migrations_with_a_gap() -> None:
-    """A step that is missing, and one too many, are found when Records are made; one before the oldest when read."""
+    """A missing step and a surplus one raise at once; a version before the oldest raises on read."""
     state = Versioned()
     for version, migrate in ((3, {1: dict}), (2, {1: dict, 2: dict}), (4, {1: dict, 3: dict})):
         with pytest.raises(InvalidInput, match="migrate"):
@@ -345,7 +345,7 @@ def test_migrations_with_a_gap() -> None:
 
 
 def test_a_migration_that_raises() -> None:
-    """A KeyError of its own does not read as if there were no such record."""
+    """A KeyError of a migration does not look like a missing record."""
     state = Versioned()
     state["a"] = {"nom": "a"}
     records = Records(state, Part, key="name", version=2, migrate={1: lambda data: {"name": data["name"]}})
@@ -355,8 +355,8 @@ def test_a_migration_that_raises() -> None:
         assert isinstance(raised.value.__cause__, KeyError)
 
 
-def test_what_is_no_state_and_no_version() -> None:
-    """A state of vstate.aio, whose methods would have to be awaited, is told from others when Records are made."""
+def test_a_wrong_state_or_version_is_refused() -> None:
+    """A state of vstate.aio, whose methods are awaited, is refused at once."""
     with pytest.raises(
         TypeError, match=r"vstate.aio.versioned.Versioned is not a state: .*await state.update"
     ):
@@ -374,7 +374,7 @@ class BigThing(Thing):
 
 
 def test_a_record_of_another_model(state: Any) -> None:
-    """Another model, or a plain dict, is refused; of a subclass no field is lost: kept as an extra one, or refused."""
+    """Another model or a plain dict is refused; no field of a subclass is lost: kept or refused."""
     records = Records(state, Part, key="name")
     records.put(Part(name="a"))
     for other in (Thing(id="a"), {"name": "a"}):
@@ -415,7 +415,7 @@ else:
 
 @pytest.mark.slow
 def test_old_and_new_code_beside_each_other(shared_store: AgentStore, run_python: RunPython) -> None:
-    """Two programs on one store: the new one reads the old one's; the old one reads what is still old, and no more."""
+    """Two programs on one store: the new one reads old records; the old one reads only old ones."""
     assert shared_store.url is not None
     run_python(OLD, shared_store.url, "write")
     state = Versioned(shared_store(), branch="main")
@@ -433,7 +433,7 @@ def test_old_and_new_code_beside_each_other(shared_store: AgentStore, run_python
 
 
 def test_a_record_expires(local_store: AgentStore) -> None:
-    """It is absent from everything then."""
+    """All reads report it as absent then."""
     with standing_still() as time:
         state = Versioned(local_store(), branch="main")
         records = Records(scope(state, "parts"), Part, key="name")
@@ -447,13 +447,13 @@ def test_a_record_expires(local_store: AgentStore) -> None:
 
 
 def test_the_field_of_the_version_is_not_a_record_s() -> None:
-    """A model that allows extra fields does not smuggle one in."""
+    """A model that allows extra fields cannot set one."""
     with pytest.raises(InvalidRecord, match="@version"):
         Records(Versioned(), Thing, key="id").put(Thing(id="x", **{"@version": 9}))
 
 
 def test_it_needs_no_pydantic_for_the_rest(run_python: RunPython, tmp_path: Path) -> None:
-    """Without pydantic the other patterns are there, and Records says what to install."""
+    """Without pydantic the other patterns work, and Records names the package to install."""
     (tmp_path / "pydantic.py").write_text("raise ImportError('not here')\n")
     script = (
         "from vstate.patterns import EventStream, Lifecycle, Sequence, bound, scope, join_path\n"
@@ -462,8 +462,8 @@ def test_it_needs_no_pydantic_for_the_rest(run_python: RunPython, tmp_path: Path
     assert "pip install 'vstate[agents]'" in run_python(script, path=tmp_path)
 
 
-def test_what_cannot_be_copied_is_told_by_its_field() -> None:
-    """Not by the name of what pydantic makes of it."""
+def test_a_value_that_cannot_be_copied_is_named_by_its_field() -> None:
+    """The error names the program's value, not its form in pydantic."""
 
     class Anything(BaseModel):
         id: str

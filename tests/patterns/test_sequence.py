@@ -1,4 +1,4 @@
-"""Sequences: a list in a mapping, whatever happens to the mapping."""
+"""Sequences: a list in a mapping, through all changes of the mapping."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vstate.patterns import EventStream, Sequence, scope
 
 
 def numbers(sequence: Sequence[Any]) -> list[int]:
-    """Of the items of a sequence that is called log."""
+    """The keys of the items of a sequence called log."""
     return [int(key[4:16]) for key in list(sequence.keys())]
 
 
 def test_it_is_a_list_with_a_key_an_item(agent_store: AgentStore) -> None:
-    """Appending, positions, slices, both directions and deletion are those of a list, for any store."""
+    """Append, positions, slices, both directions and deletion work as for a list, on any store."""
     state = Versioned(agent_store(), branch="main")
     sequence: Sequence[Any] = Sequence(state, "log")
     expected = [{"number": number} for number in range(250)]
@@ -68,8 +68,8 @@ def test_it_is_a_list_with_a_key_an_item(agent_store: AgentStore) -> None:
     assert numbers(again)[-2:] == [249, 250]
 
 
-def test_what_is_not_there() -> None:
-    """Positions and keys that are not there raise as those of lists and mappings do."""
+def test_missing_positions_and_keys() -> None:
+    """Missing positions and keys raise as those of lists and mappings."""
     sequence: Sequence[int] = Sequence(Live(), "log")
     for index in (0, -1, 5):
         with pytest.raises(IndexError):
@@ -89,7 +89,7 @@ def test_what_is_not_there() -> None:
 
 
 def test_copies_go_in_and_come_out() -> None:
-    """Changing what was appended, or what was read, changes nothing and leaves nothing to commit."""
+    """A change of an appended or read item changes nothing and leaves nothing to commit."""
     state = Versioned()
     sequence: Sequence[dict[str, list[int]]] = Sequence(state, "log")
     item = {"a": [1]}
@@ -108,7 +108,7 @@ def test_copies_go_in_and_come_out() -> None:
 
 
 def test_in_namespaces_snapshots_and_live() -> None:
-    """A sequence is where its state is; that of a snapshot can be read only; names do not run into each other."""
+    """A sequence is in its state; in a snapshot it is read-only; similar names do not mix."""
     state = Versioned()
     inner = scope(state, "user/1", "")
     one: Sequence[int] = Sequence(inner, ("log", "a"))
@@ -134,7 +134,7 @@ def test_in_namespaces_snapshots_and_live() -> None:
 
 
 def test_two_branches_that_appended_merge() -> None:
-    """Both keep their items, in one order that is the same whichever is merged into the other."""
+    """Both keep their items, in the same order whichever branch merges the other."""
     one = Versioned(branch="main")
     Sequence(one, "log").extend(["a", "b"])
     one.commit()
@@ -174,10 +174,10 @@ def test_both_replaced_the_same_item() -> None:
         other.commit()
 
 
-def test_racing_updates_number_what_they_append_without_a_gap(
+def test_racing_updates_number_their_items_without_a_gap(
     shared_store: AgentStore, run_python: RunPython
 ) -> None:
-    """Threads with handles of their own append in updates: every item is there once, and no number twice."""
+    """Threads with handles of their own append in updates: every item is there once, with its own number."""
 
     def append(worker: int) -> None:
         state = Versioned(shared_store(), branch="main")
@@ -208,7 +208,7 @@ for number in range(20):
 
 @pytest.mark.slow
 def test_processes_append(tmp_path: Path, run_python: RunPython) -> None:
-    """What processes append at once is all there, each one's own in its order."""
+    """Items that processes append at once are all there, those of each in order."""
     threads = [threading.Thread(target=run_python, args=(APPENDING, tmp_path / "s", name)) for name in "ab"]
     for thread in threads:
         thread.start()
@@ -220,7 +220,7 @@ def test_processes_append(tmp_path: Path, run_python: RunPython) -> None:
 
 
 def test_threads_of_one_handle() -> None:
-    """Nothing that they append is lost."""
+    """No appended item is lost."""
     state = Versioned()
 
     def append(worker: int) -> None:
@@ -235,8 +235,8 @@ def test_threads_of_one_handle() -> None:
     assert sorted(Sequence(state, "log")) == [(worker, number) for worker in range(4) for number in range(50)]
 
 
-def test_the_end_is_found_again_whatever_happened() -> None:
-    """After a discard, a rollback, a reset, a failing transaction, and what others did, the next number is right."""
+def test_the_end_is_found_again_after_any_change() -> None:
+    """After a discard, rollback, reset, failed transaction, or others' commits, the next number is right."""
     state = Versioned(branch="main")
     sequence: Sequence[str] = Sequence(state, "log")
 
@@ -261,7 +261,7 @@ def test_the_end_is_found_again_whatever_happened() -> None:
         raise ZeroDivisionError
     assert next_number() == 3
     state.discard()
-    # Another leaves a gap behind what this one knows to be the last.
+    # Another handle leaves a gap after the last item that this handle knows.
     sequence.append("d")
     state.commit()
     other = Versioned(state.store, branch="main")
@@ -285,8 +285,8 @@ def test_the_end_is_found_again_whatever_happened() -> None:
     end=st.integers(-50, 50),
     step=st.sampled_from([1, 1, 2, -1, -3]),
 )
-def test_positions_whatever_the_numbers(used: list[int], begin: int, end: int, step: int) -> None:
-    """With gaps and with equal numbers, as merges and deletions leave them, positions are those of the sorted keys."""
+def test_positions_for_any_numbers(used: list[int], begin: int, end: int, step: int) -> None:
+    """With gaps and equal numbers, as merges and deletions leave them, positions follow the sorted keys."""
     state = Versioned(Memory())
     keys = [f"log/{number:012}-{index:012x}" for index, number in enumerate(sorted(used) * 3)]
     for key in keys:
@@ -303,7 +303,7 @@ def test_positions_whatever_the_numbers(used: list[int], begin: int, end: int, s
 
 @pytest.mark.parametrize("kind", [Versioned, Live])
 def test_an_append_costs_the_same_behind_many(kind: type[Versioned] | type[Live]) -> None:
-    """Behind 20,000 items an append takes what it takes behind ten: it does not look at them."""
+    """After 20,000 items an append takes as long as after ten: it does not read them."""
     state = kind()
     sequence: Sequence[int] = Sequence(state, "log")
 
@@ -323,7 +323,7 @@ def test_an_append_costs_the_same_behind_many(kind: type[Versioned] | type[Live]
 
 
 def test_reading_one_item_reads_one_item() -> None:
-    """Of ten thousand items, one by its position, and the last five, load no others."""
+    """Of ten thousand items, one by its position and the last five load no others."""
     store = Memory()
     state = Versioned(store, branch="main")
     Sequence(state, "log").extend([{"number": number, "text": "x" * 40} for number in range(10_000)])
@@ -344,24 +344,24 @@ def test_reading_one_item_reads_one_item() -> None:
     assert len(loaded) <= 6
 
 
-def test_what_is_no_item_among_the_items() -> None:
-    """A key of somebody else's where the items are is named by what it is in the way of."""
+def test_a_foreign_key_among_the_items() -> None:
+    """The error names the foreign key, and the sequence that it blocks."""
     state = Versioned()
     state["log/0x"] = 1
     with pytest.raises(InvalidInput, match="'log/0x' is in the way of the sequence 'log'"):
         Sequence(state, "log").append(1)
 
 
-def test_what_is_no_state() -> None:
-    """A state of vstate.aio, whose methods would have to be awaited, and a dict, are told from others at once."""
+def test_another_object_than_a_state_is_refused() -> None:
+    """A dict, and a state of vstate.aio, whose methods are awaited, are refused at once."""
     for state in (aio.Versioned(), {}):
         for kind in (Sequence, EventStream):
             with pytest.raises(TypeError, match="is not a state"):
                 kind(state, "log")  # type: ignore[arg-type]
 
 
-def test_an_update_depends_on_what_is_last() -> None:
-    """Also one that knows the end from its last commit: if others append meanwhile, it is run again, behind theirs."""
+def test_an_update_depends_on_the_last_item() -> None:
+    """It holds for a handle that knows the end from its last commit too: if others append, it runs again."""
     one = Versioned(branch="main")
     other = Versioned(one.store, branch="main")
     one.update(lambda inner: Sequence(inner, "log").append("first"))
@@ -379,7 +379,7 @@ def test_an_update_depends_on_what_is_last() -> None:
 
 
 def test_a_replaced_item_leaves_nothing_when_it_goes() -> None:
-    """Not even the mark that says that it was replaced."""
+    """The mark of a replaced item goes too."""
     state = Versioned()
     log: Sequence[int] = Sequence(state, "log")
     log.extend(range(5))

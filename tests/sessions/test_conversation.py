@@ -1,4 +1,4 @@
-"""Conversation: one key a message, windows that fit, and nothing lost by pruning."""
+"""Conversation: one key a message, windows that fit, and no loss by pruning."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_windows() -> None:
     assert talk().window(max_tokens=5) == []
 
 
-def test_what_cannot_fit() -> None:
-    """A newest message, or a summary, that leaves no room is an error, not an empty window."""
+def test_a_message_that_cannot_fit_raises() -> None:
+    """A newest message, or a summary, that leaves no room raises; the window is not just empty."""
     conversation = talk("short", "x" * 100)
     with pytest.raises(InvalidInput, match="26 tokens"):
         conversation.window(max_tokens=24)
@@ -88,7 +88,7 @@ def test_what_cannot_fit() -> None:
 
 
 def test_tokens() -> None:
-    """Four characters a token, whatever the text is nested in."""
+    """Four characters a token, however deep the text is nested."""
     assert len_of_tokens("") == 0
     assert len_of_tokens("12345") == 2
     assert len_of_tokens({"role": "user", "content": [{"text": "1234"}, None]}) == 2
@@ -101,7 +101,7 @@ def test_tokens() -> None:
     st.none() | st.integers(1, 12),
 )
 def test_a_window_is_the_longest_that_fits(sizes: list[int], room: int, last: int | None) -> None:
-    """It fits, and one message more would not."""
+    """The window fits, and with one message more it would not."""
     conversation = Conversation(Live(), "chat")
     conversation.extend(sizes)
     window = conversation.window(max_tokens=room, last=last, count=lambda size: size)
@@ -112,7 +112,7 @@ def test_a_window_is_the_longest_that_fits(sizes: list[int], room: int, last: in
 
 
 def test_pruning_loses_nothing() -> None:
-    """What went away is in the history; the summary is in front, and the talk goes on."""
+    """History has the pruned messages; the summary is in front, and the conversation goes on."""
     state = Versioned(Memory())
     conversation = Conversation(state, "chat")
     conversation.extend(map(say, "abcdef"))
@@ -128,7 +128,7 @@ def test_pruning_loses_nothing() -> None:
 
 
 def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
-    """Two processes talk and prune in turns; each sees what the other said, and nothing is lost."""
+    """Two processes append and prune in turns; each sees the other's messages, and none is lost."""
     ours, theirs = (Versioned(agent_store(), branch="main") for _ in range(2))
     for n in range(6):
         state = (ours, theirs)[n % 2]
@@ -142,7 +142,7 @@ def test_a_conversation_on_every_store(agent_store: AgentStore) -> None:
 
 @pytest.mark.slow
 def test_a_turn_costs_the_same_however_long_the_talk() -> None:
-    """The bytes that a commit writes, and the reads of a window, grow as a tree does, not as the talk."""
+    """The bytes of a commit and the reads of a window grow with the depth of the tree only."""
     costs = []
     for length in (400, 100_000 if SOAK else 6_000):
         store = Faulty(Memory())
@@ -161,13 +161,13 @@ def test_a_turn_costs_the_same_however_long_the_talk() -> None:
         assert len(Conversation(fresh, "chat").window(last=5)) == 5
         costs.append((written, len(store.calls) - calls))
     (bytes_short, reads_short), (bytes_long, reads_long) = costs
-    # A node has as many keys as chance has it, 32 on average: ten times as many are met once in 20,000 runs.
+    # The size of a node is random, 32 keys on average. Ten times as many come once in 20,000 runs.
     assert bytes_long < bytes_short + 30_000
     assert reads_long < reads_short + 80
 
 
 def test_two_branches_talk_on() -> None:
-    """Both sides' messages are there after a merge, in one order, without a conflict."""
+    """After a merge the messages of both sides are there, in one order, without a conflict."""
     state = Versioned(Memory())
     conversation = Conversation(state, "chat")
     conversation.append(say("both"))
@@ -188,7 +188,7 @@ def test_two_branches_talk_on() -> None:
     "options", [{"last": "1"}, {"last": 1.5}, {"max_tokens": math.nan}, {"max_tokens": "9"}]
 )
 def test_a_window_of_no_number_is_refused(options: dict[str, Any]) -> None:
-    """NaN tokens would be all of them."""
+    """NaN tokens would mean no limit."""
     chat = Conversation(Versioned(), "chat")
     chat.append("hello")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""JSONSession: files that are whole, that ids share with nobody, and that keep what is not saved."""
+"""JSONSession: whole files, one for each pair of ids, that keep the modules of earlier saves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def load(session: JSONSession, *ids: Any, **modules: Any) -> None:
 
 
 def test_both_shapes(tmp_path: Path) -> None:
-    """Ids with each call, or one session for which the object was made; one reads what the other wrote."""
+    """Ids with each call, or one session for the whole object; each reads the files of the other."""
     save(JSONSession(save_dir=str(tmp_path)), "s1", box=Box(1))
     old = JSONSession(session_id="s1", save_dir=str(tmp_path))
     box = Box()
@@ -68,7 +68,7 @@ def test_both_shapes(tmp_path: Path) -> None:
     assert box.value == 1
     assert json.loads(Path(old.save_path).read_text()) == {"box": {"value": 1}}
     save(JSONSession("s2", str(tmp_path)), box=Box(2))  # type: ignore[arg-type]
-    load(JSONSession(tmp_path), "s2", False, box=box)  # as it was called before there were users
+    load(JSONSession(tmp_path), "s2", False, box=box)  # as in older programs, before there were users
     assert box.value == 2
     with pytest.raises(TypeError, match="session_id"):
         save(JSONSession(tmp_path), box=box)
@@ -80,7 +80,7 @@ def test_both_shapes(tmp_path: Path) -> None:
 
 
 def test_files_that_others_wrote(tmp_path: Path) -> None:
-    """Plain ids have plain file names, so files of AgentScope's are found; NaN and lone surrogates come through."""
+    """Plain ids have plain file names, so files of AgentScope are found; NaN and lone surrogates survive."""
     (tmp_path / "bob_s1.json").write_text('{"box": {"value": NaN}, "more": {}}')
     box = Box()
     load(JSONSession(tmp_path), "s1", "bob", box=box)
@@ -95,7 +95,7 @@ def test_files_that_others_wrote(tmp_path: Path) -> None:
     more = Box()
     load(JSONSession(tmp_path), "S1", "Bob", False, box=box, more=more)
     assert (box.value, more.value) == ("newer", 1)
-    for user, session in (("", "Bob_S1"), ("bob", "S1")):  # whose file it is not, or not for certain
+    for user, session in (("", "Bob_S1"), ("bob", "S1")):  # names that may belong to another session
         with pytest.raises(InvalidInput):
             load(JSONSession(tmp_path), session, user, False, box=box)
     (tmp_path / "A.json").write_text('{"box": ')
@@ -105,14 +105,14 @@ def test_files_that_others_wrote(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
-    """Each pair of ids has a file of its own, right in the directory, under a name that file systems take."""
+    """Each pair of ids has its own file, directly in the directory, under a valid name."""
     session = JSONSession(tmp_path / "sessions")
     paths = {}
     for user in ["", *NAMES]:
         for name in NAMES:
             save(session, name, user, box=Box(f"{user}|{name}"))
             paths[user, name] = Path(session.path_of(name, user))
-    # Also where a file system takes capitals for the small letters.
+    # also where the file system ignores case
     assert len({path.name.casefold() for path in paths.values()}) == len(paths)
     assert max(len(path.name) for path in paths.values()) < 255
     assert {path.parent for path in paths.values()} == {tmp_path / "sessions"}
@@ -127,7 +127,7 @@ def test_no_ids_share_a_file_or_leave_the_directory(tmp_path: Path) -> None:
 
 
 def test_saving_some_modules_keeps_the_others(tmp_path: Path) -> None:
-    """What is not given stays as it was saved."""
+    """Modules that are not passed stay as they were saved."""
     session = JSONSession(tmp_path)
     save(session, "s", a=Box(1), b=Box(2))
     save(session, "s", b=Box(3))
@@ -137,7 +137,7 @@ def test_saving_some_modules_keeps_the_others(tmp_path: Path) -> None:
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
-    """Neither what JSON cannot hold nor a full disk touches it, and no other file is left."""
+    """Neither a value that JSON cannot hold nor a full disk changes it, and no other file is left."""
     session, box = JSONSession(tmp_path), Box(["good"])
     save(session, "s", box=box)
     box.value.append(object())
@@ -147,7 +147,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="two keys"):
         save(session, "s", box=box)
     box.value = "x"
-    (tmp_path / "d.json").mkdir()  # what a rename cannot replace
+    (tmp_path / "d.json").mkdir()  # a rename cannot replace it
     with pytest.raises(OSError):
         save(session, "d", box=box)
     load(session, "s", box=box)
@@ -184,7 +184,7 @@ def test_a_full_disk(tmp_path: Path, run_python: Any) -> None:
 
 
 def test_permissions_stay(tmp_path: Path) -> None:
-    """A file that was made private stays private."""
+    """A private file stays private."""
     session = JSONSession(tmp_path)
     save(session, "s", box=Box(1))
     path = Path(session.path_of("s"))
@@ -193,8 +193,8 @@ def test_permissions_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_is_not_there(tmp_path: Path) -> None:
-    """It is let pass or raised as asked; a file that is no session's, and one that is cut off, always raise."""
+def test_a_missing_or_damaged_file(tmp_path: Path) -> None:
+    """The argument decides; a file that holds no session, or is cut off, always raises."""
     session, box = JSONSession(tmp_path / "none"), Box("as it was")
     load(session, "s", box=box)
     with pytest.raises(ValueError, match=r"s\.json"):
@@ -210,7 +210,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_loading_is_all_or_nothing(tmp_path: Path) -> None:
-    """If the second module cannot be loaded, the first is as it was."""
+    """If the second module cannot be loaded, the first stays as it was."""
     (tmp_path / "s.json").write_text('{"a": {"value": 1}, "b": {}}')
     a, b = Box(0), Box(0)
     with pytest.raises(KeyError, match=r"b\.value"):
@@ -222,7 +222,7 @@ def test_loading_is_all_or_nothing(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_save_has_ended(tmp_path: Path) -> None:
-    """It is cancelled when its thread is done, however often that is asked for, and its failure is not reported again."""
+    """Each cancellation waits for the thread, and its error is not reported a second time."""
     session = JSONSession(tmp_path)
     save(session, "s", box=Box(1))
     (tmp_path / "d.json").mkdir()  # cannot be replaced: that save fails
@@ -250,8 +250,8 @@ def test_a_cancelled_save_has_ended(tmp_path: Path) -> None:
     assert not reported
 
 
-def test_a_process_that_was_forked_meanwhile_holds_up_nobody(tmp_path: Path) -> None:
-    """Its copy of the lock ends with the save in the parent."""
+def test_a_child_forked_during_a_save_blocks_nobody(tmp_path: Path) -> None:
+    """The child's copy of the lock ends with the save in the parent."""
     with _locked(tmp_path / ".lock"):
         child = os.fork()
         if child == 0:
@@ -291,7 +291,7 @@ WRITER = """if True:
 
 @pytest.mark.slow
 def test_saves_at_once(tmp_path: Path, run_python: Any) -> None:
-    """Several processes that save and load one session at once lose no module, and never read half a file."""
+    """Several processes that save and load one session at once lose no module, and read no half file."""
 
     async def all_of_them() -> None:
         await asyncio.gather(*(asyncio.to_thread(run_python, WRITER, tmp_path, name) for name in "abcd"))
@@ -304,7 +304,7 @@ def test_saves_at_once(tmp_path: Path, run_python: Any) -> None:
 def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`user_1.json` is that of the session "user_1", or of the user "user": it is read as neither, and not in silence."""
+    """`user_1.json` may be of the session "user_1" or of the user "user": a warning, and no read."""
     session = JSONSession(save_dir=tmp_path)
     for name in ("user_1.json", "user_1_s_2.json"):
         (tmp_path / name).write_text('{"box": {"value": "theirs"}}')
@@ -328,8 +328,8 @@ def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
     assert caplog.messages == []
 
 
-def test_what_is_no_state_is_told_by_its_file(tmp_path: Path) -> None:
-    """A list where a module's state should be, at any depth, also in a file of the older name."""
+def test_a_wrong_state_is_named_by_its_file(tmp_path: Path) -> None:
+    """A list in place of the state of a module, at any depth, also in a file of the older name."""
     session = JSONSession(save_dir=tmp_path)
     outer = Box(1)
     outer.inner = Box(2)

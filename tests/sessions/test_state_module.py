@@ -1,4 +1,4 @@
-"""StateModule: what is registered, what comes out, and that loading is all or nothing."""
+"""StateModule: registered attributes, the saved state, and loads that change all or nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_round_trip_through_json() -> None:
 
 
 def test_modules_nest_to_any_depth() -> None:
-    """A module of a module of a module is in the state without being registered."""
+    """A module of a module of a module is in the state without a call of register_state."""
     outer = inner = StateModule()
     for _ in range(50):
         inner.part = StateModule()  # type: ignore[attr-defined]
@@ -65,8 +65,8 @@ def test_modules_nest_to_any_depth() -> None:
     assert inner.n == 1  # type: ignore[attr-defined]
 
 
-def test_what_is_deleted_or_replaced_drops_out() -> None:
-    """A deleted attribute, and a module in whose place is something else, are not in the state, nor asked for."""
+def test_deleted_and_replaced_attributes_drop_out() -> None:
+    """A deleted attribute, and one that is no module any more, are neither saved nor required by a load."""
     agent = Agent()
     agent.memory = "text"  # type: ignore[assignment]
     del agent.name
@@ -79,7 +79,7 @@ def test_what_is_deleted_or_replaced_drops_out() -> None:
 
 
 def test_a_registered_attribute_that_becomes_a_module() -> None:
-    """It is saved as the module that it is now, once."""
+    """It is saved once, as the module that it is now."""
     agent = Agent()
     agent.name = Memory([1])  # type: ignore[assignment]
     assert agent.state_dict()["name"] == {"content": [1]}
@@ -93,7 +93,7 @@ def test_a_registered_attribute_that_becomes_a_module() -> None:
 
 
 def test_an_attribute_that_cannot_be_set() -> None:
-    """What failed to become a module is none."""
+    """An attribute that failed to become a module is none."""
 
     class Fixed(Memory):
         @property
@@ -107,7 +107,7 @@ def test_an_attribute_that_cannot_be_set() -> None:
 
 
 def test_a_module_replaced_by_none_round_trips() -> None:
-    """None is saved and loaded as None, and a state that has the module brings it back."""
+    """None is saved and loaded as None, and a state with the module brings it back."""
     agent, other = Agent(), Agent()
     assert agent.memory is not None
     agent.memory.content.append(1)
@@ -124,7 +124,7 @@ def test_a_module_replaced_by_none_round_trips() -> None:
 
 
 def test_copies_go_in_and_come_out() -> None:
-    """Changing a state dict changes no module, nor the other way round."""
+    """A change of a state dict changes no module, and the other way round."""
     memory = Memory([[1]])
     state = memory.state_dict()
     state["content"][0].append(2)
@@ -136,7 +136,7 @@ def test_copies_go_in_and_come_out() -> None:
 
 
 def test_registering() -> None:
-    """What is not there, what JSON cannot hold, and what registers itself are refused; twice is allowed."""
+    """A missing attribute, a value that is no JSON, and a module are refused; a second call is allowed."""
     module = Agent()
     with pytest.raises(AttributeError):
         module.register_state("nothing")
@@ -151,8 +151,8 @@ def test_registering() -> None:
     assert module.state_dict()["plan"] == "NONE"
 
 
-def test_what_json_cannot_hold_any_more() -> None:
-    """It is found when the state is taken, and named by its path; so is what is nested too deep."""
+def test_a_value_that_json_cannot_hold_any_more() -> None:
+    """The save finds it and names its path; the same for a value that is nested too deep."""
     agent = Agent()
     assert agent.memory is not None
     deep: list[Any] = []
@@ -165,7 +165,7 @@ def test_what_json_cannot_hold_any_more() -> None:
 
 
 def test_missing_keys() -> None:
-    """Strict names the path and changes nothing; not strict leaves alone what is missing, at any depth."""
+    """Strict names the path and changes nothing; not strict ignores missing attributes, at any depth."""
     agent = Agent()
     assert agent.memory is not None
     agent.memory.content.append(1)
@@ -185,7 +185,7 @@ def test_missing_keys() -> None:
 
 @pytest.mark.parametrize("state", [None, [], "text", 3])
 def test_a_state_that_is_no_dict(state: Any) -> None:
-    """TypeError with the path, and nothing is changed."""
+    """TypeError with the path, and nothing changes."""
     agent = Agent()
     before = agent.state_dict()
     with pytest.raises(TypeError, match="dict"):
@@ -197,7 +197,7 @@ def test_a_state_that_is_no_dict(state: Any) -> None:
 
 
 def test_a_failure_in_the_middle_changes_nothing() -> None:
-    """Neither a converter that raises nor an attribute that cannot be set leaves a half."""
+    """Neither a converter that raises nor an attribute that cannot be set leaves half a load."""
 
     class Odd(Agent):
         def __init__(self) -> None:
@@ -224,7 +224,7 @@ def test_a_failure_in_the_middle_changes_nothing() -> None:
 
 
 def test_an_interruption_changes_all_or_nothing() -> None:
-    """Ctrl-C at any line of a load leaves the object as it was, or as it is to be."""
+    """Ctrl-C at any line of a load leaves the object in its old or its new state."""
 
     def interrupted(agent: Agent, at: int) -> bool:
         lines = 0
@@ -266,7 +266,7 @@ def test_an_interruption_changes_all_or_nothing() -> None:
 
 
 def test_errors_of_methods_of_its_own_say_where() -> None:
-    """A module that saves and loads in its own way fails with its path, too; what it edited in place is taken back."""
+    """A module with its own load fails with its path too; its edits in place are undone."""
 
     class Own(Memory):
         def state_dict(self) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def test_errors_of_methods_of_its_own_say_where() -> None:
 
 
 def test_a_module_with_methods_of_its_own() -> None:
-    """A subclass that saves and loads in its own way does so inside others, too, and is undone with them."""
+    """A subclass with its own save and load uses them inside others too, and is undone with them."""
 
     class Own(StateModule):
         def __init__(self) -> None:
@@ -332,7 +332,7 @@ def test_a_module_with_methods_of_its_own() -> None:
 
 
 def test_before_super_init() -> None:
-    """The error says what is to be called first."""
+    """The error names the call that is missing."""
 
     class Early(StateModule):
         def __init__(self) -> None:
@@ -355,7 +355,7 @@ def test_before_super_init() -> None:
 
 
 def test_a_module_inside_itself() -> None:
-    """It is refused by name, not by running out of stack; a module under two names is in the state twice."""
+    """It is refused by name, without a RecursionError; a module under two names is in the state twice."""
     module = StateModule()
     module.parent = module  # type: ignore[attr-defined]
     with pytest.raises(InvalidInput, match="parent"):

@@ -1,4 +1,4 @@
-"""StateService: rounds that nobody overwrites, ids that never meet, and errors that are not None."""
+"""StateService: rounds that are never overwritten, ids that never mix, and errors that never read as None."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @in_a_loop
 async def test_rounds(agent_store: AgentStore) -> None:
-    """Numbers follow one another, explicit ones leave gaps, a round can be written again; another service sees all."""
+    """Numbers go up, explicit ones leave gaps, a round can be replaced; another service sees all."""
     async with StateService(agent_store()) as service, StateService(agent_store()) as other:
         assert await service.export_state("u") is None
         assert [await service.save_state("u", {"n": n}) for n in (1, 2)] == [1, 2]
@@ -60,7 +60,7 @@ async def test_rounds(agent_store: AgentStore) -> None:
         assert await other.export_state("u") == {"n": 10}
         assert await other.export_state("u", "default", 2) == {"n": "two"}
         assert await other.export_state("u", round_id=3) is None
-        assert await service.save_state("u", {}, "") == 11  # as no session at all
+        assert await service.save_state("u", {}, "") == 11  # as without a session
         assert await service.save_state("u", {}, round_id=0) == 0
         commits = [commit async for commit in service.state.log("main", limit=1)]
         assert (commits[0].message, commits[0].info["user_id"]) == ("save: u/default", "u")
@@ -68,7 +68,7 @@ async def test_rounds(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_sessions_and_users(agent_store: AgentStore) -> None:
-    """They are listed, and deleted: a round, a session, a user; the highest that is left is the one exported."""
+    """They are listed and deleted: a round, a session, a user; the highest round that is left is exported."""
     async with StateService(agent_store()) as service:
         for user, session in (("u", "s"), ("u", "t"), ("v", "s")):
             for n in (1, 2, 3):
@@ -88,7 +88,7 @@ async def test_sessions_and_users(agent_store: AgentStore) -> None:
         commits = [commit async for commit in service.state.log("main", limit=1)]
         assert (commits[0].message, commits[0].info) == ("delete: u", {"user_id": "u"})
         assert await service.save_state("u", {}, "s") == 1
-        assert await service.delete_state("u", "s", 1) == 1  # with its last round goes the session
+        assert await service.delete_state("u", "s", 1) == 1  # the session goes with its last round
         assert await service.list_users() == ["v"]
         assert await service.list_rounds("u", "s") == []
 
@@ -117,7 +117,7 @@ async def test_ids_that_are_alike(local_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_a_hundred_saves_at_once(agent_store: AgentStore) -> None:
-    """Each gets a round of its own, whichever service takes it."""
+    """Each gets its own round, whichever service takes it."""
     async with StateService(agent_store()) as service, StateService(agent_store()) as other:
         rounds = await asyncio.gather(
             *((service, other)[n % 2].save_state("u", {"n": n}) for n in range(100))
@@ -142,7 +142,7 @@ SAVER = """if True:
 @pytest.mark.slow
 @in_a_loop
 async def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
-    """Eight processes get different rounds, and each finds what it saved."""
+    """Eight processes get different rounds, and each finds its own save."""
     saves = 10
     printed = await asyncio.gather(
         *(asyncio.to_thread(run_python, SAVER, shared_store.url, f"p{n}", saves) for n in range(8))
@@ -156,7 +156,7 @@ async def test_processes_that_save_at_once(shared_store: AgentStore, run_python:
 
 @in_a_loop
 async def test_copies_go_in_and_come_out(local_store: AgentStore) -> None:
-    """Changing what was saved, or what was exported, changes nothing that is stored."""
+    """A change of a saved or exported state changes nothing in the store."""
     async with StateService(local_store()) as service:
         state = {"messages": [{"text": "a"}], "pair": (1, 2), 3: float("inf")}
         await service.save_state("u", state)
@@ -170,8 +170,8 @@ async def test_copies_go_in_and_come_out(local_store: AgentStore) -> None:
 
 
 @in_a_loop
-async def test_what_is_refused() -> None:
-    """What is no dict, no round, no text, and what cannot be pickled; nothing is saved then."""
+async def test_wrong_states_rounds_and_ids_are_refused() -> None:
+    """No dict, no round, no text, and values that cannot be pickled raise; nothing is saved then."""
     async with InMemoryStateService() as service:
         for state in (None, [], "text", 3):
             with pytest.raises(TypeError, match="dict"):
@@ -203,7 +203,7 @@ async def test_what_is_refused() -> None:
 
 @in_a_loop
 async def test_its_life(tmp_path: Path) -> None:
-    """Before start and after stop everything raises RuntimeError; both may be called twice."""
+    """Before start and after stop every call raises RuntimeError; both may be called twice."""
     service = StateService(tmp_path)
     for call in (
         lambda: service.save_state("u", {}),
@@ -249,13 +249,13 @@ class Counted(StateService):
 
 @in_a_loop
 async def test_starts_and_stops_at_once(tmp_path: Path) -> None:
-    """Whoever starts it meanwhile waits for the same store; a stop that is cancelled has closed it all the same."""
+    """A second caller of start waits for the same store; a cancelled stop still closes the store."""
     service = Counted(tmp_path)
     await asyncio.gather(*(service.start() for _ in range(5)))
     assert service.opened == 1
     assert await service.save_state("u", {"n": 1}) == 1
     disk = service.state.sync.store
-    # All threads of the handle are busy: the closing waits its turn, and could be forgotten.
+    # All threads of the handle are busy, so the close has to wait, and could be lost.
     workers = service.state._workers
     over = threading.Event()
     busy = [asyncio.create_task(workers.run(lambda: over.wait(60))) for _ in range(4)]
@@ -278,7 +278,7 @@ async def test_starts_and_stops_at_once(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
-    """What was opened is closed again, and it can be tried again."""
+    """The store is closed again, and start can be repeated."""
     (tmp_path / "store").touch()
     service = Counted(tmp_path / "store")
     with pytest.raises(InvalidInput):
@@ -291,7 +291,7 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
-    """At whatever moment: it is not started, nothing is open, and the next start works."""
+    """At any moment: the service is not started, nothing is open, and the next start works."""
     for wait in range(12):
         service = Counted(tmp_path / str(wait))
         starting = asyncio.create_task(service.start())
@@ -307,7 +307,7 @@ async def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
 
 @in_a_loop
 async def test_saves_that_are_cancelled(agent_store: AgentStore) -> None:
-    """Each has happened, or has not: the rounds follow one another, and each is whole."""
+    """Each save happened or did not: the rounds have no gap, and each is whole."""
     async with StateService(agent_store()) as service:
         for n in range(20):
             saving = asyncio.create_task(service.save_state("u", {"n": n, "again": n}))
@@ -323,7 +323,7 @@ async def test_saves_that_are_cancelled(agent_store: AgentStore) -> None:
 
 
 class Broken(Memory):
-    """A store of somebody's whose failures are no errors of vstate."""
+    """A program's store whose failures are no errors of vstate."""
 
     failing = False
 
@@ -335,7 +335,7 @@ class Broken(Memory):
 
 @in_a_loop
 async def test_health_never_raises() -> None:
-    """Whatever the store raises, the answer is no."""
+    """Whatever the store raises, the result is False."""
     store = Broken()
     async with StateService(store) as service:
         assert await service.health()
@@ -345,7 +345,7 @@ async def test_health_never_raises() -> None:
 
 @in_a_loop
 async def test_a_store_that_fails() -> None:
-    """It raises, from every call; nothing reads as absent; the store that was given is not closed."""
+    """Every call raises; nothing reads as absent; the program's own store is not closed."""
     store = Faulty(Memory())
     service = StateService(store)
     async with service:
@@ -368,7 +368,7 @@ async def test_a_store_that_fails() -> None:
 
 @in_a_loop
 async def test_a_stop_lets_the_calls_end_that_have_begun(tmp_path: Path) -> None:
-    """As a server does that is told to stop while requests are under way; who comes later is told so."""
+    """As when a server is told to stop while requests are under way; later requests get an error."""
     service = StateService(tmp_path)
     await service.start()
     saves = [asyncio.create_task(service.save_state("u", {"n": n})) for n in range(20)]
@@ -385,11 +385,11 @@ async def test_a_stop_lets_the_calls_end_that_have_begun(tmp_path: Path) -> None
 
 @in_a_loop
 async def test_a_stop_lets_an_export_end_that_renews_its_session() -> None:
-    """It reads, and then commits: the service may have been told to stop in between."""
+    """Export reads, and then commits: the service may be told to stop in between."""
     store = Memory()
     async with StateService(store, ttl=60) as service:
         await service.save_state("u", {"n": 1})
-        service._ttl = 600  # of which a good part is over
+        service._ttl = 600  # more than a tenth of the ttl is over
         export = asyncio.create_task(service.export_state("u"))
         await asyncio.sleep(0)
         await service.stop()
@@ -402,7 +402,7 @@ async def test_a_stop_lets_an_export_end_that_renews_its_session() -> None:
 
 @in_a_loop
 async def test_a_service_and_a_session_share_a_store() -> None:
-    """Under the same ids too: neither takes the other's sessions for its own, nor deletes them."""
+    """Under equal ids too: neither reads or deletes the sessions of the other."""
 
     class Box(StateModule):
         def __init__(self, value: int) -> None:
@@ -430,7 +430,7 @@ async def test_a_service_and_a_session_share_a_store() -> None:
 
 @in_a_loop
 async def test_states_that_only_a_commit_can_pickle() -> None:
-    """A class of a function's own is saved and found again, as it was when it was saved."""
+    """A class of a function is saved and loaded, as it was at the save."""
 
     class Own:
         def __init__(self) -> None:
@@ -447,7 +447,7 @@ async def test_states_that_only_a_commit_can_pickle() -> None:
 
 @in_a_loop
 async def test_a_round_that_was_saved_is_not_looked_at_again() -> None:
-    """Nobody else has hold of it, so the next commit need not ask whether it was edited in place."""
+    """Nothing else refers to it, so the next commit does not look for edits in place."""
     async with InMemoryStateService() as service:
         for n in range(2):
             await service.save_state("u", {"messages": [{"n": n}] * 50})
@@ -456,7 +456,7 @@ async def test_a_round_that_was_saved_is_not_looked_at_again() -> None:
 
 @in_a_loop
 async def test_damage_raises() -> None:
-    """A state whose bytes are not those that were saved is an error, not a state that is not there."""
+    """Damaged bytes of a state raise; they do not read as an absent state."""
     store = Memory()
     async with StateService(store) as service:
         await service.save_state("u", {"text": "x" * 5000, "noise": random.Random(1).randbytes(5000)})
@@ -470,7 +470,7 @@ async def test_damage_raises() -> None:
 
 @in_a_loop
 async def test_time_to_live(agent_store: AgentStore) -> None:
-    """A session is gone so long after its last use, begins at 1 again, and is purged; an export keeps it."""
+    """A session expires after its last use, starts at 1 again, and is purged; an export keeps it."""
     service = StateService(agent_store(), ttl=15)
     with standing_still() as time:
         await service.start()
@@ -494,7 +494,7 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
 
 @in_a_loop
 async def test_diff_of_rounds() -> None:
-    """By path, as a person would say it."""
+    """By path, in words."""
     async with InMemoryStateService() as service:
         await service.save_state("u", {"messages": ["a"], "n": 1})
         await service.save_state("u", {"messages": ["a", "b"], "n": 2})
@@ -507,7 +507,7 @@ async def test_diff_of_rounds() -> None:
 @pytest.mark.slow
 @in_a_loop
 async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None:
-    """300 rounds of a conversation that grows take little more than the last one, and some bytes a round."""
+    """300 rounds of a growing conversation take little more than the last one, and some bytes a round."""
     messages: list[dict[str, Any]] = []
     noise = random.Random(5)
     async with StateService(tmp_path) as service:
@@ -522,7 +522,7 @@ async def test_rounds_of_a_growing_state_are_stored_once(tmp_path: Path) -> None
 
 @in_a_loop
 async def test_rounds_of_some_kilobytes_share_their_chunks() -> None:
-    """A state that is too small to be cut by itself is cut all the same: a round adds what is new in it."""
+    """A state too small to be cut is cut all the same: a round adds only its new part."""
     noise = random.Random(7)
     messages = [noise.randbytes(60).hex() for _ in range(60)]
     store = Memory()
@@ -536,7 +536,7 @@ async def test_rounds_of_some_kilobytes_share_their_chunks() -> None:
 
 @in_a_loop
 async def test_redis(redis_url: str) -> None:
-    """By URL, or by a client of either kind, which is neither used up nor closed; a server that is down says so."""
+    """By URL, or by a client of either kind, which is not used or closed; a server that is down raises."""
     import redis
     import redis.asyncio
 
@@ -578,8 +578,8 @@ async def test_redis(redis_url: str) -> None:
         ("rounds/bob/s/000000000002", [2]),
     ],
 )
-def test_what_was_put_by_hand_where_rounds_are_is_told_by_its_key(key: str, value: Any) -> None:
-    """Not by an error of Python about what is in it."""
+def test_a_foreign_value_among_the_rounds_is_named_by_its_key(key: str, value: Any) -> None:
+    """Not by a Python error about its contents."""
 
     async def main() -> None:
         store = Memory()
@@ -588,7 +588,7 @@ def test_what_was_put_by_hand_where_rounds_are_is_told_by_its_key(key: str, valu
             state = Versioned(store)
             state[key] = value
             if key.endswith("0000"):
-                del state["rounds/bob/s/000000000001"]  # by which there would be a round to give
+                del state["rounds/bob/s/000000000001"]  # so that there is a round to return
             state.commit("by hand")
             call = {
                 "users/bob/s/more": service.list_sessions,

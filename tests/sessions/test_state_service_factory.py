@@ -1,4 +1,4 @@
-"""StateServiceFactory: backends by name, parameters from the environment, of their types."""
+"""StateServiceFactory: backends by name, and typed parameters from the environment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create(*args: Any, **options: Any) -> Any:
 
 
 def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory by default, in any case of letters, by STATE_BACKEND; started, and parameters of others left aside."""
+    """In memory by default, or by STATE_BACKEND in any case; started, and unknown parameters ignored."""
     assert type(create()) is InMemoryStateService
     service = create("In_Memory", redis_url="redis://nowhere", anything=1)
     assert asyncio.run(service.save_state("u", {})) == 1
@@ -56,7 +56,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_redis_from_the_environment(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """STATE_REDIS_REDIS_URL and the rest, and keywords before them."""
+    """STATE_REDIS_REDIS_URL and the like; keywords override them."""
     monkeypatch.setenv("STATE_REDIS_REDIS_URL", redis_url)
     monkeypatch.setenv("STATE_REDIS_TTL_SECONDS", "60")
     service = create("redis", ttl_seconds=5)
@@ -67,7 +67,7 @@ def test_redis_from_the_environment(redis_url: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_values_of_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers, truth values and None are read as what they say; names that are alike do not mix."""
+    """Numbers, truth values and None are converted; similar names do not mix."""
     StateServiceFactory.register_backend("Own", Own)
     StateServiceFactory.register_backend("own_dsn", Everything)
     for name, text in {"DSN": "d", "SIZE": "7", "STRICT": "false", "WAIT": "none", "BOGUS": "x"}.items():
@@ -86,7 +86,7 @@ def test_values_of_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "text"), [("STRICT", "maybe"), ("SIZE", "many"), ("WAIT", "soon")])
 def test_values_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
-    """The error names the variable, and never shows what it holds."""
+    """The error names the variable, and never shows its value."""
     StateServiceFactory.register_backend("own", Own)
     monkeypatch.setenv("STATE_OWN_DSN", "d")
     monkeypatch.setenv(f"STATE_OWN_{name}", text)
@@ -96,7 +96,7 @@ def test_values_that_are_none(monkeypatch: pytest.MonkeyPatch, name: str, text: 
 
 
 def test_unknown_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are refused with those that are known; a missing parameter is the constructor's error."""
+    """They are refused with a list of known ones; a missing parameter is an error of the constructor."""
     with pytest.raises(ValueError, match="in_memory"):
         create("nope")
     monkeypatch.setenv("STATE_BACKEND", "")

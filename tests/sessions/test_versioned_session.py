@@ -1,4 +1,4 @@
-"""VersionedSession: every save is a commit; sessions go back by themselves."""
+"""VersionedSession: each save is a commit, and each session rolls back alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def value(session: VersionedSession, *ids: str, **options: Any) -> Any:
 
 
 def test_a_life(agent_store: Callable[[], KVStore]) -> None:
-    """Save, load, history, load of the past, rollback, list, delete: on every store, seen by another process."""
+    """Save, load, history, load at a revision, rollback, list, delete, on every store, across processes."""
 
     async def main() -> None:
         session = VersionedSession(agent_store())
@@ -70,7 +70,7 @@ def test_a_life(agent_store: Callable[[], KVStore]) -> None:
 
 
 def test_some_modules(tmp_path: Path) -> None:
-    """What is not saved stays; a rollback takes away what came later; ids never meet."""
+    """Modules that are not saved stay; a rollback removes later ones; ids never mix."""
 
     async def main() -> None:
         async with VersionedSession(tmp_path) as session:
@@ -93,8 +93,8 @@ def test_some_modules(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_is_no_id_and_no_number() -> None:
-    """It is told by its name."""
+def test_wrong_ids_and_numbers_raise() -> None:
+    """The error names it."""
 
     async def main() -> None:
         session = VersionedSession()
@@ -115,7 +115,7 @@ def test_what_is_no_id_and_no_number() -> None:
 
 
 def test_nothing_is_half_saved() -> None:
-    """A module that cannot be saved, and a store that is down, leave the session as it was; errors are not None."""
+    """A failed save, and a store that is down, leave the session as it was; no error reads as None."""
 
     async def main() -> None:
         store = Faulty(Memory())
@@ -141,7 +141,7 @@ def test_nothing_is_half_saved() -> None:
 
 
 def test_saves_side_by_side(agent_store: Callable[[], KVStore]) -> None:
-    """Sessions saved at once by two processes' handles are all there, each save a commit."""
+    """Sessions that the handles of two processes save at once are all there, each save a commit."""
 
     async def main() -> None:
         sessions = [VersionedSession(agent_store()) for _ in range(2)]
@@ -179,7 +179,7 @@ SAVER = """if True:
 
 @pytest.mark.slow
 def test_processes_that_save_at_once(shared_store: AgentStore, run_python: Any) -> None:
-    """Each save is one commit of its session, and one step of its rollback, whoever else saved meanwhile."""
+    """Each save is one commit of its session, and one step of its rollback, even if others save meanwhile."""
 
     async def main() -> None:
         await asyncio.gather(
@@ -230,8 +230,8 @@ def test_a_long_conversation_is_stored_once(tmp_path: Path) -> None:
         ("modules/bob/s/box", "value"),
     ],
 )
-def test_what_was_put_by_hand_where_sessions_are_is_told_by_its_key(key: str, value: Any) -> None:
-    """Not by an error of Python about what is in it; and no save goes over it unseen."""
+def test_a_foreign_value_among_the_sessions_is_named_by_its_key(key: str, value: Any) -> None:
+    """Not by a Python error about its contents; and no save overwrites it unseen."""
 
     async def main() -> None:
         store = Memory()

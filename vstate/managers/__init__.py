@@ -1,8 +1,8 @@
 """Managers of agents' state: agents, workflows, teams, knowledge, tools, speech. All methods are coroutines.
 
-- Each keeps records in a versioned state, so all of it can be logged, diffed, rolled back and branched.
+- Each keeps records in a versioned state, so they can be logged, diffed, rolled back and branched.
 - Every method that changes something is one commit, exact beside other processes that do the same.
-- What goes in and what comes out are copies: nothing is stored until a method stores it.
+- Values go in and come out as copies: a change of one is stored only by a method.
 - A store that cannot be reached raises StoreUnavailable; nothing is taken for absent because it could not be
   read.
 

@@ -239,7 +239,7 @@ class Sessions:
 
     def move(self, session_id: str, event: str, **fields: Any) -> AudioSession:
         """Set these fields of a session that has not ended."""
-        return self._sessions.put(self._require_active(session_id, event).model_copy(update=fields))
+        return self._sessions.put(self._require_not_ended(session_id, event).model_copy(update=fields))
 
     def states(self, kind: type[R]) -> Records[R]:
         """The states of one kind, by session."""
@@ -248,12 +248,12 @@ class Sessions:
     def update(self, state: SessionState) -> None:
         """Write a state of a session. The session begins now if there is none."""
         if state.session_id in self._sessions:
-            self._require_active(state.session_id, "update")
+            self._require_not_ended(state.session_id, "update")
         else:
             self.begin(AudioSession(session_id=state.session_id))
         self.states(type(state)).put(state)
 
-    def _require_active(self, session_id: str, event: str) -> AudioSession:
+    def _require_not_ended(self, session_id: str, event: str) -> AudioSession:
         session = self._sessions[session_id]
         if session.status is AudioSessionStatus.COMPLETED:
             raise IllegalTransition(session.status, event)

@@ -46,7 +46,7 @@ class WorkflowState(Record):
     total_steps: int = Field(default=0, ge=0)
     """0 if the number is unknown: then only `complete` completes the workflow."""
     current_step: int = Field(default=0, ge=0)
-    """The last step that is done, but before any step that is begun and not done."""
+    """The last done step; never after a step that is begun and not done."""
     steps_before: int = Field(default=0, ge=0)
     """The number of steps that were done before `create`, and have no record."""
     context: dict[str, Any] = Field(default_factory=dict)

@@ -173,8 +173,8 @@ class _Bound:
         cost = self._costs(kept)
         if cost > self._limit:
             raise InvalidInput(
-                f"{self._name} costs {cost} after shrinking, and its limit is {self._limit}: raise the limit, "
-                "or make the items smaller"
+                f"{self._name} costs {cost} after shrinking, and its limit is {self._limit}: raise the "
+                "limit, or make the items smaller"
             )
 
     def _without_oldest(self, value: Any) -> tuple[Any, int]:

@@ -223,7 +223,7 @@ class _State:
         if strict:
             path = self._name(name)
             raise NotFound(
-                f"the state has no {path!r}; strict=False leaves what is missing as it is", name=path
+                f"the state has no {path!r}; strict=False leaves missing attributes as they are", name=path
             )
 
 

@@ -1,4 +1,4 @@
-"""What a manager is given is taken when it is called: whatever its owner does to it later makes no difference."""
+"""Managers copy their arguments at the call: later edits by the program have no effect."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from vstate.managers.record import Record
 from vstate.patterns.copies import deep_copy
 
 Call = Callable[[Any, dict[str, Any]], Awaitable[object]]
-"""A call of a manager that is given a dict, on its own or in a record; by `(manager, given)`."""
+"""A call of a manager with a dict, on its own or in a record; by `(manager, value)`."""
 
 CALLS: list[tuple[type[Manager], Call, Callable[[Any], Awaitable[Any]]]] = [
     (StateManager, lambda m, d: m.save("k", d), lambda m: m.get("k")),
@@ -142,7 +142,7 @@ CALLS: list[tuple[type[Manager], Call, Callable[[Any], Awaitable[Any]]]] = [
 
 
 async def prepare(manager: Manager) -> None:
-    """What some of the calls need to be there."""
+    """Create the objects that some of the calls need."""
     if isinstance(manager, WorkflowStateManager):
         await manager.create(WorkflowState(workflow_id="w"))
     if isinstance(manager, ToolStateManager):
@@ -157,10 +157,10 @@ async def prepare(manager: Manager) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "call", "look"), CALLS)
 @in_a_loop
-async def test_what_is_given_is_taken_at_once(
+async def test_arguments_are_copied_at_the_call(
     kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]], local_store: AgentStore
 ) -> None:
-    """Though the call has to wait for another one first."""
+    """Though the call first has to wait for another one."""
     async with kind(local_store()) as manager:
         await prepare(manager)
         begun, ends = threading.Event(), threading.Event()
@@ -181,7 +181,7 @@ async def test_what_is_given_is_taken_at_once(
 
 @pytest.mark.parametrize(("kind", "call", "look"), CALLS)
 @in_a_loop
-async def test_what_cannot_be_copied_is_named(
+async def test_a_value_that_cannot_be_copied_is_named(
     kind: type[Manager], call: Call, look: Callable[[Any], Awaitable[Any]], local_store: AgentStore
 ) -> None:
     async with kind(local_store()) as manager:
@@ -194,7 +194,7 @@ async def test_what_cannot_be_copied_is_named(
 
 
 @in_a_loop
-async def test_what_is_no_id_number_or_status_is_said() -> None:
+async def test_a_wrong_id_or_status_raises() -> None:
     async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
         await teams.create_team(TeamState(team_id="t"))
         with pytest.raises(InvalidInput, match="a task's id is a text, not 5"):
@@ -241,8 +241,8 @@ class Note(Record):
     ],
     ids=str,
 )
-def test_a_record_that_is_taken_shares_nothing(value: Any) -> None:
-    """Wherever in it a value stands: what its owner changes later, as deep as it may be, is not in what was taken."""
+def test_a_copy_of_a_record_shares_nothing(value: Any) -> None:
+    """At any depth: later changes of the original are not in the copy."""
     owned = Note(a=value, more=deepcopy(value))
     owned._seen.append(deepcopy(value))
     before = deepcopy(owned)
@@ -258,7 +258,7 @@ def test_a_record_that_is_taken_shares_nothing(value: Any) -> None:
 
 
 def _changed(value: Any) -> int:
-    """Change all in a value that can be, and say how much that was."""
+    """Change all mutable parts of a value, and count them."""
     match value:
         case Note():
             return _changed(value.a) + _changed(value.model_extra)
@@ -281,8 +281,8 @@ def _changed(value: Any) -> int:
     return inner + 1
 
 
-def test_what_is_twice_in_a_record_is_so_in_what_is_taken() -> None:
-    """One list in two fields, or the record itself, is not two of them afterwards."""
+def test_shared_parts_of_a_record_are_shared_in_its_copy() -> None:
+    """One list in two fields, or the record itself, is one object in the copy too."""
     flat: list[Any] = [1]
     record = Note(a=flat, b=[flat], more=flat)
     record._seen = flat
@@ -305,13 +305,13 @@ class Counted(Note):
 
 
 def test_a_record_with_its_own_rule_of_how_it_is_copied() -> None:
-    """It is taken by that."""
+    """The copy follows that rule."""
     assert deep_copy(Counted(a=[1])).b == "by its own rule"
 
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
-def test_what_is_put_into_a_value_while_it_is_copied_is_not_shared(value: Any) -> None:
-    """At whatever line of the copying another thread does it."""
+def test_a_part_added_during_the_copy_is_not_shared(value: Any) -> None:
+    """At any line of the copying, in another thread."""
     inner: list[Any] = []
 
     def put(at: int) -> Any:

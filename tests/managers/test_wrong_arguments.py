@@ -1,4 +1,4 @@
-"""What managers are given that is wrong: told at once, in words that say what was meant, and nothing is stored."""
+"""Wrong arguments of managers: an error at once, with a clear message, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ RECORDS: list[tuple[type[Manager], str, Call]] = [
 
 @pytest.mark.parametrize(("kind", "record", "call"), RECORDS)
 @in_a_loop
-async def test_what_is_no_record_is_told_by_the_name_of_the_one_that_goes_there(
+async def test_another_object_than_a_record_is_refused_by_name(
     kind: type[Manager], record: str, call: Call
 ) -> None:
-    """And for a dict, which is what many have in hand, how to make a record of it."""
+    """And for a dict, which many programs have, the way to make a record of it."""
     async with kind() as manager:
         with pytest.raises(
             TypeError, match=rf"expected a {record}, not a dict: make a record by {record}\(\*\*value\)$"
@@ -80,8 +80,8 @@ async def test_what_is_no_record_is_told_by_the_name_of_the_one_that_goes_there(
 
 
 @in_a_loop
-async def test_what_is_not_there_is_told_by_what_it_would_be() -> None:
-    """A call with three ids in it says which of them there is not."""
+async def test_a_missing_object_is_named_with_its_kind() -> None:
+    """A call with three ids names the missing one."""
     async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
         with pytest.raises(KeyNotFound, match=r"^no team 't'$"):
             await teams.assign_task("t", "x", "a")
@@ -104,7 +104,7 @@ async def test_what_is_not_there_is_told_by_what_it_would_be() -> None:
 
 
 @in_a_loop
-async def test_statuses_are_told_by_their_texts() -> None:
+async def test_errors_show_statuses_as_texts() -> None:
     """Not as <AudioSessionStatus.COMPLETED: 'completed'>."""
     async with SpeechStateManager() as speech:
         id = await speech.create_session()
@@ -116,8 +116,8 @@ async def test_statuses_are_told_by_their_texts() -> None:
 
 
 @in_a_loop
-async def test_what_cannot_be_pickled_is_not_said_to_be_staged() -> None:
-    """A manager stages nothing: what it is given is stored, or it is not."""
+async def test_an_error_of_pickling_says_that_nothing_is_stored() -> None:
+    """A manager stages nothing: a value is stored, or it is not."""
     generator = (number for number in [1])
     async with ToolStateManager() as tools, StateManager() as states:
         await tools.start_execution(ToolExecution(execution_id="e", tool_name="t"))
@@ -135,8 +135,8 @@ async def test_what_cannot_be_pickled_is_not_said_to_be_staged() -> None:
 
 
 @in_a_loop
-async def test_what_is_no_dict_is_none_also_if_it_is_empty_or_of_pairs() -> None:
-    """dict("") and dict([]) are empty dicts, and a task without anything in it nobody wanted."""
+async def test_only_a_dict_is_a_dict() -> None:
+    """dict("") and dict([]) are empty dicts, and an empty task is a mistake."""
     async with OrchestrationStateManager() as teams, WorkflowStateManager() as workflows:
         await teams.create_team(TeamState(team_id="t"))
         await workflows.create(WorkflowState(workflow_id="w"))
@@ -156,11 +156,11 @@ async def test_what_is_no_dict_is_none_also_if_it_is_empty_or_of_pairs() -> None
 
 @in_a_loop
 async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
-    """Else no later commit would succeed, and all that was gathered would be lost with the process."""
+    """Otherwise no later commit would succeed, and all pending changes would be lost with the process."""
     store = Memory()
     async with StateManager(store, config=StateConfig(auto_save=False)) as manager:
         await manager.save("good", 1)
-        too_long = "x" * 4096  # for a key of the state, with the name of the manager's part before it
+        too_long = "x" * 4096  # a valid key, but not with the part of the manager before it
         for key in (5, None, b"k", ("a", "b"), too_long, "\ud800"):
             for call in (manager.save, manager.update):
                 with pytest.raises((TypeError, InvalidInput), match=r"keys are str|too long|surrogate"):
@@ -171,7 +171,7 @@ async def test_a_key_that_is_none_is_refused_before_it_is_gathered() -> None:
 
 @in_a_loop
 async def test_a_subscription_to_nothing_is_refused_at_once() -> None:
-    """Else every later call of the manager would fail as it tries to begin it."""
+    """Otherwise every later call of the manager would fail as it begins the subscription."""
     async with StateManager() as manager:
         for pattern, function in (
             (None, print),
@@ -189,7 +189,7 @@ async def test_a_subscription_to_nothing_is_refused_at_once() -> None:
 
 @in_a_loop
 async def test_a_limit_is_a_number_from_0_on() -> None:
-    """Whoever counts down below it, or gives a text of the command line, is told which argument it is."""
+    """A count below zero, or a text of the command line, raises an error that names the argument."""
     async with AgentStateStore() as agents, ToolStateManager() as tools:
         await agents.save_snapshot(AgentSnapshot(agent_id="a"))
         await agents.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
@@ -211,7 +211,7 @@ async def test_a_limit_is_a_number_from_0_on() -> None:
 @pytest.mark.parametrize("duration", [nan, inf, -inf])
 @in_a_loop
 async def test_a_duration_that_is_no_number_does_not_get_into_the_statistics(duration: float) -> None:
-    """Every average to come would be none either."""
+    """It would make every later average useless."""
     async with ToolStateManager() as tools:
         for id in ("a", "b"):
             await tools.start_execution(ToolExecution(execution_id=id, tool_name="t"))
@@ -225,7 +225,7 @@ async def test_a_duration_that_is_no_number_does_not_get_into_the_statistics(dur
 
 
 def test_a_time_in_a_zone_that_names_no_offset_is_one_without_a_zone() -> None:
-    """As Python has it: it can neither be compared with one that has an offset, nor taken for one."""
+    """As in Python: it is not compared with a time with an offset, nor equal to one."""
 
     class Nowhere(tzinfo):
         def utcoffset(self, given: datetime | None) -> None:
@@ -239,8 +239,8 @@ def test_a_time_in_a_zone_that_names_no_offset_is_one_without_a_zone() -> None:
 
 @in_a_loop
 async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
-    """datetime.min stands for "at once" in many a program; no local clock goes as far."""
-    later = datetime.now(UTC) + timedelta(days=2)  # than it is now in any zone
+    """datetime.min means "at once" in many programs, and local clocks cannot express it."""
+    later = datetime.now(UTC) + timedelta(days=2)  # it is earlier than now in any zone
     times = [datetime.min, datetime(1900, 1, 1), datetime.now(), later, datetime.max]
     async with ToolStateManager() as tools:
         for number, time in reversed(list(enumerate(times))):
@@ -276,7 +276,7 @@ async def test_times_at_either_end_of_the_calendar_have_their_place() -> None:
 @pytest.mark.parametrize("age", [-1, nan, inf, 1e300])
 @in_a_loop
 async def test_an_age_is_a_number_of_seconds(age: float) -> None:
-    """Infinity is none: who wants only what was never synced asks for a hundred years."""
+    """Infinity is none: a hundred years find the sources that were never synced."""
     async with KnowledgeStateManager() as knowledge:
         with pytest.raises(
             InvalidInput, match="older_than is a number of seconds from 0 on, or a timedelta, not"
@@ -285,8 +285,8 @@ async def test_an_age_is_a_number_of_seconds(age: float) -> None:
 
 
 @in_a_loop
-async def test_what_a_team_refuses_it_says_in_the_words_of_a_team() -> None:
-    """With what is possible instead, once."""
+async def test_a_team_refuses_in_words_of_teams() -> None:
+    """With the allowed events, once."""
     async with OrchestrationStateManager() as teams:
         agents = {
             "a": AgentCoordinationState(agent_id="a"),
@@ -343,16 +343,16 @@ WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "told"), WRONG_SETTINGS)
-def test_a_setting_that_is_wrong_is_told_where_it_is_given(
+def test_a_wrong_setting_raises_at_once(
     kind: Callable[..., object], options: dict[str, Any], told: str
 ) -> None:
-    """And not by the first call, or never."""
+    """Not by the first call, or never."""
     with pytest.raises((InvalidInput, TypeError), match=re.escape(told)):
         kind(**options)
 
 
 def test_agents_are_recovered_from_their_own_store() -> None:
-    """Another manager has no checkpoints, and would say so in the middle of a failure."""
+    """Another manager has no checkpoints, and would fail in the middle of a recovery."""
     with pytest.raises(TypeError, match="agent_store is an AgentStateStore, not a StateManager"):
         AgentRecoveryManager(agent_store=StateManager())  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="auto_recover is True or False"):
@@ -363,7 +363,7 @@ def test_agents_are_recovered_from_their_own_store() -> None:
 
 @in_a_loop
 async def test_of_a_long_text_the_beginning_is_quoted() -> None:
-    """A megabyte in the place of a word makes no megabyte of a message."""
+    """A megabyte in place of a word does not make the message a megabyte long."""
     long = "x" * 1_000_000
     async with SpeechStateManager() as speech, OrchestrationStateManager() as teams:
         await teams.create_team(
@@ -381,8 +381,8 @@ async def test_of_a_long_text_the_beginning_is_quoted() -> None:
 
 
 @in_a_loop
-async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
-    """None of them shows the error of pydantic, or of Python, that it would lead to."""
+async def test_arguments_of_a_wrong_kind_raise_clear_errors() -> None:
+    """None shows an error of pydantic or of Python."""
     async with SpeechStateManager() as speech, StateManager() as states, KnowledgeStateManager() as knowledge:
         await states.save("k", 1)
         calls: list[tuple[Callable[[], Awaitable[object]], str]] = [
@@ -402,7 +402,7 @@ async def test_arguments_of_a_wrong_kind_are_told_in_words() -> None:
 
 
 def test_a_contradiction_about_the_store_shows_no_password() -> None:
-    """What is given twice may be a URL with one."""
+    """The URL that is passed twice may hold a password."""
     url = "redis://:hush@127.0.0.1:1/0"
     calls: list[Callable[[], object]] = [
         lambda: AgentStateStore(url, redis_url=url),
