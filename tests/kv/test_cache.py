@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Cache, against the shipped suite over Memory and Disk, and its own promises."""
-=======
 """Cache: the store contract over Memory and Disk, and the behaviour of its tiers."""
->>>>>>> main
 
 import os
 import pickle
@@ -65,11 +61,7 @@ def test_an_object_is_fetched_once(inner: Faulty) -> None:
 
 
 def test_a_written_object_is_not_fetched(inner: Faulty) -> None:
-<<<<<<< HEAD
-    """Objects that are written through the cache are in it, and a transaction stays one call."""
-=======
     """Values written through the cache are in it, and a transaction stays one call."""
->>>>>>> main
     store = Cache(inner)
     assert store.transact({KEY: b"1", "r/heads/main": b"x"}, {"r/heads/main": None})
     store.set(OTHER, b"2")
@@ -99,11 +91,7 @@ def test_presence_is_asked_of_the_store() -> None:
 
 
 def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
-<<<<<<< HEAD
-    """An object that the store did not take is not served from the cache."""
-=======
     """The cache serves no value that the store refused."""
->>>>>>> main
     store = Cache(inner)
     writes: list[Callable[[], object]] = [
         lambda: store.set(KEY, b"1"),
@@ -167,11 +155,7 @@ def test_forget_fetches_again(inner: Faulty, tier: Path) -> None:
 
 
 def test_the_least_recently_used_goes_first(inner: Faulty) -> None:
-<<<<<<< HEAD
-    """Memory is bounded by bytes; the objects read last stay, and too large ones are not kept."""
-=======
     """Memory is bounded in bytes. Recent reads stay, and a value that is too large is not kept."""
->>>>>>> main
     store = Cache(inner, max_bytes=10_000)
     keys = [f"o/{number:064x}" for number in range(4)]
     store.set_many({key: bytes(3000) for key in keys[:3]})

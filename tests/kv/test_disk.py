@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Disk, against the shipped suite, and its own promises: real processes, kills, quotas and damage."""
-=======
 """Disk: the store contract, and real processes, kills, quotas and damage."""
->>>>>>> main
 
 import copy
 import multiprocessing
@@ -163,11 +159,7 @@ def test_durability_sets_synchronous(directory: Path, durability: Any, synchrono
 
 
 def test_a_closed_store_says_so(directory: Path) -> None:
-<<<<<<< HEAD
-    """Closing twice is fine; using a closed store is not."""
-=======
     """Closing twice does no harm. Using a closed store raises."""
->>>>>>> main
     store = Disk(directory)
     store.close()
     store.close()
@@ -371,11 +363,7 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
 
 
 def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-<<<<<<< HEAD
-    """It pauses before it queues again, longer than waiting callers sleep, and only once."""
-=======
     """A store that meets a waiter pauses once before it queues again, for longer than the waiters sleep."""
->>>>>>> main
     pauses = list[float]()
     with Disk(directory) as store, Disk(directory) as other, ExitStack() as held:
 
@@ -442,11 +430,7 @@ def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
-<<<<<<< HEAD
-    """After each of 20 kills, every confirmed transaction is there, and none is there in part."""
-=======
     """After each of 20 kills, every reported transaction is there, and none is there in part."""
->>>>>>> main
     program = """if True:
         import sys
         from vstate.kv import Disk
@@ -581,11 +565,7 @@ def _fill(store: Disk, value_bytes: int = 10_000) -> int:
 
 
 def test_a_quota_stops_writes_and_loses_nothing(directory: Path) -> None:
-<<<<<<< HEAD
-    """Past `size_limit` a transaction does nothing; earlier values stay, and deleting makes room."""
-=======
     """Beyond `size_limit` a transaction does nothing. Stored data stays, and deleting makes room."""
->>>>>>> main
     with Disk(directory, size_limit=300_000) as store:
         count = _fill(store)
         assert count > 10
@@ -721,11 +701,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_system(mounted: Path) -> None:
-<<<<<<< HEAD
-    """The error for an unwritable directory says so, and how to mend it, for an old store and a new one."""
-=======
     """A place that cannot be written to raises an error with advice, for an old store and a new one."""
->>>>>>> main
     Disk(mounted / "store").close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     with pytest.raises(StoreUnavailable, match="writable"):

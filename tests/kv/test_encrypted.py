@@ -1,9 +1,4 @@
-<<<<<<< HEAD
-"""Encrypted, against the shipped suite over Memory and Disk, and the things it hides from a store that is not
-trusted."""
-=======
 """Encrypted: the store contract over Memory and Disk, and the protection from an untrusted store."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -94,11 +89,7 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-<<<<<<< HEAD
-# The rows of the store behind
-=======
 # The view of the store behind
->>>>>>> main
 
 GOLDEN = {
     "encryption": (
@@ -124,14 +115,9 @@ def test_golden_rows(store: Encrypted, memory: Memory) -> None:
 
 
 def test_equal_data_is_stored_once(store: Encrypted, memory: Memory) -> None:
-<<<<<<< HEAD
-    """The same value under the same name is the same row, by whichever handle; elsewhere it is another
-    one.
-=======
     """The same value under the same name is the same row, by any handle.
 
     Under another name the row differs.
->>>>>>> main
     """
     store.set(OBJECT, b"value")
     before = dict(memory.items())
@@ -152,11 +138,7 @@ def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
 
 
 def test_a_listing_reads_one_part_of_the_store(memory: Memory) -> None:
-<<<<<<< HEAD
-    """`keys("r/heads/")` lists names under "r/", and neither objects nor the reflog."""
-=======
     """`keys("r/heads/")` lists the keys that begin with "r/", but no objects and no reflog."""
->>>>>>> main
     inner = Faulty(memory)
     store = Encrypted(inner, KEY)
     store.set_many({OBJECT: b"", "r/heads/main": b"1", "r/tags/v1": b"2", "reflog/heads/main:1": b""})
@@ -242,11 +224,7 @@ def test_long_names(tmp_path: Path) -> None:
         assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
 
 
-<<<<<<< HEAD
-# Attacks by a store that is not trusted
-=======
 # The powers of an untrusted store
->>>>>>> main
 
 CONTENTS = {
     OBJECT: b"one object",
@@ -334,13 +312,7 @@ def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> N
 
 
 def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory) -> None:
-<<<<<<< HEAD
-    """An earlier value of the same name is genuine, and a removed row leaves no trace: docs/security.md says
-    so.
-    """
-=======
     """The store can bring back an earlier value of a name, or delete it; docs/security.md says so."""
->>>>>>> main
     store.set("r/heads/main", b"old")
     old = dict(memory.items())
     store.set("r/heads/main", b"new")
@@ -413,14 +385,9 @@ def test_a_wrong_key_never_looks_like_an_empty_store(store: Encrypted, memory: M
 
 
 def test_two_keys_at_once(memory: Memory) -> None:
-<<<<<<< HEAD
-    """Of two handles with different keys on an empty store, the second to write gets an error, and so does
-    its reader.
-=======
     """Two handles with different keys open an empty store.
 
     The second writer gets an error, and so does its reader.
->>>>>>> main
     """
     first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
     assert second.get("a") is None
@@ -524,11 +491,7 @@ def test_marks_that_make_no_sense(memory: Memory, mark: bytes, error: type[VStat
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(33), "", 7, None, KEY.hex()])
 def test_what_is_no_key(memory: Memory, key: object) -> None:
-<<<<<<< HEAD
-    """A key has 32 bytes, and no error shows a wrong one."""
-=======
     """A key has 32 bytes. No error shows the key."""
->>>>>>> main
     with pytest.raises((InvalidInput, NotFound)):
         Encrypted(memory, key)  # type: ignore[arg-type]
 
@@ -693,10 +656,6 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
 
 
 def test_only_in_front_of_a_store() -> None:
-<<<<<<< HEAD
-    """A path is no store here: the message shows the right call."""
-=======
     """A path is no store. The message names the right call."""
->>>>>>> main
     with pytest.raises(InvalidInput, match=r"Encrypted stands in front of a KVStore, .* open_store"):
         Encrypted("enc", bytes(32))  # type: ignore[arg-type]

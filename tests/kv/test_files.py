@@ -11,11 +11,7 @@ from vstate.kv.files import make_directory, replace_file
 
 
 def test_long_names(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """A file may have any name that the system takes: 255 bytes of any characters."""
-=======
     """A file name may be as long as the system allows: 255 bytes of any characters."""
->>>>>>> main
     for name in ("x" * 255, "\N{GRINNING FACE}" * 63, "é" * 127):
         for data in (b"old", b"new"):
             replace_file(tmp_path / name, data)

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Memory, against the shipped suite, and its own promises."""
-=======
 """Memory: the store contract, and its own behaviour."""
->>>>>>> main
 
 import os
 import threading

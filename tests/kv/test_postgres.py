@@ -1,9 +1,4 @@
-<<<<<<< HEAD
-"""Postgres, against the shipped suite, and its own promises: real servers, processes, kills and
-cuts."""
-=======
 """Postgres: the store contract, and real servers, processes, kills and cut connections."""
->>>>>>> main
 
 import copy
 import operator
@@ -115,11 +110,7 @@ def _until_one_waits(sql: psycopg.Connection[Any]) -> None:
         time.sleep(0.01)
 
 
-<<<<<<< HEAD
-# Opening, and messages
-=======
 # Opening, and addresses in messages
->>>>>>> main
 
 
 def test_the_first_write_makes_the_table(
@@ -202,19 +193,11 @@ def test_two_tables_are_apart(
 
 @pytest.mark.parametrize(
     "table",
-<<<<<<< HEAD
-    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64]
-    + [".a", "a.", "%s", None, 7],
-)  # fmt: skip
-def test_a_wrong_table_is_refused(table: Any) -> None:
-    """A table name that is no identifier raises InvalidInput, before any connection is made."""
-=======
     ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64, ".a", "a.", "%s"]
     + [None, 7],
 )  # fmt: skip
 def test_a_wrong_table_is_refused(table: Any) -> None:
     """A wrong table name raises InvalidInput, before any connection."""
->>>>>>> main
     with pytest.raises(InvalidInput, match="not a table's name"):
         Postgres("postgresql://127.0.0.1:1/db", table=table)
 
@@ -288,11 +271,7 @@ def test_nothing_shows_the_password(postgres_dsn: str, postgres_table: str) -> N
 
 
 def test_a_wrong_password(postgres_dsn: str) -> None:
-<<<<<<< HEAD
-    """A refusal is reported at once, and not as a server that is not there."""
-=======
     """A wrong password has its own error, at once, apart from a server that is down."""
->>>>>>> main
     began = time.monotonic()
     with pytest.raises(
         StoreUnavailable,
@@ -309,23 +288,14 @@ def test_a_wrong_password(postgres_dsn: str) -> None:
 def test_pickling_needs_an_address_without_a_password(
     postgres_dsn: str, postgres_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    """With one, it would be in the pickle; without, the other process opens the same table, with the same
-    options.
-=======
     """An address with a password cannot be pickled.
 
     Without one, the other process opens the same table and options.
->>>>>>> main
     """
     with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
         pickle.dumps(store)
     if psycopg.pq.version() >= 180000:
-<<<<<<< HEAD
-        # These keys, derived from a password, let a client in like the password.
-=======
         # A value derived from the password opens the server too.
->>>>>>> main
         with Postgres("postgresql://host/db?scram_client_key=c2VjcmV0") as store, pytest.raises(TypeError):
             pickle.dumps(store)
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
@@ -380,11 +350,7 @@ def test_a_newer_format_is_refused(
 def test_a_dropped_table_is_not_made_again(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-<<<<<<< HEAD
-    """To make the table again under an open store would hide the loss."""
-=======
     """Creating the table anew under an open store would hide its loss."""
->>>>>>> main
     store.set("key", b"value")
     sql.execute(f"DROP TABLE {postgres_table}")
     for call in (
@@ -399,11 +365,7 @@ def test_a_dropped_table_is_not_made_again(
 def test_missing_rights_are_named(
     postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
 ) -> None:
-<<<<<<< HEAD
-    """The error names the missing rights of a role; a role that may only read, reads."""
-=======
     """A role without the right gets an error that names the right. A role that may only read, reads."""
->>>>>>> main
     role = f"r{postgres_table}"
     sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     dsn = postgres_dsn.replace(f"postgres:{postgres_dsn.split('//postgres:')[1].split('@')[0]}", f"{role}:x")
@@ -518,11 +480,7 @@ def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
 
 @pytest.mark.skipif(not SOAK, reason="takes 10 GB of memory: set VSTATE_SOAK")
 def test_the_longest_value(store: Postgres) -> None:
-<<<<<<< HEAD
-    """A value of the longest size is written and read back."""
-=======
     """Values within the limit are stored and read back."""
->>>>>>> main
     value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
     value += bytes(MAX_VALUE_BYTES - len(value))
     assert store.transact({"key": value}, {"key": None})
@@ -709,11 +667,7 @@ def test_four_processes_lose_no_increment(postgres_dsn: str, postgres_table: str
 
 @pytest.mark.parametrize("absent", [False, True])
 def test_swaps_of_an_object_are_apart_from_plain_writes(store: Postgres, absent: bool) -> None:
-<<<<<<< HEAD
-    """Objects have no locks by key, so an expectation of one keeps all other writers out."""
-=======
     """Objects have no locks by key, so a transaction that expects an object keeps all others out."""
->>>>>>> main
     for _ in range(20):
         store.delete(_object(1))
         if not absent:
@@ -813,11 +767,7 @@ def test_more_keys_than_locks(store: Postgres) -> None:
 
 
 def test_eight_threads_use_one_store(store: Postgres) -> None:
-<<<<<<< HEAD
-    """More threads than connections: each reads its own writes."""
-=======
     """With more threads than connections, each thread reads its own writes."""
->>>>>>> main
 
     def work(thread: int) -> None:
         for number in range(15):
@@ -834,13 +784,7 @@ def test_eight_threads_use_one_store(store: Postgres) -> None:
 
 @pytest.mark.parametrize("connections", [2, 5])
 def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, connections: int) -> None:
-<<<<<<< HEAD
-    """Plans and swaps by more threads than there are connections lose nothing, and do not wait for one
-    another.
-    """
-=======
     """Plans and swaps by more threads than connections lose nothing and do not deadlock."""
->>>>>>> main
     with Postgres(postgres_dsn, table=postgres_table, connections=connections, timeout=60) as store:
         store.set("counter", b"0")
 
@@ -883,11 +827,7 @@ def test_exclusively_lets_readers_and_vacuum_go_on(
 
 
 def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psycopg.Connection[Any]) -> None:
-<<<<<<< HEAD
-    """A writer that waited compares the values after the wait, not those before it."""
-=======
     """The swap compares after the wait, not with the value from before."""
->>>>>>> main
     store.set("key", b"1")
     entered = threading.Event()
     results = []
@@ -907,13 +847,7 @@ def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psy
 
 
 def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-<<<<<<< HEAD
-    """After `timeout` seconds a writer that others keep out raises StoreUnavailable, and has written
-    nothing.
-    """
-=======
     """After `timeout` seconds a blocked writer raises StoreUnavailable, and has written nothing."""
->>>>>>> main
     store.set("key", b"1")
     with Postgres(postgres_dsn, table=postgres_table, timeout=0.3) as hurried:
         hurried.get("key")
@@ -932,13 +866,7 @@ def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: P
 
 @needs_fork
 def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
-<<<<<<< HEAD
-    """Neither side talks into the other's conversation, also while other threads of the parent use the
-    store.
-    """
-=======
     """Parent and child do not share connections, even while other threads of the parent use the store."""
->>>>>>> main
     store.set("counter", b"0")
     stopping = threading.Event()
 
@@ -975,13 +903,7 @@ def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
 def test_a_cut_while_committing_is_found_out(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool, times: int
 ) -> None:
-<<<<<<< HEAD
-    """Whether the server had committed or never heard of it: the swap happens once, and the answer is
-    True.
-    """
-=======
     """If the connection is cut before or after the server commits, the swap happens once and returns True."""
->>>>>>> main
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("counter", b"1")
         time.sleep(
@@ -996,14 +918,9 @@ def test_a_cut_while_committing_is_found_out(
 def test_a_cut_with_an_overwritten_mark_is_told(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-<<<<<<< HEAD
-    """Where nobody can know any more, the error says so; with another row that still bears the mark, it is
-    known.
-=======
     """If nothing can tell the outcome, the error says so.
 
     If another row still has the mark, the outcome is known.
->>>>>>> main
     """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         for witness in (False, True):
@@ -1033,13 +950,8 @@ def test_a_cut_with_an_overwritten_mark_is_told(
 def test_a_cut_swap_that_others_undid_is_not_made_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-<<<<<<< HEAD
-    """The expectation holds again, but only because another undid the commit: to repeat it would undo
-    that.
-=======
     """The expected value is there again because another writer undid the commit: repeating the swap would
     undo that.
->>>>>>> main
     """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set("ref", b"1")
@@ -1059,13 +971,8 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
     sql: psycopg.Connection[Any],
     trouble: str,
 ) -> None:
-<<<<<<< HEAD
-    """The transaction was committed, and the next attempt fails for another reason: that is no proof that it
-    was not.
-=======
     """The transaction was committed and the next attempt fails for another reason: the outcome stays
     unknown.
->>>>>>> main
     """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=0.5) as cut:
         cut.set("ref", b"1")
@@ -1100,13 +1007,7 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
 def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
     postgres_dsn: str, postgres_table: str, proxy: Proxy
 ) -> None:
-<<<<<<< HEAD
-    """An answer that never came may have been "no", and a row that is older than the call shows that it
-    was.
-    """
-=======
     """A lost answer may have been "no". A row that is older than the call proves it."""
->>>>>>> main
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("ref", b"theirs")
         at_commit(proxy, done=True)
@@ -1118,11 +1019,7 @@ def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
 def test_a_cut_while_a_plan_is_committed(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, done: bool
 ) -> None:
-<<<<<<< HEAD
-    """It is carried out once: a committed transaction is recognised, and any other begins anew."""
-=======
     """The transaction happens once: a committed one is recognised, and one that never began is repeated."""
->>>>>>> main
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set_many({"counter": b"1", _object(1): b"garbage"})
         at_commit(proxy, done=done)
@@ -1141,11 +1038,7 @@ def test_a_cut_while_a_plan_is_committed(
 def test_a_cut_of_plain_writes_is_made_good(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool
 ) -> None:
-<<<<<<< HEAD
-    """Writes that may be done twice are done again, and so are reads."""
-=======
     """Idempotent writes and reads are repeated."""
->>>>>>> main
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("a", b"0")
         at_commit(proxy, done=done)
@@ -1186,11 +1079,7 @@ def test_cuts_at_every_point(postgres_dsn: str, postgres_table: str, proxy: Prox
 
 
 def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
-<<<<<<< HEAD
-    """It is waited for, so long; then StoreUnavailable, which knows whether something may have been
-=======
     """The store waits up to its timeout, then raises StoreUnavailable that says if something may be
->>>>>>> main
     written.
     """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
@@ -1243,24 +1132,13 @@ def test_connections_that_died_while_idle_are_not_noticed(
                 "WHERE application_name = 'idle'"
             )
             assert sql.execute(ended).fetchone() == (1,)
-<<<<<<< HEAD
-        # The connection was closed from outside, and the expectation does not hold: the answer is still
-        # certain.
-=======
         # The connection was closed, and the expectation does not hold: the answer is still certain.
->>>>>>> main
         store.set("key", b"theirs")
         assert idle.compare_and_swap("key", b"3", b"4") is False
 
 
 def _meanwhile(proxy: Proxy, call: Callable[[], object]) -> None:
-<<<<<<< HEAD
-    """Cut the next connection that commits, once the server has, and make the call before its client
-    knows.
-    """
-=======
     """Cut the next connection after its commit, and make the call before its client knows."""
->>>>>>> main
     at_commit(proxy, done=True)
     inner = proxy.watch
 
@@ -1281,13 +1159,8 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
     mine = sys.argv[3]
     for number in range(100_000):
         ref = store.get("counter")
-<<<<<<< HEAD
-        counter = b"%d" % (int(ref or b"0") + 1)
-        writes = {"counter": counter, f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
-=======
         count = b"%d" % (int(ref or b"0") + 1)
         writes = {"counter": count, f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
->>>>>>> main
         try:
             done = store.transact(writes, {"counter": ref})
             print("done" if done else "lost", number, flush=True)
@@ -1299,11 +1172,7 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
 
 @pytest.mark.parametrize("kills", [20 if SOAK else 2])
 def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
-<<<<<<< HEAD
-    """SIGKILL in the middle of writes, and a restart: every confirmed write is there, once, and the writers
-=======
     """SIGKILL in the middle of writes, and a restart: every acknowledged write is there once, and writers
->>>>>>> main
     go on.
     """
     server = start_postgres(fsync="on")
@@ -1324,11 +1193,7 @@ def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> Non
         for writer in writers:
             writer.kill()
         told = [[line.split() for line in writer.communicate()[0].splitlines()] for writer in writers]
-<<<<<<< HEAD
-        time.sleep(0.2)  # the last transaction may commit yet
-=======
         time.sleep(0.2)  # the last request may be committed now
->>>>>>> main
         lines = {key for name in "abc" for key in store.keys(f"{name}/")}
         done = unknown = 0
         for name, answers in zip("abc", told, strict=True):
@@ -1367,11 +1232,7 @@ def _hearing(wait: Callable[[float], None]) -> None:
 
 @pytest.fixture
 def _rarely_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-<<<<<<< HEAD
-    """Polls are so rare here that a lost message would be noticed, even on a slow machine."""
-=======
     """Keep the listener from polling, so a change is found only if it is heard, on a slow machine too."""
->>>>>>> main
     monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
 
 
@@ -1449,13 +1310,9 @@ def test_nobody_is_told_if_nobody_listens(
 def test_a_listener_that_is_cut_off_looks_and_listens_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-<<<<<<< HEAD
-    """It returns when it is connected again, since it may have missed a change, and then hears as before."""
-=======
     """The listener returns when it is connected again, because it may have missed changes, and then hears
     as before.
     """
->>>>>>> main
     store.set("key", b"old")
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut, cut.listening("key") as wait:
         _hearing(wait)

@@ -28,11 +28,7 @@ OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY:
 
 
 class Beside(KVStoreTests):
-<<<<<<< HEAD
-    """The store's tests. Afterwards the keys beside the part must be unchanged."""
-=======
     """The store contract. Afterwards the keys beside the part must be unchanged."""
->>>>>>> main
 
     @pytest.fixture
     def whole(self) -> KVStore:
@@ -94,11 +90,7 @@ def whole() -> Memory:
     + [None, 7, b"a", *sorted(RESERVED)],
 )
 def test_names_that_are_refused(whole: Memory, name: Any) -> None:
-<<<<<<< HEAD
-    """A name is one segment, and none with which the keys of a repository begin."""
-=======
     """A name is one segment that differs from all keys of a repository."""
->>>>>>> main
     with pytest.raises(InvalidInput, match="part of a store"):
         Prefixed(whole, name)
 
@@ -220,11 +212,7 @@ def test_one_transaction_of_the_store() -> None:
 
 
 class Calls(Memory):
-<<<<<<< HEAD
-    """A Memory that notes the arguments of its calls."""
-=======
     """A Memory that notes its calls."""
->>>>>>> main
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,11 +265,7 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
             time.sleep(0.2)
             assert "a" not in waited
         threads[0].join()
-<<<<<<< HEAD
-        assert waited["b"] < 15  # and not the patience for a turn that is never released
-=======
         assert waited["b"] < 15  # less than the wait for a turn that is never given back
->>>>>>> main
 
 
 def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:

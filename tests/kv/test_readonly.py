@@ -25,11 +25,7 @@ def behind() -> Memory:
 
 
 def test_every_write_is_refused(behind: Memory) -> None:
-<<<<<<< HEAD
-    """Each write raises ReadOnly, names the next step, and changes nothing; a plan is not even called."""
-=======
     """Each call raises ReadOnly with advice and changes nothing. A plan is not called."""
->>>>>>> main
     store = ReadOnlyStore(behind)
 
     def plan() -> dict[str, bytes | None]:
@@ -73,11 +69,7 @@ def test_reads_are_the_stores(behind: Memory) -> None:
 
 
 def test_it_stays_read_only_behind_a_cache(behind: Memory) -> None:
-<<<<<<< HEAD
-    """The store behind `uncached` and `forget` is read-only as well."""
-=======
     """`uncached` and `forget` are read-only too."""
->>>>>>> main
     cached = ReadOnlyStore(Cache(behind))
     assert cached.get(KEY) == b"object"
     behind.set(KEY, b"mended")
@@ -92,11 +84,7 @@ def test_it_stays_read_only_behind_a_cache(behind: Memory) -> None:
 
 
 def test_a_state_over_it(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """It reads, logs, diffs and looks back; a commit raises ReadOnly and keeps the changes staged."""
-=======
     """A state reads, logs, diffs and checks out. A commit raises ReadOnly and keeps its changes staged."""
->>>>>>> main
     with Versioned(tmp_path / "store") as state:
         state["list"] = [1, 2, 3]
         first = state.commit("first")

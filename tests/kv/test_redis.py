@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Redis, against the shipped suite on a real server, and its own promises."""
-=======
 """Redis: the store contract on a real server, and its own behaviour."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -99,26 +95,15 @@ class TestRedisCluster(KVStoreTests):
                 assert _seconds(lambda: wait(20)) < 15
 
     def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
-<<<<<<< HEAD
-        """The error for a node that is addressed as a server shows the right URL, unless it serves all
-        slots.
-        """
-=======
         """A node of a cluster that is addressed as a server names the right URL, or serves all slots."""
->>>>>>> main
         with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
             store.set("a", b"1")  # the only node has all the slots
             assert store.get("a") == b"1"
 
     def test_a_key_moved_elsewhere(self, tmp_path: Path, redis_prefix: str) -> None:
-<<<<<<< HEAD
-        """A slot that the cluster has given to nobody is waited for, and then StoreUnavailable; once it is
-        back, all is well.
-=======
         """The store waits for a slot that no node serves, then raises StoreUnavailable.
 
         Later it works again.
->>>>>>> main
         """
         for url in _cluster(tmp_path / "cluster"):
             with (
@@ -193,11 +178,7 @@ def test_round_trips(proxy: Proxy, proxied: str) -> None:
 
 
 def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
-<<<<<<< HEAD
-    """A new process reads its first key in one, which also brings the server's policy for a full memory."""
-=======
     """A new process needs one round trip for its first key, which also tells the server's memory policy."""
->>>>>>> main
     with Redis(proxied) as store:
         store.get("loads the scripts")
     proxy.latency, proxy.round_trips = FAR, 0
@@ -310,11 +291,7 @@ def test_what_one_transaction_cannot_be_told_is_refused(store: Redis) -> None:
 
 
 def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
-<<<<<<< HEAD
-    """Writes that do not fit into one exchange take several."""
-=======
     """A write that does not fit into one exchange takes several."""
->>>>>>> main
     rows = {f"n/{number}": os.urandom(3_000_000) for number in range(14)}
     store.set_many(rows)
     assert store.get_many(rows) == rows
@@ -345,11 +322,7 @@ def test_objects_are_listed_once_while_they_are_deleted(store: Redis) -> None:
     for key in store.keys("o/"):
         listed.append(key)
         if len(listed) == 1000:
-<<<<<<< HEAD
-            # All but a few, so that the table shrinks in steps; the others must be listed.
-=======
             # All but a few, so the table shrinks in steps. The rest must be listed.
->>>>>>> main
             store.delete_many(ids[500:])
     assert len(listed) == len(set(listed))
     assert set(ids[:500]) <= set(listed)
@@ -446,11 +419,7 @@ def test_pickling(store: Redis, redis_url: str) -> None:
 
 
 def test_a_closed_store_is_not_used(redis_url: str, redis_prefix: str) -> None:
-<<<<<<< HEAD
-    """Closing twice is fine, using a closed store is InvalidInput, and a client of the caller's stays
-=======
     """Closing twice does no harm, using a closed store is InvalidInput, and the caller's client stays
->>>>>>> main
     open.
     """
     with driver.Redis.from_url(redis_url) as client:
@@ -515,11 +484,7 @@ def test_a_plan_longer_than_the_lock(store: Redis) -> None:
 def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    """The lock is renewed until all is written, not only until the plan has returned."""
-=======
     """The lock is renewed until the last write, not only until the plan has ended."""
->>>>>>> main
     monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
     monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", 1_000_000)
     proxy.latency = 0.05
@@ -538,11 +503,7 @@ def test_what_takes_longer_to_write_than_the_lock_lasts(
 
 
 def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
-<<<<<<< HEAD
-    """If the lock is gone before the writes, the plan is called again, and sees the writes in between."""
-=======
     """If the lock is lost before the writes, the plan runs again and sees the changes since."""
->>>>>>> main
     calls = []
 
     def plan() -> dict[str, bytes | None]:
@@ -593,13 +554,7 @@ def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str
 
 
 def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
-<<<<<<< HEAD
-    """A wait ends soon after another's change of its key, by whatever method, and not for that of another
-    key.
-    """
-=======
     """A wait ends soon after another's change of its key, by any method, and not for another key."""
->>>>>>> main
     with Redis(redis_url, prefix=redis_prefix) as other:
         changes: list[Callable[[], object]] = [
             lambda: other.set("r/heads/main", b"1"),
@@ -624,14 +579,9 @@ def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
 
 
 def test_listening_while_cut_off(proxy: Proxy, proxied: str) -> None:
-<<<<<<< HEAD
-    """A wait that is cut off returns, so that the caller looks for missed changes; later changes are heard
-    again.
-=======
     """A wait that is cut off returns, so the caller looks for missed changes.
 
     Later changes are heard again.
->>>>>>> main
     """
     with Redis(proxied) as store:
         with store.listening("a") as wait:
@@ -699,11 +649,7 @@ def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
 
 
 def test_a_store_without_ttl_never_expires(server: RedisServer) -> None:
-<<<<<<< HEAD
-    """A writer without a ttl removes the expiry that another writer set."""
-=======
     """A writer without a ttl also removes the ttl of another."""
->>>>>>> main
     with (
         Redis(server.url, ttl=60) as short,
         Redis(server.url) as store,
@@ -752,13 +698,7 @@ def test_a_server_that_evicts_is_refused(
 
 
 def test_a_full_server(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """A write that does not fit raises StoreFull and does nothing; deleting works, in `exclusively` too, and
-    makes room.
-    """
-=======
     """A write that does not fit raises StoreFull and does nothing. Deleting works, and makes room."""
->>>>>>> main
     server = RedisServer(tmp_path / "redis", maxmemory="12mb", appendonly="no")
     try:
         with Redis(server.url) as store:
@@ -787,11 +727,7 @@ def test_a_full_server(tmp_path: Path) -> None:
         server.stop()
 
 
-<<<<<<< HEAD
-# Arguments
-=======
 # Accepted arguments
->>>>>>> main
 
 
 @pytest.mark.parametrize(
@@ -818,11 +754,7 @@ def test_a_full_server(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_url(url: Any) -> None:
-<<<<<<< HEAD
-    """A wrong URL is refused at once, by a message that shows nothing of it."""
-=======
     """A string that is no Redis URL is refused at once, by a message that shows none of it."""
->>>>>>> main
     with pytest.raises(InvalidInput) as caught:
         Redis(url)
     assert SECRET not in str(caught.value)
@@ -857,13 +789,7 @@ def test_wrong_options(redis_url: str) -> None:
 
 
 def test_a_password(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """The right one works; a wrong one, or none, is one clean error at once that shows neither user nor
-    password.
-    """
-=======
     """The right password works. A wrong one, or none, is one error at once, without user and password."""
->>>>>>> main
     server = RedisServer(tmp_path / "redis", requirepass=SECRET)
     try:
         address = server.url.removeprefix("redis://")
@@ -884,14 +810,9 @@ def test_a_password(tmp_path: Path) -> None:
 
 
 def test_a_user_with_few_rights(server: RedisServer) -> None:
-<<<<<<< HEAD
-    """A user who may not publish, subscribe or ask for INFO can use a store; one who may not run scripts is
-    told.
-=======
     """A user without the rights for PUBLISH, SUBSCRIBE or INFO can use a store.
 
     Without scripts it gets an error.
->>>>>>> main
     """
     server.command("ACL", "SETUSER", "plain", "on", f">{SECRET}", "~{vstate}:*", "+@all", "-@pubsub", "-info")
     server.command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
@@ -922,13 +843,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_keys_of_another_program(server: RedisServer) -> None:
-<<<<<<< HEAD
-    """Data of another program in the place of the store's are not touched; the message names the next
-    step.
-    """
-=======
     """The data of another program under the prefix are not touched, and the message gives advice."""
->>>>>>> main
     server.command("SET", "{vstate}:v", "text")
     with Redis(server.url) as store:
         for call in (lambda: store.get("a"), lambda: store.set("a", b"1")):
@@ -956,14 +871,10 @@ def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_tls(server: RedisServer, tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """A certificate must be trusted, and for this host, unless the options turn the check off."""
-=======
     """A certificate must be signed by a trusted authority, for this host.
 
     Options can turn off both checks.
     """
->>>>>>> main
     with TlsProxy(server.port, tmp_path) as proxy:
         trusted = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={tmp_path}/certificate&timeout=5"
         unnamed = trusted.replace("localhost", "127.0.0.1")

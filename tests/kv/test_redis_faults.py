@@ -1,9 +1,4 @@
-<<<<<<< HEAD
-"""Redis when the network or the server fails: connections cut at every point, servers killed, stopped and
-gone."""
-=======
 """Redis when the network or the server fails: connections cut at every point, servers killed or stopped."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -63,11 +58,7 @@ def store(proxied: str) -> Iterator[Redis]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) -> None:
-<<<<<<< HEAD
-    """Any call may be cut at any point: it gives the true answer, and is carried out once."""
-=======
     """A call that is cut at any point returns the true answer, and takes effect once."""
->>>>>>> main
     calls: list[tuple[Callable[[], object], object]] = [
         (lambda: store.get("r/heads/main"), b"1"),
         (lambda: store.get_many(["stale", OBJECT]), {"stale": b"x", OBJECT: b"object"}),
@@ -125,13 +116,8 @@ def test_a_large_transaction_when_any_of_its_exchanges_is_cut(store: Redis, prox
 
 
 def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Proxy) -> None:
-<<<<<<< HEAD
-    """The first try of a transaction, held up in the network, reaches the server after the second was
-    answered and after others have written: it must neither be done again nor be done after all.
-=======
     """The network delays the first try of a transaction until the second was answered and others have
     written. It must not happen again or late.
->>>>>>> main
     """
     at_request(proxy, "hold", match=b"EVALSHA")
     assert store.compare_and_swap("r/heads/main", b"1", b"2") is True
@@ -161,14 +147,9 @@ def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Prox
 def test_what_may_arrive_after_the_error_is_not_denied(
     store: Redis, proxy: Proxy, proxied: str, server: RedisServer
 ) -> None:
-<<<<<<< HEAD
-    """A swap is held up in the network, its second try meets a lock until the time is over, and then the
-    first comes through: the error must not have said that nothing was written.
-=======
     """The network delays a swap, the second try meets a lock until the timeout, and then the first arrives.
 
     The error must not have said that nothing was written.
->>>>>>> main
     """
     over, locked = threading.Event(), threading.Event()
 
@@ -193,13 +174,8 @@ def test_what_may_arrive_after_the_error_is_not_denied(
 
 
 def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None:
-<<<<<<< HEAD
-    """If the connection died after a write was sent, and the server with it, the error says that nobody
-    knows.
-=======
     """If the connection and the server die after a write was sent, the error says that the outcome is
     unknown.
->>>>>>> main
     """
     with Redis(server.url) as patient, Redis(proxied, timeout=0.5) as store:
         store.set("a", b"1")
@@ -242,11 +218,7 @@ def test_a_server_that_was_never_there() -> None:
 
 
 def test_a_server_that_went_away(server: RedisServer) -> None:
-<<<<<<< HEAD
-    """A call waits for it until `timeout`; its error says whether a write may have happened."""
-=======
     """The store waits for `timeout` seconds. The error says if something may be written."""
->>>>>>> main
     with Redis(server.url, timeout=0.5) as store:
         store.set("a", b"1")
         server.kill()
@@ -289,15 +261,10 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
 
 
 def test_no_confirmed_write_is_lost_with_a_killed_server(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """Threads write and count while the server is killed and started again: with its log synced at every
-    write, all that was confirmed is there, each count was counted once, and nobody was told a lie.
-=======
     """Threads write and count while the server is killed and restarted.
 
     With its log synced at every write, all confirmed writes are there, each count happened once, and no
     answer was wrong.
->>>>>>> main
     """
     server = RedisServer(tmp_path / "synced")
     stop = threading.Event()

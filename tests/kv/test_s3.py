@@ -1,9 +1,4 @@
-<<<<<<< HEAD
-"""S3 on a real SeaweedFS, against the shipped suite, and its own promises: swaps, round trips,
-faults."""
-=======
 """S3 on a real SeaweedFS: the store contract, swaps, round trips and faults."""
->>>>>>> main
 
 import copy
 import os
@@ -65,11 +60,7 @@ def proxy(s3_place: S3Place) -> Iterator[RequestProxy]:
 
 @pytest.fixture
 def far(s3_place: S3Place, proxy: RequestProxy) -> Iterator[S3]:
-<<<<<<< HEAD
-    """The same place through the proxy, by a handle that has made its first requests already."""
-=======
     """The same place through the proxy, by a handle that has done its first requests."""
->>>>>>> main
     with s3_place.open(endpoint=proxy.endpoint, timeout=60) as far:
         far.set_many({f"warm/{number}": b"up" for number in range(64)})
         assert far.compare_and_swap("warm/swap", None, b"up")
@@ -110,11 +101,7 @@ def _in_threads(count: int, work: Callable[[int], object]) -> None:
 
 @pytest.mark.parametrize("size", range(12))
 def test_no_value_is_taken_for_a_deleted_key(store: S3, size: int) -> None:
-<<<<<<< HEAD
-    """Values as short as the mark of a deleted key are values, however they were written."""
-=======
     """Values as short as a tombstone are values, however they were written."""
->>>>>>> main
     value = bytes(size)
     store.set("set", value)
     assert store.compare_and_swap("swapped", None, value)
@@ -124,13 +111,7 @@ def test_no_value_is_taken_for_a_deleted_key(store: S3, size: int) -> None:
 
 
 def test_a_key_deleted_by_a_swap_is_absent_everywhere(store: S3) -> None:
-<<<<<<< HEAD
-    """The object that stays behind is nowhere to be seen, and gives way to a new value and to a plain
-    delete.
-    """
-=======
     """The tombstone is never visible, and gives way to a new value and to a plain delete."""
->>>>>>> main
     store.set("key", b"old")
     assert store.compare_and_swap("key", b"old", None)
     assert len(_raw(store, "key=") or b"") == 8
@@ -148,13 +129,7 @@ def test_a_key_deleted_by_a_swap_is_absent_everywhere(store: S3) -> None:
 
 
 def test_another_handle_creates_what_was_deleted(s3_place: S3Place, store: S3) -> None:
-<<<<<<< HEAD
-    """A handle that has not seen the key finds the mark of a deleted one, and writes the value in its
-    place.
-    """
-=======
     """A handle without knowledge of the key finds the tombstone of a swap, and replaces it."""
->>>>>>> main
     assert store.compare_and_swap("key", None, b"old")
     assert store.compare_and_swap("key", b"old", None)
     with s3_place.open() as other:
@@ -185,11 +160,7 @@ def test_objects_are_stored_alike_and_other_values_never(s3_place: S3Place, stor
 
 
 def test_a_value_that_is_none_is_damage(store: S3) -> None:
-<<<<<<< HEAD
-    """An object of another program, under the name of a key, raises CorruptStore."""
-=======
     """A foreign object under the name of a key raises CorruptStore."""
->>>>>>> main
     store._bucket.write("key=", b"written by somebody else")
     with pytest.raises(CorruptStore, match="'key'"):
         store.get("key")
@@ -205,11 +176,7 @@ def test_large_values(store: S3) -> None:
 
 
 def test_a_key_too_long_for_a_bucket_is_refused(store: S3) -> None:
-<<<<<<< HEAD
-    """A name has 1,024 bytes at most; a longer one raises InvalidInput and writes nothing."""
-=======
     """A longer name than 1,024 bytes raises InvalidInput and writes nothing."""
->>>>>>> main
     for key in ("x" * 1100, "é" * 200):
         with pytest.raises(InvalidInput, match="shorten"):
             store.set(key, b"value")
@@ -270,13 +237,7 @@ def test_present_lists_where_that_is_less(s3_place: S3Place, proxy: RequestProxy
 
 
 def test_one_of_many_creators_wins(s3_place: S3Place) -> None:
-<<<<<<< HEAD
-    """Of eight handles that create one key at the same moment, exactly one succeeds, and its value is
-    there.
-    """
-=======
     """Eight handles create one key at the same moment. One succeeds, and its value is there."""
->>>>>>> main
     handles = [s3_place.open() for _ in range(8)]
     for attempt in range(3):
         winners: list[int] = []
@@ -310,13 +271,7 @@ def test_processes_lose_no_increment(s3_place: S3Place) -> None:
 
 
 def test_a_swap_of_what_is_remembered_is_one_request(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
-<<<<<<< HEAD
-    """A handle that read or wrote the key last swaps it with one PUT; one that never saw it reads it
-    first.
-    """
-=======
     """A handle that read or wrote the key last swaps it with one PUT. Another handle reads it first."""
->>>>>>> main
     assert far.compare_and_swap("key", None, b"1")
     assert far.compare_and_swap("key", b"1", b"2")
     assert far.compare_and_swap("key", b"2", None)
@@ -388,14 +343,9 @@ def test_a_server_that_ignores_conditions_is_refused(
 def test_no_swap_before_conditions_are_known_to_be_heeded(
     s3_place: S3Place, proxy: RequestProxy, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
-<<<<<<< HEAD
-    """The answer to the probe is lost: it is asked again, and a server that ignores conditions is still
-    refused.
-=======
     """If the answer to the probe is lost, the probe is repeated.
 
     A server that ignores conditions is still refused.
->>>>>>> main
     """
     monkeypatch.setattr("vstate.kv.s3.store._conditional", set())
     proxy.left_out = b"if-"
@@ -438,13 +388,8 @@ def test_each_server_is_probed(
 
 
 def test_a_commit_takes_two_round_trips(proxy: RequestProxy, far: S3) -> None:
-<<<<<<< HEAD
-    """Objects side by side, then the ref with the reflog's line: the first commit of a branch and those after
-    it.
-=======
     """Objects side by side, then the ref with the reflog's line, for the first commit of a branch and
     later ones.
->>>>>>> main
     """
     old = None
     for number in range(3):
@@ -470,13 +415,7 @@ def test_a_transaction_with_objects_takes_two_round_trips(proxy: RequestProxy, f
 
 
 def test_an_unknown_ref_is_read_beside_the_objects(s3_place: S3Place, proxy: RequestProxy, far: S3) -> None:
-<<<<<<< HEAD
-    """A handle that has not seen the ref takes no longer; if it is elsewhere, nothing but objects is
-    written.
-    """
-=======
     """A handle that has not seen the ref takes as long. If the ref differs, only objects are written."""
->>>>>>> main
     with s3_place.open() as other:
         other.set("ref", b"old")
     with proxy.rounds(2, 2):
@@ -501,11 +440,7 @@ def test_many_are_read_at_a_time(proxy: RequestProxy, far: S3) -> None:
 
 
 def test_a_lost_race_changes_nothing_that_was_there(s3_place: S3Place, far: S3) -> None:
-<<<<<<< HEAD
-    """Beside a failed swap, absent keys may have been set; present keys keep their values."""
-=======
     """After a failed swap new keys may exist, but earlier values are unchanged."""
->>>>>>> main
     assert far.transact({"ref": b"1", "policy": b"old"}, {"ref": None})
     with s3_place.open() as other:
         other.set("ref", b"2")
@@ -567,13 +502,7 @@ def test_a_swap_that_failed_before_it_was_lost_is_false(store: S3, proxy: Reques
 def test_a_swap_of_what_is_gone(
     store: S3, proxy: RequestProxy, far: S3, code: str, error: type[Exception] | None
 ) -> None:
-<<<<<<< HEAD
-    """Some services say 404 for an object that was to be replaced and is gone: the swap is refused, and no
-    more.
-    """
-=======
     """Some services answer 404 if the object to replace is gone. The swap returns False, and nothing else."""
->>>>>>> main
     far.set("key", b"old")
     store.delete("key")
     body = f"<Error><Code>{code}</Code></Error>".encode()
@@ -589,13 +518,7 @@ def test_a_swap_of_what_is_gone(
 def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
     store: S3, proxy: RequestProxy, far: S3
 ) -> None:
-<<<<<<< HEAD
-    """The answer to the swap is lost, and then the right to look: the swap was done, and nobody says it was
-    not.
-    """
-=======
     """The answer to the swap is lost, and then the right to read: the outcome is unknown."""
->>>>>>> main
     far.set("key", b"old")
     proxy.lose("PUT", "swallow")
     proxy.lose("GET", "answer", times=9, answer=b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
@@ -608,13 +531,7 @@ def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(
 def test_a_swap_overwritten_before_it_was_found_out_is_unknown(
     store: S3, proxy: RequestProxy, far: S3
 ) -> None:
-<<<<<<< HEAD
-    """Ours was done, the answer is lost, and another writer went on from there: neither True nor False is
-    claimed.
-    """
-=======
     """The swap was done, its answer is lost, and another writer continued: the outcome is unknown."""
->>>>>>> main
     far.set("key", b"old")
     proxy.lose(
         "/key%3D",
@@ -639,13 +556,7 @@ def test_equal_values_of_two_writers_are_told_apart(store: S3, proxy: RequestPro
 
 
 def test_a_swap_that_comes_late_does_nothing(store: S3, proxy: RequestProxy, far: S3) -> None:
-<<<<<<< HEAD
-    """A request that the network held back arrives when the swap was made again: it finds its condition
-    gone.
-    """
-=======
     """The network delays a request until after the repeated swap. Its condition fails then."""
->>>>>>> main
     far.set("key", b"old")
     rule = proxy.lose("/key%3D", "delay")
     assert far.compare_and_swap("key", b"old", b"new") is True
@@ -666,11 +577,7 @@ def test_a_transaction_survives_a_lost_line(store: S3, proxy: RequestProxy, far:
 def test_a_line_that_cannot_be_written_leaves_the_outcome_open(
     store: S3, proxy: RequestProxy, far: S3, status: str
 ) -> None:
-<<<<<<< HEAD
-    """The swap was done and the write beside it was not: the error does not say that nothing happened."""
-=======
     """The swap was done and a write beside it was not: the error does not say that nothing was written."""
->>>>>>> main
     proxy.lose(
         "/line%3D", "answer", times=100, answer=f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode()
     )
@@ -682,11 +589,7 @@ def test_a_line_that_cannot_be_written_leaves_the_outcome_open(
 
 
 def test_an_object_that_cannot_be_written_stops_the_swap(store: S3, proxy: RequestProxy, far: S3) -> None:
-<<<<<<< HEAD
-    """An object of the commit could not be written: the ref stays, and the error says so."""
-=======
     """If an object cannot be written, the ref stays, and the error says that nothing moved."""
->>>>>>> main
     proxy.lose(f"/{OBJECT}", "swallow", times=100)
     far._bucket.timeout = 0.5
     with pytest.raises(StoreUnavailable) as caught:
@@ -721,13 +624,8 @@ def test_a_server_in_passing_trouble_is_asked_again(proxy: RequestProxy, far: S3
 def test_no_room_is_store_full(proxy: RequestProxy, far: S3) -> None:
     """A quota raises StoreFull, from plain writes and from swaps, and at once."""
     body = b"<Error><Code>QuotaExceeded</Code><Message>secret</Message></Error>"
-<<<<<<< HEAD
-    headers = f"Content-Type: application/xml\r\nContent-Length: {len(body)}"
-    head = f"HTTP/1.1 403 Forbidden\r\n{headers}\r\n\r\n".encode()
-=======
     kind = b"Content-Type: application/xml"
     head = b"HTTP/1.1 403 Forbidden\r\n%s\r\nContent-Length: %d\r\n\r\n" % (kind, len(body))
->>>>>>> main
     no_room = b"HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n"
     for answer in (head + body, no_room):
         proxy.lose("PUT", "answer", times=3, answer=answer)
@@ -773,14 +671,9 @@ def _reads_nothing(store: S3, key: str) -> bool:
 
 
 def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """Connections are accepted and nothing comes back: StoreUnavailable, unknown for a write; then all is
-    well.
-=======
     """A stopped server accepts connections and is silent:
 
     StoreUnavailable, with unknown outcome for a write.
->>>>>>> main
     """
     server = SeaweedServer(tmp_path)
     try:
@@ -822,13 +715,7 @@ def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
     ],
 )
 def test_credentials_that_do_not_do(s3_place: S3Place, options: dict[str, str], words: str) -> None:
-<<<<<<< HEAD
-    """StoreUnavailable shows the code of the server, the next step, and no secret; no driver error hangs on
-    to it.
-    """
-=======
     """StoreUnavailable has the server's message and advice, no secret, and no driver error behind it."""
->>>>>>> main
     if "endpoint" not in s3_place.options or not s3_place.options["endpoint"].startswith("http://127.0.0.1"):
         pytest.skip("needs the identities of the tests' own server")
     with s3_place.open(**options) as store:
@@ -859,11 +746,7 @@ def test_a_bucket_that_is_not_there(s3_place: S3Place) -> None:
 
 
 def test_no_secret_is_shown(s3_place: S3Place) -> None:
-<<<<<<< HEAD
-    """Neither repr nor location nor pickle holds the value of an option."""
-=======
     """No repr, location or pickle has the value of an option."""
->>>>>>> main
     with s3_place.open() as store:
         assert repr(store) == f"S3('{s3_place.url}')"
         assert store.location == s3_place.url
@@ -924,11 +807,7 @@ def test_malformed_ones_are_refused(url: str, options: dict[str, Any]) -> None:
 
 
 def test_a_missing_driver_says_what_to_type(run_python: Callable[..., str]) -> None:
-<<<<<<< HEAD
-    """Importing needs no driver; opening names the package to install."""
-=======
     """Importing needs no driver. Opening names the package to install."""
->>>>>>> main
     program = """if True:
         import sys
         import vstate.kv.s3
@@ -945,11 +824,7 @@ def test_a_missing_driver_says_what_to_type(run_python: Callable[..., str]) -> N
 
 
 def test_a_closed_store_says_so(s3_place: S3Place) -> None:
-<<<<<<< HEAD
-    """Closing twice is fine; using a closed store is not."""
-=======
     """Closing twice does no harm. Using a closed store raises."""
->>>>>>> main
     store = s3_place.open()
     store.set_many({"a": b"1", "b": b"2"})
     store.close()
@@ -990,13 +865,7 @@ def test_little_is_remembered(store: S3) -> None:
 
 @needs_fork
 def test_a_handle_works_on_both_sides_of_a_fork(store: S3) -> None:
-<<<<<<< HEAD
-    """A child, its own child, and the parent beside them read, write many and swap with the handle they
-    share.
-    """
-=======
     """A child, its own child, and the parent read, write and swap with the handle that they share."""
->>>>>>> main
     store.set_many({f"n/{number}": b"value" for number in range(50)})
     assert store.compare_and_swap("counter", None, b"0")
 
@@ -1051,21 +920,12 @@ def test_a_fork_in_the_middle_of_writing(s3_place: S3Place, run_python: Callable
     assert printed == ["0"] * 4 + [str([f"child/{number}" for number in range(4)])]
 
 
-<<<<<<< HEAD
-# The layers above
-
-
-def test_versioned_over_s3(s3_place: S3Place, s3_url: str, run_python: Callable[..., str]) -> None:
-    """Two processes commit to one branch; gc with its grace period removes the garbage, and fsck finds
-    all well.
-=======
 # Layers above
 
 
 def test_versioned_over_s3(s3_place: S3Place, s3_url: str, run_python: Callable[..., str]) -> None:
     """Two processes commit to one branch. gc with its grace period removes garbage, and fsck finds no
     damage.
->>>>>>> main
     """
     with Versioned(s3_url) as state:
         state["mine"] = list(range(1000))

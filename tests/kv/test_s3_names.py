@@ -17,11 +17,7 @@ KEYS = st.one_of(
 
 @given(KEYS)
 def test_every_key_comes_back(key: str) -> None:
-<<<<<<< HEAD
-    """A name leads back to its key, and every store takes it: short parts, few characters."""
-=======
     """A name leads back to its key, and has short parts of few characters, which every store accepts."""
->>>>>>> main
     name = name_of(key)
     assert key_of(name) == key
     assert re.fullmatch(r"[\w=-]{1,202}(/[\w=-]{1,202})*", name, re.ASCII)
@@ -29,11 +25,7 @@ def test_every_key_comes_back(key: str) -> None:
 
 @given(KEYS, KEYS)
 def test_no_name_is_the_directory_of_another(key: str, other: str) -> None:
-<<<<<<< HEAD
-    """No name is also a directory of another: some servers cannot store both."""
-=======
     """No name is the directory of another, which some servers cannot keep."""
->>>>>>> main
     assert not name_of(other).startswith(name_of(key) + "/")
     assert (name_of(other) == name_of(key)) is (other == key)
 
@@ -57,11 +49,7 @@ def test_only_names_are_taken_for_names(name: str) -> None:
 
 
 def test_names_stay_the_same() -> None:
-<<<<<<< HEAD
-    """The names are a format: stored keys must be found again."""
-=======
     """The names are part of the format: stored keys must be found again."""
->>>>>>> main
     names = {
         OBJECT: f"{OBJECT}=",
         "r/heads/main": "r/heads/main=",
@@ -82,9 +70,5 @@ def test_names_stay_the_same() -> None:
     "name", ["a", "a.b=", "a//b=", "/a=", "=41=", "=2e=", "=FF=", "=00", "=probe", "ab=-", "=_="]
 )
 def test_other_objects_are_no_keys(name: str) -> None:
-<<<<<<< HEAD
-    """Names that another program put there are skipped."""
-=======
     """Foreign names are skipped."""
->>>>>>> main
     assert key_of(name) is None

@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Turns on PostgreSQL: fairness, cost, and going on without them."""
-=======
 """Turns on PostgreSQL: their fairness, their cost, and that a commit never depends on them."""
->>>>>>> main
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ from vstate.kv.postgres.queue import KEPT_SECONDS, KEPT_TIMES
 
 pytestmark = pytest.mark.slow
 
-<<<<<<< HEAD
-SOON = 15  # seconds: a longer wait has used up its patience
-=======
 SOON = 15  # seconds; a call that takes as long waited for nothing
->>>>>>> main
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -45,13 +37,7 @@ Patience = Callable[[float], None]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
-<<<<<<< HEAD
-    """Sets the patience of a queue in seconds: 20 unless it is called, so that a slow machine loses no
-    turn.
-    """
-=======
     """Set the seconds to wait for a turn: 20 by default, so a slow machine never reaches them by accident."""
->>>>>>> main
 
     def set_it(seconds: float) -> None:
         monkeypatch.setattr("vstate.kv.postgres.queue.PATIENCE", seconds)
@@ -137,14 +123,9 @@ store.close()
 
 
 def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
-<<<<<<< HEAD
-    """Processes that increment one counter so many times each: the count of the slowest when the first was
-    done, how many attempts were in vain, and how many updates failed.
-=======
     """Processes increment one counter.
 
     Returns the slowest one's increments when the first is done, the wasted attempts, and the failed updates.
->>>>>>> main
     """
     with open_store(url) as store:
         state = Versioned(store, branch="main")
@@ -177,11 +158,7 @@ def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
 
 
 def test_updates_of_many_processes_are_shared_out(url: str) -> None:
-<<<<<<< HEAD
-    """When the first of four is done the slowest has come far too, hardly any work was wasted, and no update
-=======
     """When the first of four is done, the slowest has come far too, few attempts were wasted, and none
->>>>>>> main
     failed.
     """
     least, in_vain, failed = _count(url, processes=4, times=150)
@@ -190,19 +167,11 @@ def test_updates_of_many_processes_are_shared_out(url: str) -> None:
     assert failed == 0
 
 
-<<<<<<< HEAD
-# Cost
-
-
-def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
-    """The server is not asked for a turn, nor whether there are others: the answer to a write says so."""
-=======
 # Costs
 
 
 def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
     """An uncontended update asks for no turn. News of contenders comes with the answer to the write."""
->>>>>>> main
     with Proxy.before(url) as proxy, open_store(proxy.through(url)) as store:
         store.set("key", b"2")
         before = proxy.round_trips
@@ -215,14 +184,9 @@ def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
 def test_who_wins_all_races_hears_of_the_others(
     stores: list[KVStore], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    """The answer to a write says that another has the turn, which is awaited from then on; and after a
-    while there is nobody to wait for.
-=======
     """The answer to a write says that another has the turn.
 
     The writer then waits for it, and stops waiting later.
->>>>>>> main
     """
     monkeypatch.setattr("vstate.kv.postgres.queue.CONTENDED_SECONDS", 2.0)
     winner, other, _ = stores
@@ -247,13 +211,7 @@ def test_who_wins_all_races_hears_of_the_others(
 
 
 def test_a_turn_is_kept_for_some_times(stores: list[KVStore], url: str) -> None:
-<<<<<<< HEAD
-    """A caller that comes back at once keeps its turn, but no more than KEPT_TIMES while another
-    waits.
-    """
-=======
     """A store that comes again at once keeps its turn, for KEPT_TIMES times at most while another waits."""
->>>>>>> main
     store, other, _ = stores
     order: list[str] = []
 
@@ -288,11 +246,7 @@ def test_a_turn_that_was_kept_in_vain_is_given_back(stores: list[KVStore]) -> No
 def test_a_turn_is_given_back_though_its_holder_is_held_up(
     stores: list[KVStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
-    """On a busy machine the timer may fire before the holder has released its lock."""
-=======
     """On a busy machine a turn may have to be given back before its holder has released its lock."""
->>>>>>> main
     store, other, _ = stores
     queues = vars(store)["_queues"]
     release_later, held_up = queues._release_later, list[Any]()
@@ -314,11 +268,7 @@ def test_a_turn_is_given_back_though_its_holder_is_held_up(
 
 
 def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> None:
-<<<<<<< HEAD
-    """One caller at a time has the turn, in the order of arrival."""
-=======
     """One holder at a time, in the order of asking."""
->>>>>>> main
     order: list[int] = []
     inside = 0
 
@@ -344,13 +294,7 @@ def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> N
 
 
 def test_turns_are_apart_by_name_and_store(stores: list[KVStore], url: str, patience: Patience) -> None:
-<<<<<<< HEAD
-    """Each name has a queue of its own, in each store; the same one is waited for, and for two seconds
-    only.
-    """
-=======
     """Each name has a queue in each store. A turn of the same name is waited for, for two seconds at most."""
->>>>>>> main
     store, other, _ = stores
     with open_store(url + "_2") as apart, store.turn("a"):
         apart.set("key", b"1")
@@ -433,13 +377,8 @@ def test_turns_across_a_fork(stores: list[KVStore], patience: Patience) -> None:
 
 
 def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -> None:
-<<<<<<< HEAD
-    """Callers go on without a turn; an exception of the block comes out; and later all
-    is as before.
-=======
     """A holder and a waiter go on without turns, errors inside a turn reach the caller, and turns work
     again later.
->>>>>>> main
     """
     running = start_postgres()
     url = running.dsn
@@ -493,11 +432,7 @@ def test_a_turn_is_no_connection_of_the_stores(postgres_dsn: str, postgres_table
 
 
 def _eight_count(store: KVStore, turn: Callable[[], AbstractContextManager[Any]]) -> None:
-<<<<<<< HEAD
-    """Eight threads count without a wait of PATIENCE."""
-=======
     """Eight threads count as fast as if no thread waited for nothing."""
->>>>>>> main
     store.set("n", b"0")
 
     def count() -> None:

@@ -163,11 +163,7 @@ def test_what_the_coldest_does_not_hold_is_not_stored(store: Tiered, hot: Faulty
 
 
 def test_a_failed_write_is_in_none(store: Tiered, hot: Faulty, cold: Faulty) -> None:
-<<<<<<< HEAD
-    """An object that the coldest did not take, or whose swap it refused, is not copied."""
-=======
     """A value that the coldest tier refused is not copied."""
->>>>>>> main
     writes: list[Callable[[], object]] = [
         lambda: store.set(KEY, b"1"),
         lambda: store.set_many({KEY: b"1"}),
@@ -230,11 +226,7 @@ def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
 
 
 def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
-<<<<<<< HEAD
-    """Afterwards garbage is in no tier, and reachable objects are in both."""
-=======
     """gc removes garbage from every tier, and live objects stay in both."""
->>>>>>> main
     store = Tiered(hot, cold)
     with Versioned(store) as state:
         state["kept"] = "k" * 1000
@@ -273,11 +265,7 @@ def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
     store, model = Tiered(*tiers, Memory()), Memory()
     steps = st.tuples(st.sampled_from("gmswdbxtep"), keys, keys, numbers)
     for step, key, other, number in data.draw(st.lists(steps, max_size=40), "steps"):
-<<<<<<< HEAD
-        # Both get the same call, with an expectation from the model.
-=======
         # Both get the same call. The model gives the expected values.
->>>>>>> main
         new, more = value(key, number), value(other, number)
         old = model.get(key)
         actions: dict[str, Callable[[KVStore], object]] = {
@@ -392,11 +380,7 @@ def test_what_could_not_be_deleted_is_not_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-<<<<<<< HEAD
-    """The number of its stale keys is bounded."""
-=======
     """The memory of stale objects is bounded."""
->>>>>>> main
     monkeypatch.setattr(module, "MOST_STALE", 10)
     monkeypatch.setattr(module, "REST", 0)
     hot = Down()
@@ -414,11 +398,7 @@ def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.Monkey
 
 
 def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """The objects that fitted are read from it, the others from the coldest."""
-=======
     """Objects that fitted are read from the hot store, the others from the coldest."""
->>>>>>> main
     cold = Faulty(Memory())
     with Tiered(Disk(tmp_path / "near", size_limit=100_000, durability="process"), cold) as store:
         keys = [f"o/{number:064x}" for number in range(20)]
@@ -430,11 +410,7 @@ def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
 
 
 def test_check_looks_at_all(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """The check names a damaged hot store, and one that cannot be checked."""
-=======
     """Damage of a hot store is reported with its place, and a store that cannot be checked is too."""
->>>>>>> main
     with Disk(tmp_path / "near") as near:
         near.set_many({f"o/{number:064x}": b"x" * 3000 for number in range(30)})
     cold = Faulty(Memory())
@@ -454,11 +430,7 @@ def test_check_looks_at_all(tmp_path: Path) -> None:
 
 
 def test_it_is_its_coldest_store(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """Location, transactions and the uncached store are the coldest one's; closing closes all."""
-=======
     """Location, transactions and `uncached` are the coldest tier's. Closing closes all tiers."""
->>>>>>> main
     near, far = Disk(tmp_path / "near"), Disk(tmp_path / "far")
     store = Tiered(near, Cache(far))
     assert store.location == str(tmp_path / "far")

@@ -64,11 +64,7 @@ def test_odd_directory_names(tmp_path: Path) -> None:
 
 
 def test_create_false(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """Without `create`, a missing store is NotFound and is not made."""
-=======
     """Without `create`, an absent store is NotFound and is not made."""
->>>>>>> main
     with pytest.raises(NotFound):
         open_store(tmp_path / "absent", create=False)
     with pytest.raises(NotFound):
@@ -108,14 +104,9 @@ def test_malformed_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_connection_string_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-<<<<<<< HEAD
-    """It would be a directory named after a password; the error has the form that is read, and shows
-    nothing.
-=======
     """Such a path would be a directory named after a password.
 
     The error has the right form, and shows nothing.
->>>>>>> main
     """
     monkeypatch.chdir(tmp_path)
     for create in (True, False):
@@ -142,11 +133,7 @@ def test_a_path_with_an_equals_sign_is_one(
 
 
 def test_options_are_percent_decoded(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """An option may hold percent-encoded characters that mean something in a URL."""
-=======
     """Characters with a meaning in a URL can stand in an option."""
->>>>>>> main
     with open_store(f"cache:{tmp_path / 'store'}?directory={tmp_path}/a%26b%3F%25%20c&max_bytes=0") as store:
         assert isinstance(store, Cache)
         store.set("o/" + "ab" * 32, b"object")
@@ -175,11 +162,7 @@ def test_compositions_nest(tmp_path: Path) -> None:
 
 
 def test_closing_a_composition_closes_all_of_it(tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """Closing a wrapper or a part closes the store that open_store opened for it."""
-=======
     """open_store closes every store that it opened, a part of a store too."""
->>>>>>> main
     store = open_store(f"prefixed:{tmp_path / 'store'}?name=a")
     behind = store._store  # type: ignore[attr-defined]
     store.close()
@@ -210,11 +193,7 @@ def test_a_part_without_keys_is_not_there(tmp_path: Path) -> None:
 def test_malformed_compositions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-<<<<<<< HEAD
-    """A malformed URL raises InvalidInput, and leaves no store open."""
-=======
     """A malformed URL raises InvalidInput and leaves no store open."""
->>>>>>> main
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)
@@ -272,14 +251,9 @@ def test_malformed_compositions_are_refused(
 def test_a_malformed_address_shows_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-<<<<<<< HEAD
-    """It raises InvalidInput before a driver sees it, with nothing of it in the error or behind it, nor on
-    the disk.
-=======
     """It raises InvalidInput before a driver sees it.
 
     No part of it is in the error, its cause, or on the disk.
->>>>>>> main
     """
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput) as caught:
@@ -352,11 +326,7 @@ def test_another_package_adds_a_scheme(site: Path) -> None:
 
 
 def test_only_an_unknown_scheme_is_looked_up(site: Path, tmp_path: Path) -> None:
-<<<<<<< HEAD
-    """A plugin cannot replace a built-in scheme, and a path stays a path."""
-=======
     """Built-in schemes cannot be replaced, and a path stays a path."""
->>>>>>> main
     schemes = "\n".join(f"{scheme} = vstate_good:failing" for scheme in ("disk", "memory", "redis", "c"))
     distribution(site, "good", schemes, GOOD)
     with open_store(f"disk:{tmp_path / 'store'}") as store:
@@ -388,11 +358,7 @@ def test_errors_of_its_own(site: Path) -> None:
     ],
 )
 def test_a_broken_package_is_named(site: Path, value: str, message: str) -> None:
-<<<<<<< HEAD
-    """The error names the package and the problem, and nothing of the URL behind the scheme."""
-=======
     """The error names the package and its fault, and nothing of the URL behind the scheme."""
->>>>>>> main
     distribution(site, "broken", f"broken = {value}", GOOD)
     with pytest.raises(InvalidInput) as caught:
         open_store("broken://user:hunter2@host")
@@ -418,11 +384,7 @@ EXTRAS = {"redis": "redis", "psycopg": "postgres", "obstore": "s3"}
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_missing_driver(run_python: Callable[..., str], driver: str) -> None:
-<<<<<<< HEAD
-    """The error shows the command that installs it, also behind a cache."""
-=======
     """The error names the package to install, also behind a cache."""
->>>>>>> main
     script = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -438,11 +400,7 @@ for text in sys.argv[2:]:
 
 
 def test_names_come_without_drivers(run_python: Callable[..., str]) -> None:
-<<<<<<< HEAD
-    """The stores on servers can be imported from `vstate.kv`, which loads a driver no sooner than one is
-=======
     """The stores on servers can be imported from `vstate.kv`, which loads a driver only when a store is
->>>>>>> main
     made.
     """
     script = """
@@ -462,13 +420,7 @@ print(hasattr(vstate.kv, "Nothing"))
 
 
 def test_a_server(server_url: str) -> None:
-<<<<<<< HEAD
-    """A missing store is NotFound without `create`; an existing one is found again, whatever stands
-    before.
-    """
-=======
     """An absent store is not found without `create`. A written one is found again, behind any wrapper."""
->>>>>>> main
     for there in (server_url, f"cache:{server_url}", f"readonly:{server_url}"):
         with pytest.raises(NotFound, match="no store at "):
             open_store(there, create=False)
@@ -518,11 +470,7 @@ def test_options_of_postgres_and_s3(postgres_dsn: str, postgres_table: str, s3_u
 
 @pytest.mark.parametrize("text", ["encryped:enc?key_file=key", "Disk:state", "rediss:x", "postgre://h/d"])
 def test_a_scheme_that_is_nearly_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-<<<<<<< HEAD
-    """A slip in a scheme is refused, and not taken for a directory; the error names the similar scheme."""
-=======
     """A misspelt scheme is refused with a suggestion, and not taken for a directory."""
->>>>>>> main
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)
