@@ -60,19 +60,20 @@ _MODULES = {
 
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
-if TYPE_CHECKING:  # each module's own __all__ says which names come
-    from vstate.managers.agents import *  # noqa: F403
-    from vstate.managers.backends import *  # noqa: F403
-    from vstate.managers.knowledge import *  # noqa: F403
-    from vstate.managers.manager import *  # noqa: F403
-    from vstate.managers.record import *  # noqa: F403
-    from vstate.managers.recovery import *  # noqa: F403
-    from vstate.managers.speech import *  # noqa: F403
-    from vstate.managers.states import *  # noqa: F403
-    from vstate.managers.task_queue import *  # noqa: F403
-    from vstate.managers.teams import *  # noqa: F403
-    from vstate.managers.tools import *  # noqa: F403
-    from vstate.managers.workflows import *  # noqa: F403
+# ruff: noqa: F403  # the __all__ of each module says which names come
+if TYPE_CHECKING:
+    from vstate.managers.agents import *
+    from vstate.managers.backends import *
+    from vstate.managers.knowledge import *
+    from vstate.managers.manager import *
+    from vstate.managers.record import *
+    from vstate.managers.recovery import *
+    from vstate.managers.speech import *
+    from vstate.managers.states import *
+    from vstate.managers.task_queue import *
+    from vstate.managers.teams import *
+    from vstate.managers.tools import *
+    from vstate.managers.workflows import *
 else:
     __all__ = sorted(_NAMES)
 

@@ -153,7 +153,7 @@ class _Subscription:
                     returned = self.function(key[prefix:], old, new)
                     if inspect.isawaitable(returned):
                         await returned
-                except Exception:
+                except Exception:  # a function of the program may raise anything
                     # No caller waits for this error, and the function may manage the next change.
                     _log.exception(
                         "a subscriber failed at %s %r in %s", change.kind, key[prefix:], commit.short

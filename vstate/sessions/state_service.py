@@ -118,7 +118,7 @@ class StateService:
         """Whether the service is started and the store answers. Never raises."""
         try:
             await self._read(lambda state: None)
-        except Exception:
+        except Exception:  # a store of the program may raise anything
             return False
         return True
 
