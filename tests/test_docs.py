@@ -161,3 +161,24 @@ def test_the_examples_for_agents(title: str, tmp_path: Path) -> None:
         for command, shown in commands:
             output = run(tmp_path, "-m", "vstate_cli", *command.split())
             assert without_chance(output) == without_chance(shown), output
+
+
+def test_the_page_of_verbs_names_all_of_them() -> None:
+    """docs/state.md has each public name of the four mappings, and says which of them have it."""
+    rows = re.findall(r"^\| (`[^|]*`) \|(?: ([LNS ]*)\|)? [^|]*\|$", text_of("docs/state.md"), re.MULTILINE)
+    told: dict[str, set[str]] = {"V": set(), "L": set(), "N": set(), "S": set()}
+    for names, letters in rows:
+        for letter in ["V", *letters.split()]:
+            told[letter].update(re.findall(r"`(\w+)`", names))
+    history = {name for name in public(Live) if "NotVersioned" in (getattr(Live, name).__doc__ or "")}
+    writing = {
+        name for name in public(Snapshot) if (getattr(Snapshot, name).__doc__ or "") == "Raise ReadOnly."
+    }
+    assert told["V"] == public(Versioned)
+    assert told["L"] == public(Live) - history
+    assert told["N"] == public(Namespace)
+    assert told["S"] == public(Snapshot) - writing - {"commit"}
+
+
+def public(mapping: type) -> set[str]:
+    return {name for name in dir(mapping) if not name.startswith("_")}

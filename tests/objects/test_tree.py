@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from vstate.objects import tree
 from vstate.objects.canonical import encode
-from vstate.objects.expiry import Expiry, moment_of, with_expiry
+from vstate.objects.expiry import Expiry, is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import Node
 
@@ -160,11 +160,18 @@ class TreeMachine(RuleBasedStateMachine):
         due = {key: moment_of(value) for key, value in self.model.items() if key.startswith(prefix)}
         gone = sorted(key for key, moment in due.items() if moment is not None and moment <= at)
         assert list(tree.expired(self.nodes, self.root, at, prefix)) == gone
+        there = sorted(due.keys() - set(gone))
+        assert [key for key, _ in tree.scan(self.nodes, self.root, prefix, at=at)] == there
+        assert tree.count_prefix(self.nodes, self.root, prefix, at=at) == len(there)
+        for key, value in self.model.items():
+            found = tree.lookup(self.nodes, self.root, key, at=at)
+            assert found == (None if is_expired(value, at) else value)
 
     @invariant()
     def canonical(self) -> None:
         """The root is the one of the tree built from scratch, and counts are right."""
-        assert tree.expires(self.nodes, self.root) == any(map(is_expiring, self.model.values()))
+        expiring = sorted(key for key, value in self.model.items() if is_expiring(value))
+        assert list(tree.expired(self.nodes, self.root, 2**62)) == expiring
         root, _ = build(self.model)
         assert self.root == root
         assert tree.count(self.nodes, self.root) == len(self.model)

@@ -131,7 +131,7 @@ def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
     time.pass_(1e9)
     assert other["k"] == [1]
     assert other.expires("k") is None
-    assert tree.expires(other.repo.objects.node, other.head.tree) is False
+    assert list(tree.expired(other.repo.objects.node, other.head.tree, 2**62)) == []
     assert other.commit() is None
 
 

@@ -139,7 +139,11 @@ def level(key: str) -> int:
 # Reading
 
 
-def lookup(read: ReadNode, root: ObjectId | None, key: str) -> bytes | None:
+# Each reader takes `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent. None
+# shows them, as history does.
+
+
+def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
     """The value of `key`, or None. Reads one node for each height."""
     if root is None:
         return None
@@ -150,18 +154,26 @@ def lookup(read: ReadNode, root: ObjectId | None, key: str) -> bytes | None:
             return None
         node = _loaded(read, node.items[i])
     i = bisect_left(node.keys, key)
-    if i < len(node.keys) and node.keys[i] == key:
+    if i < len(node.keys) and node.keys[i] == key and not _is_over(node, i, at):
         return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
     return None
 
 
+def _is_over(node: Node, i: int, at: int | None) -> bool:
+    """Whether a key of a leaf has expired by this moment."""
+    if at is None or node.expiries is None:
+        return False
+    due = node.expiries[i]
+    return due is not None and due <= at
+
+
 def count(read: ReadNode, root: ObjectId | None) -> int:
-    """The number of keys, from the root alone."""
+    """The number of keys, expired ones included, from the root alone."""
     return 0 if root is None else read(root).count
 
 
 def scan(
-    read: ReadNode, root: ObjectId | None, prefix: str = "", *, start: str = ""
+    read: ReadNode, root: ObjectId | None, prefix: str = "", *, start: str = "", at: int | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """The items whose keys begin with `prefix`, from `start` on, sorted; reads nodes as it goes."""
     if root is None:
@@ -183,7 +195,8 @@ def scan(
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            yield key, node.items[i]  # type: ignore[misc]
+            if not _is_over(node, i, at):
+                yield key, node.items[i]  # type: ignore[misc]
             last = key
         position = 0
         while path and path[-1][1] == len(path[-1][0].keys):
@@ -198,11 +211,12 @@ def scan(
             node = _loaded(read, node.items[0])
 
 
-def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str) -> int:
-    """The number of keys that begin with `prefix`; reads only the two edges of the range."""
+def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:
+    """The number of keys that begin with `prefix`. Reads the two edges of the range, and nodes with expired keys."""
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
-    return total - _rank(read, root, prefix)
+    over = 0 if at is None else sum(1 for _ in expired(read, root, at, prefix))
+    return total - _rank(read, root, prefix) - over
 
 
 def expired(read: ReadNode, root: ObjectId | None, at: int, prefix: str = "") -> Iterator[str]:
@@ -227,11 +241,6 @@ def _expired(read: ReadNode, node: Node, at: int, first: str, end: str | None) -
             yield from _expired(read, _loaded(read, node.items[i]), at, first, end)
         else:
             yield node.keys[i]
-
-
-def expires(read: ReadNode, root: ObjectId | None) -> bool:
-    """Whether any key ever expires."""
-    return root is not None and read(root).expiries is not None
 
 
 def _after(prefix: str) -> str | None:

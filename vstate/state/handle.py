@@ -26,7 +26,7 @@ from vstate.errors import (
 from vstate.kv.base import KVStore
 from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
-from vstate.objects.expiry import EXPIRING, Expiry, is_expired, split_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
 from vstate.repo.compare.diff import Diff
@@ -390,11 +390,7 @@ class Handle(StateHandle):
             self.look()
             self.note_prefix(prefix)
             staged, here = self._staged(prefix)
-            root = self.tree
-        node = self.repo.objects.node
-        entries = tree.scan(node, root, prefix)
-        if tree.expires(node, root):
-            entries = ((key, entry) for key, entry in entries if not is_expired(entry))
+            entries = tree.scan(self.repo.objects.node, self.tree, prefix, at=expiry.now())
         return merge((key for key, _ in entries if key not in staged), here)
 
     def count(self, prefix: str) -> int:
@@ -402,12 +398,10 @@ class Handle(StateHandle):
         with self.lock:
             self.look()
             self.note_prefix(prefix)
-            node, root, over = self.repo.objects.node, self.tree, set[str]()
-            if tree.expires(node, root):
-                over.update(tree.expired(node, root, expiry.now(), prefix))
+            node, root, at = self.repo.objects.node, self.tree, expiry.now()
             staged, here = self._staged(prefix)
-            known = sum(key not in over and tree.lookup(node, root, key) is not None for key in staged)
-            return tree.count_prefix(node, root, prefix) - len(over) - known + len(here)
+            committed = sum(tree.lookup(node, root, key, at=at) is not None for key in staged)
+            return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
         """The dirty keys with this prefix, for which the tree does not count; and, sorted, those that are there."""
@@ -592,8 +586,7 @@ class Handle(StateHandle):
             pairs = []
             if old is None:
                 for key, data in sorted(changes.items()):
-                    entry = tree.lookup(node, self.tree, key)
-                    pairs.append(KeyChange(key, None if is_expired(entry, at) else entry, data))
+                    pairs.append(KeyChange(key, tree.lookup(node, self.tree, key, at=at), data))
             else:
                 root = self.trusted(self.resolve(old)).tree
                 moved = {change.key: change for change in tree.diff(self.repo.objects.nodes, root, self.tree)}

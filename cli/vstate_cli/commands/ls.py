@@ -9,7 +9,7 @@ import click
 from rich.cells import cell_len
 
 from vstate.errors import CorruptObject, NotFound
-from vstate.objects import tree
+from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit
 from vstate.values.entry import Entry
 from vstate.values.inspection import size_text
@@ -44,9 +44,7 @@ def ls(session: Session, rev: str | None, prefix: str | None, long: bool) -> Non
     revision is a PREFIX. With REV, expired keys are listed too, because the commit holds them.
     """
     commit, prefix, as_committed = _find(session, rev, prefix)
-    entries = _entries(session, commit, prefix)
-    if not as_committed:
-        entries = ((key, entry) for key, entry in entries if entry is None or not _is_expired(entry))
+    entries = _entries(session, commit, prefix, None if as_committed else expiry.now())
     if session.json:
         session.out.json_array(_document(key, entry) for key, entry in entries)
     elif long:
@@ -70,8 +68,8 @@ def _find(session: Session, rev: str | None, prefix: str | None) -> tuple[Commit
     raise NotFound(f"{error}; and no key of HEAD begins with it", name=rev)
 
 
-def _entries(session: Session, commit: Commit, prefix: str) -> Iterator[KeyEntry]:
-    for key, data in tree.scan(session.repo.objects.node, commit.tree, prefix):
+def _entries(session: Session, commit: Commit, prefix: str, at: int | None) -> Iterator[KeyEntry]:
+    for key, data in tree.scan(session.repo.objects.node, commit.tree, prefix, at=at):
         try:
             yield key, session.repo.parse_entry(key, data)
         except CorruptObject:
@@ -92,10 +90,6 @@ def _print_long(session: Session, entries: Iterable[KeyEntry]) -> None:
             session.out.line(
                 (f"{size:>9}  {padded(kind, width)}  ", "dim"), safe(key), (_expiry(entry), "dim")
             )
-
-
-def _is_expired(entry: Entry) -> bool:
-    return entry.expiry is not None and entry.expiry.is_over
 
 
 def _expiry(entry: Entry | None) -> str:
