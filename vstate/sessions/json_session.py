@@ -14,15 +14,10 @@ from typing import Any
 from blake3 import blake3
 
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.files import make_directory, replace_file
+from vstate.kv.files import locked, make_directory, replace_file
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import StateModule, load_all, save_all
-
-try:
-    import fcntl
-except ImportError:  # on Windows, processes that save at once may lose modules of each other
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("vstate")
 
@@ -210,17 +205,10 @@ def _parse(text: str) -> Any:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock for saves in a directory, against other processes and threads."""
+    """Hold the lock for saves in a directory. On Windows, processes that save at once may lose modules."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with locked(descriptor):
+            yield
     finally:
-        try:
-            if fcntl is not None:
-                # Closing does not suffice: a child that was forked meanwhile would hold the lock until it
-                # ends.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)
