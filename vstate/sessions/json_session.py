@@ -13,6 +13,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.files import locked, make_directory, replace_file
 from vstate.sessions.session_base import SessionBase
@@ -51,10 +52,12 @@ class JSONSession(SessionBase):
         if then_save_dir:
             if session_id is not None or len(then_save_dir) > 1:
                 raise TypeError("JSONSession takes save_dir, and session_id= for a single session")
-            self.session_id: str | None = _check_id("session_id", save_dir)
+            self.session_id: str | None = check_text("session_id", save_dir, empty=False)
             save_dir = then_save_dir[0]
         else:
-            self.session_id = None if session_id is None else _check_id("session_id", session_id)
+            self.session_id = (
+                None if session_id is None else check_text("session_id", session_id, empty=False)
+            )
         self.save_dir = os.fspath("./" if save_dir is None else save_dir)
 
     def __repr__(self) -> str:
@@ -70,9 +73,9 @@ class JSONSession(SessionBase):
 
     def path_of(self, session_id: str, user_id: str = "") -> str:
         """The file of a session, existing or not."""
-        parts = [_escaped(_check_id("session_id", session_id))]
+        parts = [_escaped(check_text("session_id", session_id, empty=False))]
         if user_id:
-            parts.insert(0, _escaped(_check_id("user_id", user_id)))
+            parts.insert(0, _escaped(check_text("user_id", user_id, empty=False)))
         return os.path.join(self.save_dir, "_".join(parts) + ".json")
 
     async def save_session_state(
@@ -154,14 +157,6 @@ def _load(path: Path, older: Path | None) -> dict[str, Any] | None:
 def _place(path: Path, older: Path | None) -> str:
     """The file with the states of a session."""
     return str(path if older is None or path.exists() else older)
-
-
-def _check_id(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__name__}")
-    if not value:
-        raise InvalidInput(f"{name} is empty")
-    return value
 
 
 def _escaped(text: str) -> str:

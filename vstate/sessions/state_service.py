@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.arguments import check_seconds
+from vstate.arguments import check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
@@ -27,7 +27,6 @@ from vstate.sessions.rounds import (
     SESSIONS,
     check_number,
     check_round,
-    check_text,
     highest_round,
     number_of,
     path_of,
