@@ -3,8 +3,7 @@
 - Each keeps records in a versioned state, so they can be logged, diffed, rolled back and branched.
 - Every method that changes something is one commit, exact beside other processes that do the same.
 - Values go in and come out as copies: a change of one is stored only by a method.
-- A store that cannot be reached raises StoreUnavailable; nothing is taken for absent because it could not be
-  read.
+- While the store cannot be reached, calls raise StoreUnavailable; no record counts as absent because of that.
 
 Records are pydantic models: `pip install 'vstate[agents]'`. `StateManager` needs none.
 """

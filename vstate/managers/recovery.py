@@ -51,7 +51,7 @@ class AgentRecoveryManager:
     attempts.
 
     The store counts attempts, so an agent that crashes its process does not start at zero again. After
-    `max_recovery_attempts` no more are made until the agent succeeds: a `guard` block without an error, or
+    `max_recovery_attempts` it makes no more until the agent succeeds: a `guard` block without an error, or
     `reset`.
     """
 

@@ -108,8 +108,8 @@ class _Subscription:
 
             def watch(handle: Any) -> Watch:
                 # read() is at the newest commit, between updates: the watch sees all later commits.
-                made: Watch = handle.watch(prefix + self.pattern)
-                return made
+                opened: Watch = handle.watch(prefix + self.pattern)
+                return opened
 
             self._watch = await state.read(watch)
         if self._over:
