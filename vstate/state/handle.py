@@ -1,7 +1,7 @@
 """Handle: the values of one branch in hand, and where on the branch they are.
 
 Two attributes hold all that lasts: `at`, an immutable position, and the slots of its hand. Every operation settles
-what an earlier one left, makes a plan, assigns one new position, and then takes the steps of that position. So an
+the rest of an earlier one, makes a plan, assigns one new position, and then takes the steps of that position. So an
 exception leaves the handle before the operation or after it, and the next call finds out where.
 """
 
@@ -159,7 +159,7 @@ class Handle(StateHandle):
         if self._comparing() is not None and is_live(self._comparing):
             raise InvalidInput(f"a state cannot be {done} by the pickling of one of its own values")
 
-    # Settling what an operation left, whatever ended it
+    # Settling the rest of an operation that did not end
 
     def settle_after(self, error: BaseException) -> None:
         """Settle while an exception goes on to the caller, who gets that one. If it fails, the next call settles."""

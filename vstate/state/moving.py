@@ -113,7 +113,7 @@ def _go_to(handle: Handle, head: Head) -> None:
 
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
-    """Go to another commit with what is staged; values that are the same there stay the same objects."""
+    """Go to another commit with the staged changes. Values that are the same there stay the same objects."""
     at = handle.at
     try:
         plan = handle.plan()

@@ -1,4 +1,4 @@
-"""Position: where a handle is and what it has begun, as one immutable record.
+"""Position: where a handle is, and the calls that it has begun, as one immutable record.
 
 A handle has one position, and one assignment replaces it. So whatever is raised, at whatever line, the handle is
 at the old position or at the new one.
@@ -24,7 +24,7 @@ NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 Token = LockType
 """Says that an operation is under way: `with token`, in the frame of the operation.
 
-Whoever has to know refers to the token weakly. The operation is over when the lock is free or nothing holds the token
+Everybody else refers to the token weakly. The operation is over when the lock is free or nothing holds the token
 any more. So no exception can leave it set, and no `finally` has to run.
 """
 
@@ -39,7 +39,7 @@ def is_live(token: ReferenceType[Token]) -> bool:
 
 
 class Landing(NamedTuple):
-    """A commit on its way to the branch, and what follows if it gets there."""
+    """A commit on its way to the branch, and the steps and events that it covers."""
 
     branch: str
     commit: Commit
@@ -75,7 +75,7 @@ class Attempt(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A savepoint: what was staged then. Once the epoch has moved on, a commit holds it: nothing is staged."""
+    """A savepoint: the changes staged then. Once the epoch has moved on, a commit holds them, and none is staged."""
 
     token: ReferenceType[Token]
     epoch: int

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Savepoint:
-    """Where the values of a handle were, for whoever may go back there.
+    """The values of a handle at some moment, to go back to.
 
-    Dropped without `restore` or `release`, it is restored: whatever ended the frame that held it.
+    A savepoint that is dropped without `restore` or `release` is restored, however its frame ended.
     """
 
     __slots__ = ("_handle", "token")

@@ -163,7 +163,7 @@ class Turns:
         # Not past waiting tasks: a task that takes one turn after another would never let them have one.
         if not self._waiting and self._taken(turn):
             return
-        import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
+        import asyncio  # late, for a quick `import vstate`: a program that awaits has imported it
 
         began = time.monotonic()
         warned = False
