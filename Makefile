@@ -73,7 +73,7 @@ lint: .venv/installed-dev
 	@$(BIN)/lint-imports --no-logo
 
 quick: lint
-	@$(BIN)/pytest -n auto -q -m "not slow"
+	@$(BIN)/pytest -n auto -q -m "not slow" --durations=5 --durations-min=1
 	@echo "Left out: tests marked slow, which use servers or other processes or take long. make test runs all tests."
 
 test: lint

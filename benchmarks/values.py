@@ -11,8 +11,8 @@ from collections.abc import Iterator
 KEYS = 10_000
 
 DOCUMENTED = (
-    "argparse builtins calendar csv datetime decimal email.message http.client imaplib itertools json logging "
-    "os pathlib random re smtplib statistics subprocess textwrap threading typing unittest.mock zipfile"
+    "argparse builtins calendar csv datetime decimal email.message http.client imaplib itertools json "
+    "logging os pathlib random re smtplib statistics subprocess textwrap threading typing unittest.mock zipfile"
 )
 """Modules with long docstrings."""
 

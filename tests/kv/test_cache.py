@@ -1,4 +1,4 @@
-"""Cache, against the shipped suite over Memory and Disk, and what it promises beyond."""
+"""Cache: the store contract over Memory and Disk, and the behaviour of its tiers."""
 
 import os
 import pickle
@@ -61,7 +61,7 @@ def test_an_object_is_fetched_once(inner: Faulty) -> None:
 
 
 def test_a_written_object_is_not_fetched(inner: Faulty) -> None:
-    """What went through the cache on its way in is in it, and a transaction stays one call."""
+    """Values written through the cache are in it, and a transaction stays one call."""
     store = Cache(inner)
     assert store.transact({KEY: b"1", "r/heads/main": b"x"}, {"r/heads/main": None})
     store.set(OTHER, b"2")
@@ -91,7 +91,7 @@ def test_presence_is_asked_of_the_store() -> None:
 
 
 def test_a_failed_write_caches_nothing(inner: Faulty) -> None:
-    """What the store did not take is not served from the cache."""
+    """The cache serves no value that the store refused."""
     store = Cache(inner)
     writes: list[Callable[[], object]] = [
         lambda: store.set(KEY, b"1"),
@@ -125,7 +125,7 @@ def test_what_was_given_is_no_alias() -> None:
 
 
 def test_a_deletion_drops_the_copy(inner: Faulty, tier: Path) -> None:
-    """A deleted object is gone from every tier, also if the store's answer to the deletion was lost."""
+    """A deleted object leaves every tier, even if the answer to the deletion was lost."""
     with Cache(inner, directory=tier) as store:
         deletions: list[Callable[[], object]] = [
             lambda: store.delete(KEY),
@@ -155,7 +155,7 @@ def test_forget_fetches_again(inner: Faulty, tier: Path) -> None:
 
 
 def test_the_least_recently_used_goes_first(inner: Faulty) -> None:
-    """Memory is bounded by bytes; what was read lately stays, and what is too large is not kept."""
+    """Memory is bounded in bytes. Recent reads stay, and a value that is too large is not kept."""
     store = Cache(inner, max_bytes=10_000)
     keys = [f"o/{number:064x}" for number in range(4)]
     store.set_many({key: bytes(3000) for key in keys[:3]})
@@ -171,7 +171,7 @@ def test_the_least_recently_used_goes_first(inner: Faulty) -> None:
 
 
 def test_the_second_tier_outlives_the_process(tmp_path: Path, tier: Path) -> None:
-    """A later Cache with the same directory does not ask the store, for small objects and large ones."""
+    """A later Cache on the same directory asks the store for no object, small or large."""
     contents = {KEY: b"small", OTHER: bytes(100_000)}
     with Cache(Memory(), directory=tier) as store:
         store.set_many(contents)
@@ -194,7 +194,7 @@ def test_the_second_tier_is_bounded(tier: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["no files", "cut files", "rows", "database", "pickle", "gone"])
 def test_a_damaged_second_tier_is_a_miss(tier: Path, damage: str) -> None:
-    """Whatever is wrong with the tier, the store's bytes are read, and no error comes out."""
+    """If the tier is damaged in any way, reads return the store's bytes and raise nothing."""
     memory = Memory()
     contents = {KEY: b"small", OTHER: bytes(100_000)}
     with Cache(memory, directory=tier) as store:
@@ -215,7 +215,7 @@ def test_a_damaged_second_tier_is_a_miss(tier: Path, damage: str) -> None:
         if damage == "gone":
             for file in tier.glob("cache.db*"):
                 file.unlink()
-        # A cut file is read as it is: the layer above checks every object against its id.
+        # A truncated file is returned as it is: the layer above checks every object against its id.
         expected = {KEY: b"small", OTHER: b""} if damage == "cut files" else contents
         assert store.get_many(contents) == expected
         store.set_many(contents)

@@ -56,7 +56,7 @@ class TestFaultyWithoutFault(KVStoreTests):
 
 @pytest.mark.parametrize("after", [False, True])
 def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
-    """Wherever the default is interrupted, a ref that moved leads to objects that are there."""
+    """At any interruption of the default, a ref that moved points to objects that exist."""
     writes = {"o/1": b"1", "r/main": b"new", "o/2": b"2", "old": None}
 
     def run(fail_at: int | None) -> Faulty:
@@ -81,13 +81,13 @@ def test_an_interrupted_transact_never_moves_the_ref_first(after: bool) -> None:
 
 
 def test_two_swaps_are_refused_by_name() -> None:
-    """The default says which keys it cannot swap as one."""
+    """The default refuses several swaps at once and names their keys."""
     with pytest.raises(InvalidInput, match=r"'r/a', 'r/b'"):
         DictStore().transact({"r/a": b"1", "r/b": b"1"}, {"r/a": None, "r/b": None})
 
 
 def test_faulty_counts_and_fails_once() -> None:
-    """The chosen call fails with the chosen error; the ones before and after go through."""
+    """The chosen call raises the chosen error. Calls before and after it succeed."""
     store = Faulty(DictStore(), 2, OSError)
     store.set("a", b"1")
     with pytest.raises(OSError, match="call 2, before set"):

@@ -1,4 +1,4 @@
-"""Disk, against the shipped suite, and what it promises beyond: real processes, kills, quotas and damage."""
+"""Disk: the store contract, and real processes, kills, quotas and damage."""
 
 import copy
 import multiprocessing
@@ -159,7 +159,7 @@ def test_durability_sets_synchronous(directory: Path, durability: Any, synchrono
 
 
 def test_a_closed_store_says_so(directory: Path) -> None:
-    """Closing twice is fine; using what is closed is not."""
+    """Closing twice does no harm. Using a closed store raises."""
     store = Disk(directory)
     store.close()
     store.close()
@@ -212,7 +212,7 @@ def test_object_keys_are_packed_into_33_bytes() -> None:
 
 
 def test_a_value_that_is_there_already_costs_no_write(directory: Path) -> None:
-    """Setting the same bytes again dirties no page: the log neither grows nor is touched."""
+    """Setting the same bytes again dirties no page, so the log stays as it is."""
     with Disk(directory) as store:
         store.set_many({_object(number): b"x" * 3000 for number in range(10)})
         before = os.stat(directory / "vstate.db-wal")
@@ -302,7 +302,7 @@ def test_threads_read_write_and_list_at_once(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_lose_no_increment(directory: Path) -> None:
-    """Four processes that make the store at once and swap 50 times each lose nothing and starve nobody."""
+    """Four processes create the store at once and swap 50 times each: no swap is lost, no process starves."""
     program = """if True:
         import sys
         from vstate.kv import Disk
@@ -341,7 +341,7 @@ def test_processes_may_make_the_same_store_at_once(tmp_path: Path) -> None:
 
 
 def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where opening a file takes long, a turn that nobody else wants does not pause before the next one."""
+    """If opening a file is slow, an uncontended turn still does not pause before the next one."""
 
     def slow_open(*arguments: Any) -> int:
         time.sleep(0.001)
@@ -363,7 +363,7 @@ def test_who_is_alone_in_a_queue_is_never_polite(directory: Path, monkeypatch: p
 
 
 def test_who_had_to_wait_is_polite_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pauses before it queues again, longer than those sleep who wait by now; and not before the turn after that."""
+    """A store that meets a waiter pauses once before it queues again, for longer than the waiters sleep."""
     pauses = list[float]()
     with Disk(directory) as store, Disk(directory) as other, ExitStack() as held:
 
@@ -417,7 +417,7 @@ def test_a_busy_writer_starves_nobody(directory: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no flock")
 def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
-    """A program that holds a flock on the directory, for a backup say, only costs time."""
+    """A flock on the directory, for instance by a backup, only costs time."""
     import fcntl
 
     with Disk(directory) as store:
@@ -430,7 +430,7 @@ def test_a_lock_on_the_directory_stops_nobody(directory: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
-    """After each of 20 kills, what was reported as done is there, and nothing is there by half."""
+    """After each of 20 kills, every reported transaction is there, and none is there in part."""
     program = """if True:
         import sys
         from vstate.kv import Disk
@@ -466,7 +466,7 @@ def test_a_killed_writer_leaves_whole_transactions(directory: Path) -> None:
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_store_crosses_a_fork(directory: Path) -> None:
-    """Forked while another thread transacts, a store works in the child and goes on working in the parent."""
+    """A store that is forked while another thread transacts works in the child and in the parent."""
     stop = threading.Event()
     errors: list[BaseException] = []
     moved = 0
@@ -565,7 +565,7 @@ def _fill(store: Disk, value_bytes: int = 10_000) -> int:
 
 
 def test_a_quota_stops_writes_and_loses_nothing(directory: Path) -> None:
-    """Past `size_limit` a transaction does nothing; what was written stays, and deleting makes room."""
+    """Beyond `size_limit` a transaction does nothing. Stored data stays, and deleting makes room."""
     with Disk(directory, size_limit=300_000) as store:
         count = _fill(store)
         assert count > 10
@@ -628,7 +628,7 @@ def test_a_full_disk_cannot_take_a_new_store(mounted: Path) -> None:
     "text", [b"just some text, and no database\n" * 100, b"SQLite format 3\0" + bytes(5000)]
 )
 def test_a_file_that_is_no_database(directory: Path, text: bytes) -> None:
-    """Something else in place of the file is CorruptStore, and stays as it is."""
+    """A file that is no store raises CorruptStore, and stays as it is."""
     directory.mkdir()
     (directory / "vstate.db").write_bytes(text)
     with pytest.raises(CorruptStore, match="restore it from a copy") as caught:
@@ -650,7 +650,7 @@ def test_the_database_of_another_program(directory: Path) -> None:
 
 
 def test_a_newer_format_is_refused(directory: Path) -> None:
-    """A file of a later version says that an upgrade is needed."""
+    """A file of a later version asks for an upgrade."""
     Disk(directory).close()
     connection = sqlite3.connect(directory / "vstate.db")
     connection.execute("PRAGMA user_version=99")
@@ -701,7 +701,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_system(mounted: Path) -> None:
-    """What cannot be written to says so, and what to do, be it an old store or a new one."""
+    """A place that cannot be written to raises an error with advice, for an old store and a new one."""
     Disk(mounted / "store").close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     with pytest.raises(StoreUnavailable, match="writable"):
@@ -711,7 +711,7 @@ def test_a_read_only_file_system(mounted: Path) -> None:
 
 
 def test_a_removed_directory(directory: Path) -> None:
-    """Reads of refs and writes fail, rather than use a file that nobody finds; a restored store works."""
+    """Reads of refs and writes fail, rather than use a file that was moved away. A restored store works."""
     with Disk(directory) as store:
         store.set("ref", b"value")
         store.close()
@@ -760,7 +760,7 @@ class _FailingCommit:
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_failed_fsync_leaves_the_outcome_unknown(directory: Path, done: bool) -> None:
-    """The error says that the outcome is unknown, and the next use reads it from a new handle."""
+    """The error says that the outcome is unknown, and the next use reads the outcome from a new handle."""
     with Disk(directory) as store:
         store.set("ref", b"old")
         connection = store._writer.connection

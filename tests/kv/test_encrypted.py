@@ -1,4 +1,4 @@
-"""Encrypted, against the shipped suite over Memory and Disk, and what it keeps from a store that is not trusted."""
+"""Encrypted: the store contract over Memory and Disk, and the protection from an untrusted store."""
 
 from __future__ import annotations
 
@@ -89,17 +89,22 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-# What the store behind sees
+# The view of the store behind
 
 GOLDEN = {
-    "encryption": "312063303864656561346631626434376137383962616465646239643637346666643137663738333337376430643964"
-    "626439616230333032623931303139376662",
-    "o/a3fe95577c54ed0376f856c1c551deef1b6f41e70d693ba713e730beaf85277c": "ef8d466a1054fa3f37ed2ad1c4f895a5f991"
-    "fb8100ca5204f6c5ff012e3cedbd9dfac1",
-    "a17a60ec/22f7e6b8948ce60ac0ac624a33d252965a3977edaa18eb": "abe6403e0dc691532852213710914d65b9e38c31feaf4a26"
-    "23138fde22",
-    "7ac87144/37bb2a13bce683f33ac8051010add2010cde7ff1f875e0f9d1849edb88": "81d61fd0d36c896f757ce1be9aca5f6ada4f"
-    "1f28d424e0ec2c3282fe2a5541be87",
+    "encryption": (
+        "312063303864656561346631626434376137383962616465646239643637346666643137663738333337376430"
+        "643964626439616230333032623931303139376662"
+    ),
+    "o/a3fe95577c54ed0376f856c1c551deef1b6f41e70d693ba713e730beaf85277c": (
+        "ef8d466a1054fa3f37ed2ad1c4f895a5f991fb8100ca5204f6c5ff012e3cedbd9dfac1"
+    ),
+    "a17a60ec/22f7e6b8948ce60ac0ac624a33d252965a3977edaa18eb": (
+        "abe6403e0dc691532852213710914d65b9e38c31feaf4a2623138fde22"
+    ),
+    "7ac87144/37bb2a13bce683f33ac8051010add2010cde7ff1f875e0f9d1849edb88": (
+        "81d61fd0d36c896f757ce1be9aca5f6ada4f1f28d424e0ec2c3282fe2a5541be87"
+    ),
 }
 
 
@@ -110,7 +115,10 @@ def test_golden_rows(store: Encrypted, memory: Memory) -> None:
 
 
 def test_equal_data_is_stored_once(store: Encrypted, memory: Memory) -> None:
-    """The same value under the same name is the same row, by whichever handle; elsewhere it is another one."""
+    """The same value under the same name is the same row, by any handle.
+
+    Under another name the row differs.
+    """
     store.set(OBJECT, b"value")
     before = dict(memory.items())
     Encrypted(memory, KEY).set(OBJECT, b"value")
@@ -130,7 +138,7 @@ def test_objects_stay_objects(store: Encrypted, memory: Memory) -> None:
 
 
 def test_a_listing_reads_one_part_of_the_store(memory: Memory) -> None:
-    """`keys("r/heads/")` lists what begins with "r/", and neither objects nor the reflog."""
+    """`keys("r/heads/")` lists the keys that begin with "r/", but no objects and no reflog."""
     inner = Faulty(memory)
     store = Encrypted(inner, KEY)
     store.set_many({OBJECT: b"", "r/heads/main": b"1", "r/tags/v1": b"2", "reflog/heads/main:1": b""})
@@ -216,7 +224,7 @@ def test_long_names(tmp_path: Path) -> None:
         assert sorted(map(len, disk.keys())) == [len(MARK), 2 * len(name.encode()) + 43]
 
 
-# What a store that is not trusted can do
+# The powers of an untrusted store
 
 CONTENTS = {
     OBJECT: b"one object",
@@ -229,7 +237,7 @@ CONTENTS = {
 
 
 def _read_all(store: Encrypted) -> None:
-    """Read everything in every way; each value has to be the right one."""
+    """Read everything in every way. Each value must be right."""
     for key, value in CONTENTS.items():
         assert store.get(key) == value
     assert store.get_many(CONTENTS) == CONTENTS
@@ -277,7 +285,7 @@ def test_every_changed_name_is_found(store: Encrypted, memory: Memory) -> None:
 
 
 def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> None:
-    """A row is worth nothing under any other name, be it there, gone, or an earlier version of it."""
+    """A row fails under any other name, whether that name exists, is deleted, or has an earlier version."""
     store.set_many({**CONTENTS, "r/heads/next": b"an earlier value"})
     earlier = memory.get(store._cipher.name("r/heads/next"))
     assert earlier is not None
@@ -304,7 +312,7 @@ def test_swapped_and_moved_rows_are_found(store: Encrypted, memory: Memory) -> N
 
 
 def test_a_replay_and_a_deletion_are_not_found(store: Encrypted, memory: Memory) -> None:
-    """An earlier value of the same name is genuine, and what is gone leaves nothing: docs/security.md says so."""
+    """The store can bring back an earlier value of a name, or delete it; docs/security.md says so."""
     store.set("r/heads/main", b"old")
     old = dict(memory.items())
     store.set("r/heads/main", b"new")
@@ -377,7 +385,10 @@ def test_a_wrong_key_never_looks_like_an_empty_store(store: Encrypted, memory: M
 
 
 def test_two_keys_at_once(memory: Memory) -> None:
-    """Of two handles with different keys on an empty store, the second to write is told, and so is its reader."""
+    """Two handles with different keys open an empty store.
+
+    The second writer gets an error, and so does its reader.
+    """
     first, second = Encrypted(memory, KEY), Encrypted(memory, OTHER_KEY)
     assert second.get("a") is None
     first.set("a", b"1")
@@ -441,7 +452,7 @@ def test_the_first_write_marks_the_store(memory: Memory, write: str) -> None:
 
 
 def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
-    """It is refused, with the way to open it; so is one whose mark is gone."""
+    """An Encrypted store refuses to be opened as a plain one, also without its mark, and names the way."""
     with Versioned(memory) as state:
         state["k"] = 1
         state.commit()
@@ -455,7 +466,7 @@ def test_a_store_that_is_not_encrypted(memory: Memory) -> None:
 
 
 def test_an_encrypted_store_opened_without_its_key(store: Encrypted, memory: Memory) -> None:
-    """A repository over the rows themselves says how to open them."""
+    """A repository over the encrypted rows names the way to open them."""
     Versioned(store).commit("nothing")
     Repository(memory)
     state = Versioned(store)
@@ -480,7 +491,7 @@ def test_marks_that_make_no_sense(memory: Memory, mark: bytes, error: type[VStat
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(33), "", 7, None, KEY.hex()])
 def test_what_is_no_key(memory: Memory, key: object) -> None:
-    """A key has 32 bytes, and no error shows what was given."""
+    """A key has 32 bytes. No error shows the key."""
     with pytest.raises((InvalidInput, NotFound)):
         Encrypted(memory, key)  # type: ignore[arg-type]
 
@@ -532,7 +543,7 @@ def test_a_file_that_holds_no_key(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_key_file_that_is_none(tmp_path: Path) -> None:
-    """A directory and a pipe are no key files, and reading them waits for nobody."""
+    """A directory and a pipe are no key files, and reading them does not block."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path in (tmp_path, tmp_path / "pipe", "nul\0"):
         with pytest.raises(InvalidInput):
@@ -604,7 +615,10 @@ def test_urls_that_are_refused(tmp_path: Path, key_file: Path, monkeypatch: pyte
 
 
 def test_without_the_package(run_python: Callable[..., str]) -> None:
-    """Importing vstate does not need cryptography; an Encrypted store does, and says how to get it."""
+    """Importing vstate does not need cryptography.
+
+    An Encrypted store does, and names the package to install.
+    """
     script = """
 import sys
 sys.modules["cryptography"] = None
@@ -642,6 +656,6 @@ with Encrypted(Disk(sys.argv[1]), bytes(range(32))) as store:
 
 
 def test_only_in_front_of_a_store() -> None:
-    """A path is no store here: the message says what to write."""
+    """A path is no store. The message names the right call."""
     with pytest.raises(InvalidInput, match=r"Encrypted stands in front of a KVStore, .* open_store"):
         Encrypted("enc", bytes(32))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from vstate.kv.files import make_directory, replace_file
 
 
 def test_long_names(tmp_path: Path) -> None:
-    """What a file may be called, it can be called here: 255 bytes, whatever the characters."""
+    """A file name may be as long as the system allows: 255 bytes of any characters."""
     for name in ("x" * 255, "\N{GRINNING FACE}" * 63, "é" * 127):
         for data in (b"old", b"new"):
             replace_file(tmp_path / name, data)

@@ -1,4 +1,4 @@
-"""Memory, against the shipped suite, and what it promises beyond."""
+"""Memory: the store contract, and its own behaviour."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ class TestMemory(KVStoreTests):
 
 
 def test_repr_counts_the_keys() -> None:
-    """The repr says how much is in it."""
+    """The repr has the number of keys."""
     store = kv.Memory()
     store.set_many({"a": b"1", "b": b"2"})
     assert repr(store) == "Memory(2 keys)"

@@ -36,6 +36,6 @@ def test_ranges_hold_the_keys_with_a_prefix(key: str, other: str, length: int) -
 
 
 def test_a_subclass_of_str_is_the_same_key() -> None:
-    """A key is its text: that of an enum's member is packed as the plain one is."""
+    """A key is packed by its text, so an enum's member equals the plain string."""
     assert pack(Named.OBJECT) == pack(KEY)
     assert pack(Named.OBJECT).startswith(OBJECT_MARK)

@@ -1,4 +1,4 @@
-"""Postgres, against the shipped suite, and what it promises beyond: real servers, processes, kills and cuts."""
+"""Postgres: the store contract, and real servers, processes, kills and cut connections."""
 
 import copy
 import operator
@@ -86,7 +86,7 @@ def _start(program: str, *arguments: object) -> "subprocess.Popen[str]":
 
 
 def _together(*works: Callable[[], object]) -> None:
-    """Run them at once, each in a thread; the first error comes out."""
+    """Run the calls at once, each in a thread. Raises the first error."""
     errors: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:
@@ -110,13 +110,13 @@ def _until_one_waits(sql: psycopg.Connection[Any]) -> None:
         time.sleep(0.01)
 
 
-# Opening, and what is shown
+# Opening, and addresses in messages
 
 
 def test_the_first_write_makes_the_table(
     postgres_dsn: str, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """Neither opening nor reading makes one, and an absent table reads as an empty store."""
+    """Opening and reading create no table, and an absent table reads as an empty store."""
 
     def tables() -> int:
         return sql.execute("SELECT count(*) FROM pg_class WHERE relname = %s", (postgres_table,)).fetchone()[
@@ -193,10 +193,11 @@ def test_two_tables_are_apart(
 
 @pytest.mark.parametrize(
     "table",
-    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64, ".a", "a.", "%s", None, 7],
+    ["", "a.b.c", "a b", 'a"; DROP TABLE b; --', "a'b", "1a", "a;b", "ä", "a\n", "x" * 64, ".a", "a.", "%s"]
+    + [None, 7],
 )  # fmt: skip
 def test_a_wrong_table_is_refused(table: Any) -> None:
-    """What is not an identifier raises InvalidInput, before any connection is made."""
+    """A wrong table name raises InvalidInput, before any connection."""
     with pytest.raises(InvalidInput, match="not a table's name"):
         Postgres("postgresql://127.0.0.1:1/db", table=table)
 
@@ -254,7 +255,7 @@ def test_an_unreadable_address_shows_nothing_of_itself(dsn: str) -> None:
 
 
 def test_nothing_shows_the_password(postgres_dsn: str, postgres_table: str) -> None:
-    """Neither repr nor location nor an error has it; host, database and table they do have."""
+    """No repr, location or error has the password. Host, database and table are there."""
     store = Postgres(postgres_dsn, table=postgres_table)
     port = _port(postgres_dsn)
     assert repr(store) == f"Postgres('postgresql://127.0.0.1:{port}/postgres', table={postgres_table!r})"
@@ -270,7 +271,7 @@ def test_nothing_shows_the_password(postgres_dsn: str, postgres_table: str) -> N
 
 
 def test_a_wrong_password(postgres_dsn: str) -> None:
-    """It is told apart from a server that is not there, and at once."""
+    """A wrong password has its own error, at once, apart from a server that is down."""
     began = time.monotonic()
     with pytest.raises(
         StoreUnavailable,
@@ -287,11 +288,14 @@ def test_a_wrong_password(postgres_dsn: str) -> None:
 def test_pickling_needs_an_address_without_a_password(
     postgres_dsn: str, postgres_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one, it would be in the pickle; without, the other process opens the same table, with the same options."""
+    """An address with a password cannot be pickled.
+
+    Without one, the other process opens the same table and options.
+    """
     with Postgres(postgres_dsn, table=postgres_table) as store, pytest.raises(TypeError, match="PGPASSWORD"):
         pickle.dumps(store)
     if psycopg.pq.version() >= 180000:
-        # What stands for a password once it is worked out lets in like one.
+        # A value derived from the password opens the server too.
         with Postgres("postgresql://host/db?scram_client_key=c2VjcmV0") as store, pytest.raises(TypeError):
             pickle.dumps(store)
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
@@ -324,7 +328,7 @@ def test_a_closed_store_says_so(store: Postgres) -> None:
 def test_the_table_of_another_program(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """It is refused by reads and by writes, and stays as it is."""
+    """Reads and writes refuse a foreign table, and it stays as it is."""
     sql.execute(f"CREATE TABLE {postgres_table} (id int, key text)")
     for call in (lambda: store.get("key"), lambda: store.set("key", b"value"), lambda: list(store.items())):
         with pytest.raises(InvalidInput, match="another program"):
@@ -335,7 +339,7 @@ def test_the_table_of_another_program(
 def test_a_newer_format_is_refused(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """A table of a later version says that an upgrade is needed."""
+    """A table of a later version asks for an upgrade."""
     sql.execute(f"CREATE TABLE {postgres_table} (key bytea, packed bytea)")
     sql.execute(f"COMMENT ON TABLE {postgres_table} IS 'vstate 99'")
     for call in (lambda: store.get("key"), lambda: store.set("key", b"value")):
@@ -346,7 +350,7 @@ def test_a_newer_format_is_refused(
 def test_a_dropped_table_is_not_made_again(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """Under an open store, that would hide what happened."""
+    """Creating the table anew under an open store would hide its loss."""
     store.set("key", b"value")
     sql.execute(f"DROP TABLE {postgres_table}")
     for call in (
@@ -361,7 +365,7 @@ def test_a_dropped_table_is_not_made_again(
 def test_missing_rights_are_named(
     postgres_dsn: str, postgres_table: str, store: Postgres, sql: psycopg.Connection[Any]
 ) -> None:
-    """A role that may not, is told what it needs; one that may only read, reads."""
+    """A role without the right gets an error that names the right. A role that may only read, reads."""
     role = f"r{postgres_table}"
     sql.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
     dsn = postgres_dsn.replace(f"postgres:{postgres_dsn.split('//postgres:')[1].split('@')[0]}", f"{role}:x")
@@ -382,7 +386,7 @@ def test_missing_rights_are_named(
 
 
 def test_a_missing_schema(postgres_dsn: str) -> None:
-    """It has to be made by hand, and the message says so."""
+    """The table must be created by hand, and the message says so."""
     with Postgres(postgres_dsn, table="nosuch.table") as store:
         assert store.get("key") is None
         with pytest.raises(InvalidInput, match="CREATE SCHEMA"):
@@ -390,7 +394,7 @@ def test_a_missing_schema(postgres_dsn: str) -> None:
 
 
 def test_a_read_only_database(start_postgres: Start) -> None:
-    """Reading works, writing says that it does not; after that it works again."""
+    """Reading works and writing raises. Afterwards writing works again."""
     server = start_postgres()
     with Postgres(server.dsn) as store:
         store.set("key", b"value")
@@ -414,7 +418,7 @@ def test_isolation_is_not_left_to_the_database(start_postgres: Start) -> None:
 
 
 def test_too_many_connections(start_postgres: Start) -> None:
-    """A server without room says so at first; later, the store waits for room."""
+    """A server without free connections is reported at the first use. Later the store waits for one."""
     server = start_postgres(max_connections="8", superuser_reserved_connections="0", max_wal_senders="0")
     with Postgres(server.dsn, timeout=20) as store, ExitStack() as taken:
         store.set("key", b"value")
@@ -422,13 +426,13 @@ def test_too_many_connections(start_postgres: Start) -> None:
         with pytest.raises(StoreUnavailable, match="too many clients"):
             Postgres(server.dsn).get("key")
         threading.Timer(0.5, held[0].close).start()
-        # The one connection that it has is the plan's.
+        # The plan has the store's only connection.
         assert store.exclusively(lambda: {"key": (store.get("key") or b"") + b"!"})
         assert store.get("key") == b"value!"
 
 
 def test_a_full_disk_loses_nothing(start_postgres: Start, tmp_path: Path) -> None:
-    """StoreFull, nothing of the transaction is there, and with room again it goes on."""
+    """StoreFull: no part of the transaction is stored, and the store goes on once there is room."""
     server = start_postgres()
     place = server.directory / "small"
     place.mkdir()
@@ -460,7 +464,7 @@ def test_a_full_disk_loses_nothing(start_postgres: Start, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("writes", [{}, {"key": b"new"}])
 def test_what_is_expected_is_bytes(store: Postgres, writes: dict[str, bytes | None]) -> None:
-    """A str is no value that a key could have, also where the server would take the one for the other."""
+    """A str is refused as a value, even where the server would convert it."""
     store.set("key", b"text")
     with pytest.raises(TypeError):
         store.transact(writes, {"key": "text"})  # type: ignore[dict-item]
@@ -476,7 +480,7 @@ def test_a_value_beyond_the_limit_is_refused(store: Postgres) -> None:
 
 @pytest.mark.skipif(not SOAK, reason="takes 10 GB of memory: set VSTATE_SOAK")
 def test_the_longest_value(store: Postgres) -> None:
-    """What is within the limit goes in, and comes out."""
+    """Values within the limit are stored and read back."""
     value = os.urandom(1 << 20) * (MAX_VALUE_BYTES // (1 << 20))
     value += bytes(MAX_VALUE_BYTES - len(value))
     assert store.transact({"key": value}, {"key": None})
@@ -508,7 +512,7 @@ def test_what_is_unchanged_is_not_written(
 def test_objects_take_33_bytes_of_key_and_no_mark(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """Only other rows say whose transaction wrote them; values are not compressed again."""
+    """Only rows other than objects record their transaction. The server does not compress values again."""
     assert store.transact({_object(1): bytes(100_000), "ref": b"1", "": b"empty"}, {"ref": None})
     rows = sql.execute(
         f"SELECT octet_length(key), swap IS NULL, pg_column_size(value) FROM {postgres_table} ORDER BY 1"
@@ -535,7 +539,7 @@ def test_a_large_change_is_one_transaction(store: Postgres, expecting: bool) -> 
 def test_a_large_change_that_loses_halfway_writes_nothing(
     store: Postgres, sql: psycopg.Connection[Any]
 ) -> None:
-    """The expectation is met when it is looked at first, and not any more when the locks are there."""
+    """The expectation holds at the first look, and fails once the locks are held."""
     store.set("ref", b"1")
     objects: dict[str, bytes | None] = {_object(n): os.urandom(STATEMENT_BYTES // 2) for n in range(4)}
     results = []
@@ -599,9 +603,12 @@ def test_how_often_the_server_is_asked(postgres_dsn: str, postgres_table: str, p
 
 
 def test_a_transact_is_one_transaction(start_postgres: Start) -> None:
-    """The server counts one for each, whether it succeeds or not, and a sync only for those that do."""
+    """The server counts one transaction a call, and a sync only for calls that write."""
     server = start_postgres(autovacuum="off")
-    statistics = "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'"
+    statistics = (
+        "SELECT pg_stat_clear_snapshot(), xact_commit + xact_rollback FROM pg_stat_database "
+        "WHERE datname = 'postgres'"
+    )
     with psycopg.connect(server.dsn_of("postgres", PASSWORD, "template1"), autocommit=True) as sql:
 
         def transactions() -> int:
@@ -660,7 +667,7 @@ def test_four_processes_lose_no_increment(postgres_dsn: str, postgres_table: str
 
 @pytest.mark.parametrize("absent", [False, True])
 def test_swaps_of_an_object_are_apart_from_plain_writes(store: Postgres, absent: bool) -> None:
-    """Objects have no locks by key, so whoever expects something of one keeps all others out."""
+    """Objects have no locks by key, so a transaction that expects an object keeps all others out."""
     for _ in range(20):
         store.delete(_object(1))
         if not absent:
@@ -698,7 +705,7 @@ def test_opposite_orders_do_not_deadlock(store: Postgres, monkeypatch: pytest.Mo
 def test_writers_of_the_same_objects_do_not_deadlock(
     store: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do those that have no key in common but objects, in opposite orders."""
+    """Transactions that share only objects do not deadlock, in opposite orders either."""
     monkeypatch.setattr("vstate.kv.postgres.session.UNDONE", ())
     start = threading.Barrier(2)
 
@@ -760,7 +767,7 @@ def test_more_keys_than_locks(store: Postgres) -> None:
 
 
 def test_eight_threads_use_one_store(store: Postgres) -> None:
-    """More threads than connections: each reads what it wrote, whatever the others do."""
+    """With more threads than connections, each thread reads its own writes."""
 
     def work(thread: int) -> None:
         for number in range(15):
@@ -777,7 +784,7 @@ def test_eight_threads_use_one_store(store: Postgres) -> None:
 
 @pytest.mark.parametrize("connections", [2, 5])
 def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, connections: int) -> None:
-    """Plans and swaps by more threads than there are connections lose nothing, and do not wait for one another."""
+    """Plans and swaps by more threads than connections lose nothing and do not deadlock."""
     with Postgres(postgres_dsn, table=postgres_table, connections=connections, timeout=60) as store:
         store.set("counter", b"0")
 
@@ -804,7 +811,7 @@ def test_exclusively_beside_writers(postgres_dsn: str, postgres_table: str, conn
 def test_exclusively_lets_readers_and_vacuum_go_on(
     store: Postgres, postgres_table: str, sql: psycopg.Connection[Any]
 ) -> None:
-    """A reader does not wait for the plan, nor the plan for a VACUUM of the table, which can take hours."""
+    """A reader does not wait for the plan, and the plan does not wait for a VACUUM, which can take hours."""
     store.set("key", b"old")
     seen = []
 
@@ -820,7 +827,7 @@ def test_exclusively_lets_readers_and_vacuum_go_on(
 
 
 def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psycopg.Connection[Any]) -> None:
-    """Its comparison is made after the wait, not with what it saw before."""
+    """The swap compares after the wait, not with the value from before."""
     store.set("key", b"1")
     entered = threading.Event()
     results = []
@@ -840,7 +847,7 @@ def test_a_writer_that_waited_sees_what_the_plan_wrote(store: Postgres, sql: psy
 
 
 def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """After `timeout` seconds a writer that others keep out raises StoreUnavailable, and has written nothing."""
+    """After `timeout` seconds a blocked writer raises StoreUnavailable, and has written nothing."""
     store.set("key", b"1")
     with Postgres(postgres_dsn, table=postgres_table, timeout=0.3) as hurried:
         hurried.get("key")
@@ -859,7 +866,7 @@ def test_waiting_for_locks_ends(postgres_dsn: str, postgres_table: str, store: P
 
 @needs_fork
 def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
-    """Neither side talks into the other's conversation, also while other threads of the parent use the store."""
+    """Parent and child do not share connections, even while other threads of the parent use the store."""
     store.set("counter", b"0")
     stopping = threading.Event()
 
@@ -896,7 +903,7 @@ def test_a_store_works_on_both_sides_of_a_fork(store: Postgres) -> None:
 def test_a_cut_while_committing_is_found_out(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool, times: int
 ) -> None:
-    """Whether the server had committed or never heard of it: the swap happens once, and the answer is True."""
+    """If the connection is cut before or after the server commits, the swap happens once and returns True."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("counter", b"1")
         time.sleep(
@@ -911,7 +918,10 @@ def test_a_cut_while_committing_is_found_out(
 def test_a_cut_with_an_overwritten_mark_is_told(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """Where nobody can know any more, the error says so; with another row that still bears the mark, it is known."""
+    """If nothing can tell the outcome, the error says so.
+
+    If another row still has the mark, the outcome is known.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         for witness in (False, True):
             cut.set("counter", b"1")
@@ -940,7 +950,9 @@ def test_a_cut_with_an_overwritten_mark_is_told(
 def test_a_cut_swap_that_others_undid_is_not_made_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """What is expected holds again, but because another took back what was committed: to repeat it would undo that."""
+    """The expected value is there again because another writer undid the commit: repeating the swap would
+    undo that.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set("ref", b"1")
         _meanwhile(proxy, lambda: store.compare_and_swap("ref", b"2", b"1"))
@@ -959,7 +971,9 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
     sql: psycopg.Connection[Any],
     trouble: str,
 ) -> None:
-    """The transaction was committed, and the next attempt fails for another reason: that is no proof that it was not."""
+    """The transaction was committed and the next attempt fails for another reason: the outcome stays
+    unknown.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=0.5) as cut:
         cut.set("ref", b"1")
         over, locked = threading.Event(), threading.Event()
@@ -993,7 +1007,7 @@ def test_whatever_comes_after_a_cut_nothing_is_denied(
 def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
     postgres_dsn: str, postgres_table: str, proxy: Proxy
 ) -> None:
-    """An answer that never came may have been "no", and a row that is older than the call shows that it was."""
+    """A lost answer may have been "no". A row that is older than the call proves it."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("ref", b"theirs")
         at_commit(proxy, done=True)
@@ -1005,7 +1019,7 @@ def test_a_cut_of_a_lost_race_is_not_taken_for_a_win(
 def test_a_cut_while_a_plan_is_committed(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres, done: bool
 ) -> None:
-    """It is carried out once: what is committed is recognised, and what was not begins anew."""
+    """The transaction happens once: a committed one is recognised, and one that never began is repeated."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut:
         cut.set_many({"counter": b"1", _object(1): b"garbage"})
         at_commit(proxy, done=done)
@@ -1024,7 +1038,7 @@ def test_a_cut_while_a_plan_is_committed(
 def test_a_cut_of_plain_writes_is_made_good(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, done: bool
 ) -> None:
-    """What may be done twice is done again, and reads too."""
+    """Idempotent writes and reads are repeated."""
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as store:
         store.set("a", b"0")
         at_commit(proxy, done=done)
@@ -1065,7 +1079,9 @@ def test_cuts_at_every_point(postgres_dsn: str, postgres_table: str, proxy: Prox
 
 
 def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: Proxy) -> None:
-    """It is waited for, so long; then StoreUnavailable, which knows whether something may have been written."""
+    """The store waits up to its timeout, then raises StoreUnavailable that says if something may be
+    written.
+    """
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
         store.set("key", b"1")
         proxy.refusing = True
@@ -1089,7 +1105,7 @@ def test_a_server_that_goes_away(postgres_dsn: str, postgres_table: str, proxy: 
 def test_a_server_that_falls_silent(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that stays open and says nothing is given up, and the call with it."""
+    """The store gives up a connection that stays open and silent, and the call with it."""
     monkeypatch.setattr("vstate.kv.postgres.connections.SLACK", 0.2)
     with Postgres(proxy.through(postgres_dsn), table=postgres_table, timeout=1.5) as store:
         store.set("key", b"1")
@@ -1111,15 +1127,18 @@ def test_connections_that_died_while_idle_are_not_noticed(
         for number in range(3):
             old = b"%d" % number if number else None
             assert idle.compare_and_swap("key", old, b"%d" % (number + 1))
-            ended = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name = 'idle'"
+            ended = (
+                "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
+                "WHERE application_name = 'idle'"
+            )
             assert sql.execute(ended).fetchone() == (1,)
-        # The connection was closed behind its back, and what it expects does not hold: the answer is still certain.
+        # The connection was closed, and the expectation does not hold: the answer is still certain.
         store.set("key", b"theirs")
         assert idle.compare_and_swap("key", b"3", b"4") is False
 
 
 def _meanwhile(proxy: Proxy, call: Callable[[], object]) -> None:
-    """Cut the next connection that commits, once the server has, and make the call before its client knows."""
+    """Cut the next connection after its commit, and make the call before its client knows."""
     at_commit(proxy, done=True)
     inner = proxy.watch
 
@@ -1140,7 +1159,8 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
     mine = sys.argv[3]
     for number in range(100_000):
         ref = store.get("counter")
-        writes = {"counter": b"%d" % (int(ref or b"0") + 1), f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
+        count = b"%d" % (int(ref or b"0") + 1)
+        writes = {"counter": count, f"{mine}/{number:06}": b"line", f"o/{number:064x}": b"x" * 500}
         try:
             done = store.transact(writes, {"counter": ref})
             print("done" if done else "lost", number, flush=True)
@@ -1152,7 +1172,9 @@ with Postgres(sys.argv[1], table=sys.argv[2], timeout=60) as store:
 
 @pytest.mark.parametrize("kills", [20 if SOAK else 2])
 def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> None:
-    """SIGKILL in the middle of writes, and a restart: what was acknowledged is there, once, and the writers go on."""
+    """SIGKILL in the middle of writes, and a restart: every acknowledged write is there once, and writers
+    go on.
+    """
     server = start_postgres(fsync="on")
     with Postgres(server.dsn) as store:
         store.set("counter", b"0")
@@ -1171,7 +1193,7 @@ def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> Non
         for writer in writers:
             writer.kill()
         told = [[line.split() for line in writer.communicate()[0].splitlines()] for writer in writers]
-        time.sleep(0.2)  # what was sent last may be committed yet
+        time.sleep(0.2)  # the last request may be committed now
         lines = {key for name in "abc" for key in store.keys(f"{name}/")}
         done = unknown = 0
         for name, answers in zip("abc", told, strict=True):
@@ -1182,7 +1204,7 @@ def test_a_killed_server_loses_nothing(start_postgres: Start, kills: int) -> Non
                 assert answer != "lost" or not there
                 done += answer == "done"
                 unknown += answer == "unknown"
-        # Each line came with one increment; three may have been cut off before they were told.
+        # Each line came with one increment. The three writers may have missed one answer each.
         assert _number(store.get("counter")) == len(lines)
         assert done <= len(lines) <= done + unknown + 3
 
@@ -1210,7 +1232,7 @@ def _hearing(wait: Callable[[float], None]) -> None:
 
 @pytest.fixture
 def _rarely_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that what is not heard is not found either, however slow the machine."""
+    """Keep the listener from polling, so a change is found only if it is heard, on a slow machine too."""
     monkeypatch.setattr("vstate.kv.postgres.listener.LONGEST_WAIT", 60.0)
 
 
@@ -1244,7 +1266,7 @@ def test_listening_hears_of_every_kind_of_change(
 
 
 def test_listening_does_not_hear_of_others(postgres_dsn: str, postgres_table: str, store: Postgres) -> None:
-    """Changes of other keys, of objects, of other tables, and failed swaps wake nobody."""
+    """Changes of other keys, objects and tables, and failed swaps, wake no listener."""
     store.set("key", b"old")
     with Postgres(postgres_dsn, table=f"{postgres_table}_2") as second, store.listening("key") as wait:
         _hearing(wait)
@@ -1278,7 +1300,7 @@ def test_nobody_is_told_if_nobody_listens(
                 before = proxy.round_trips
                 writer.set("key", b"%d" % proxy.round_trips)
                 assert proxy.round_trips - before == 1 + listened
-            # The server takes a moment to notice that the listener is gone.
+            # The server takes a moment to notice that the listener has left.
             held = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
             while sql.execute(held).rowcount:
                 time.sleep(0.01)
@@ -1288,7 +1310,9 @@ def test_nobody_is_told_if_nobody_listens(
 def test_a_listener_that_is_cut_off_looks_and_listens_again(
     postgres_dsn: str, postgres_table: str, proxy: Proxy, store: Postgres
 ) -> None:
-    """It returns when it is connected again, since nobody knows what it missed, and then hears as before."""
+    """The listener returns when it is connected again, because it may have missed changes, and then hears
+    as before.
+    """
     store.set("key", b"old")
     with Postgres(proxy.through(postgres_dsn), table=postgres_table) as cut, cut.listening("key") as wait:
         _hearing(wait)
@@ -1323,7 +1347,7 @@ def pooled(start_postgres: Start) -> Iterator[tuple[Pooler, str]]:
 
 
 def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
-    """Each transaction goes to another connection of the server, and all the promises hold."""
+    """Each transaction goes to another connection of the server, and all promises hold."""
     pooler, dsn = pooled
     with Postgres(dsn) as store, Postgres(dsn) as other:
         contents = {_object(n): os.urandom(500) for n in range(50)} | {
@@ -1347,7 +1371,7 @@ def test_behind_a_pooler(pooled: tuple[Pooler, str]) -> None:
 def test_behind_a_pooler_listening_looks_again(
     pooled: tuple[Pooler, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LISTEN says that it works there, and hears nothing; so a change is noticed by looking, and soon."""
+    """LISTEN succeeds there but hears nothing, so the store finds a change by polling, and soon."""
     monkeypatch.setattr("vstate.kv.postgres.listener._PATIENCE", 2.0)
     _, dsn = pooled
     with Postgres(dsn) as store, Postgres(dsn) as other:

@@ -28,7 +28,7 @@ OTHERS = {"tenant/o": b"1", "tenant": b"2", "tenant-10/a": b"3", "a": b"4", KEY:
 
 
 class Beside(KVStoreTests):
-    """The store's tests, after which what lies beside the part has to be as it was."""
+    """The store contract. Afterwards the keys beside the part must be unchanged."""
 
     @pytest.fixture
     def whole(self) -> KVStore:
@@ -90,7 +90,7 @@ def whole() -> Memory:
     + [None, 7, b"a", *sorted(RESERVED)],
 )
 def test_names_that_are_refused(whole: Memory, name: Any) -> None:
-    """A name is one segment that can be told from the keys of a repository."""
+    """A name is one segment that differs from all keys of a repository."""
     with pytest.raises(InvalidInput, match="part of a store"):
         Prefixed(whole, name)
 
@@ -99,7 +99,7 @@ def test_names_that_are_refused(whole: Memory, name: Any) -> None:
     "name", ["a", "tenant-1", "x" * 200, "é" * 100, "a b", "a.b", "R", "heads", "a:b?c=%2F"]
 )
 def test_names_that_are_taken(whole: Memory, name: str) -> None:
-    """Anything else is taken as it is, and shown."""
+    """Any other name is accepted, and shown."""
     store = Prefixed(whole, name)
     store.set("a", b"1")
     assert store.name == name
@@ -200,7 +200,7 @@ def test_the_order_of_writes_holds_without_transactions() -> None:
 
 
 def test_one_transaction_of_the_store() -> None:
-    """Over a store with transactions it is one call, and so is `exclusively`."""
+    """Over a store with transactions a transaction is one call, and so is `exclusively`."""
     inner = Faulty(Memory())
     store = Prefixed(inner, "a")
     assert store.transact({KEY: b"object", REF: b"1"}, {REF: None})
@@ -212,7 +212,7 @@ def test_one_transaction_of_the_store() -> None:
 
 
 class Calls(Memory):
-    """A Memory that notes with what it was called."""
+    """A Memory that notes its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def test_turns_of_two_parts_do_not_wait_for_each_other(
             time.sleep(0.2)
             assert "a" not in waited
         threads[0].join()
-        assert waited["b"] < 15  # and not what is waited for a turn that is never given up
+        assert waited["b"] < 15  # less than the wait for a turn that is never given back
 
 
 def test_uncached_is_the_part_of_what_is_behind_a_cache(whole: Memory) -> None:

@@ -25,7 +25,7 @@ def behind() -> Memory:
 
 
 def test_every_write_is_refused(behind: Memory) -> None:
-    """Each raises ReadOnly, says what to do, and changes nothing; a plan is not even called."""
+    """Each call raises ReadOnly with advice and changes nothing. A plan is not called."""
     store = ReadOnlyStore(behind)
 
     def plan() -> dict[str, bytes | None]:
@@ -69,7 +69,7 @@ def test_reads_are_the_stores(behind: Memory) -> None:
 
 
 def test_it_stays_read_only_behind_a_cache(behind: Memory) -> None:
-    """What `uncached` and `forget` lead to is read-only as well."""
+    """`uncached` and `forget` are read-only too."""
     cached = ReadOnlyStore(Cache(behind))
     assert cached.get(KEY) == b"object"
     behind.set(KEY, b"mended")
@@ -84,7 +84,7 @@ def test_it_stays_read_only_behind_a_cache(behind: Memory) -> None:
 
 
 def test_a_state_over_it(tmp_path: Path) -> None:
-    """It reads, logs, diffs and looks back; a commit raises ReadOnly and keeps what is staged."""
+    """A state reads, logs, diffs and checks out. A commit raises ReadOnly and keeps its changes staged."""
     with Versioned(tmp_path / "store") as state:
         state["list"] = [1, 2, 3]
         first = state.commit("first")
@@ -120,7 +120,9 @@ def test_a_state_over_it(tmp_path: Path) -> None:
 
 
 def test_a_repository_opens_without_a_write(behind: Memory) -> None:
-    """Be it empty, or of an older program: only reads reach the store, of the repository and of a state."""
+    """Only reads reach the store, of a repository and of a state, also if it is empty or of an older
+    program.
+    """
     stamped = Memory()
     stamped.set("format", b"1")
     for memory in (Memory(), stamped):

@@ -1,4 +1,4 @@
-"""Redis, against the shipped suite on a real server, and what it promises beyond."""
+"""Redis: the store contract on a real server, and its own behaviour."""
 
 from __future__ import annotations
 
@@ -95,13 +95,16 @@ class TestRedisCluster(KVStoreTests):
                 assert _seconds(lambda: wait(20)) < 15
 
     def test_a_node_of_a_cluster_is_no_server(self, cluster: str) -> None:
-        """A node addressed as a server of its own says what to write instead, or serves all of its slots."""
+        """A node of a cluster that is addressed as a server names the right URL, or serves all slots."""
         with Redis(cluster.replace("+cluster", ""), prefix="x") as store:
             store.set("a", b"1")  # the only node has all the slots
             assert store.get("a") == b"1"
 
     def test_a_key_moved_elsewhere(self, tmp_path: Path, redis_prefix: str) -> None:
-        """A slot that the cluster has given to nobody is waited for, and then StoreUnavailable; once it is back, all is well."""
+        """The store waits for a slot that no node serves, then raises StoreUnavailable.
+
+        Later it works again.
+        """
         for url in _cluster(tmp_path / "cluster"):
             with (
                 Redis(url, prefix=redis_prefix) as store,
@@ -175,7 +178,7 @@ def test_round_trips(proxy: Proxy, proxied: str) -> None:
 
 
 def test_round_trips_of_the_first_use(proxy: Proxy, proxied: str) -> None:
-    """A new process reads its first key in one, by which it also learns what the server does when it is full."""
+    """A new process needs one round trip for its first key, which also tells the server's memory policy."""
     with Redis(proxied) as store:
         store.get("loads the scripts")
     proxy.latency, proxy.round_trips = FAR, 0
@@ -207,7 +210,7 @@ def test_round_trips_of_a_commit(proxy: Proxy, proxied: str) -> None:
 
 
 def test_a_transaction_too_large_for_one_command(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """It is one transaction all the same, and leaves nothing behind, whether or not it happens."""
+    """A large write is one transaction too, and leaves nothing behind, whether it happens or not."""
     value = os.urandom(1_000_000)
     rows: dict[str, bytes | None] = {
         f"o/{number:064x}": value for number in range(STAGED_FROM // len(value) + 2)
@@ -257,7 +260,7 @@ def test_a_large_transaction_that_loses_a_race(store: Redis, redis_url: str, red
 def test_a_transaction_of_many_small_rows(
     proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of them than a server takes words in one command go in pieces, as one transaction all the same."""
+    """More keys than one command may have go in pieces, in one transaction."""
     monkeypatch.setattr("vstate.kv.redis.transactions.STAGED_ROWS", 100)
     rows: dict[str, bytes | None] = {f"n/{number}": b"" for number in range(101)}
     with Redis(proxied) as store:
@@ -288,7 +291,7 @@ def test_what_one_transaction_cannot_be_told_is_refused(store: Redis) -> None:
 
 
 def test_set_many_of_more_than_one_exchange(store: Redis) -> None:
-    """What does not fit into one exchange goes in several."""
+    """A write that does not fit into one exchange takes several."""
     rows = {f"n/{number}": os.urandom(3_000_000) for number in range(14)}
     store.set_many(rows)
     assert store.get_many(rows) == rows
@@ -303,7 +306,7 @@ def test_a_value_too_large_for_redis(store: Redis) -> None:
 
 
 def test_objects_are_listed_by_a_few_digits(store: Redis) -> None:
-    """Any number of digits finds the objects that begin so, odd ones too."""
+    """Any number of digits finds the objects that begin so, odd numbers too."""
     ids = [f"{number * 2654435761 % 2**32:08x}" + "0" * 56 for number in range(700)]
     store.set_many({f"o/{id}": b"object" for id in ids})
     for count in (1, 2, 3, 4, 5, 64):
@@ -319,14 +322,14 @@ def test_objects_are_listed_once_while_they_are_deleted(store: Redis) -> None:
     for key in store.keys("o/"):
         listed.append(key)
         if len(listed) == 1000:
-            # All but a few, so that the table shrinks in steps; what stays has to be listed.
+            # All but a few, so the table shrinks in steps. The rest must be listed.
             store.delete_many(ids[500:])
     assert len(listed) == len(set(listed))
     assert set(ids[:500]) <= set(listed)
 
 
 def test_a_listing_goes_on_when_the_server_is_started_anew(server: RedisServer) -> None:
-    """The new server orders its keys otherwise; each is listed all the same, and once."""
+    """The new server orders its keys differently, and each is listed once."""
     with Redis(server.url) as store:
         ids = {f"o/0{number:063x}" for number in range(3000)}
         store.set_many(dict.fromkeys(ids, b"x" * 100))
@@ -416,7 +419,9 @@ def test_pickling(store: Redis, redis_url: str) -> None:
 
 
 def test_a_closed_store_is_not_used(redis_url: str, redis_prefix: str) -> None:
-    """Closing twice is fine, using what is closed is InvalidInput, and a client of the caller's stays open."""
+    """Closing twice does no harm, using a closed store is InvalidInput, and the caller's client stays
+    open.
+    """
     with driver.Redis.from_url(redis_url) as client:
         for store in (Redis(redis_url, prefix=redis_prefix), Redis(client=client, prefix=redis_prefix)):
             store.set("a", b"1")
@@ -479,7 +484,7 @@ def test_a_plan_longer_than_the_lock(store: Redis) -> None:
 def test_what_takes_longer_to_write_than_the_lock_lasts(
     store: Redis, proxy: Proxy, proxied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is renewed until all is written, not only until it is known what."""
+    """The lock is renewed until the last write, not only until the plan has ended."""
     monkeypatch.setattr("vstate.kv.redis.transactions.LOCK_SECONDS", 1.5)
     monkeypatch.setattr("vstate.kv.redis.transactions.BYTES_PER_COMMAND", 1_000_000)
     proxy.latency = 0.05
@@ -498,7 +503,7 @@ def test_what_takes_longer_to_write_than_the_lock_lasts(
 
 
 def test_a_lost_lock_begins_anew(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """If the lock is gone before the writes, the plan is called again, and sees what came between."""
+    """If the lock is lost before the writes, the plan runs again and sees the changes since."""
     calls = []
 
     def plan() -> dict[str, bytes | None]:
@@ -525,7 +530,7 @@ def test_a_process_that_dies_with_the_lock(store: Redis) -> None:
 
 
 def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """A writer that has waited for its timeout says so, and has written nothing; reading waits for nobody."""
+    """After its timeout a waiting writer raises, and has written nothing. Reading never waits."""
     with Redis(redis_url, prefix=redis_prefix, timeout=0.5) as hasty:
 
         def plan() -> dict[str, bytes | None]:
@@ -549,7 +554,7 @@ def test_waiting_for_a_lock_ends(store: Redis, redis_url: str, redis_prefix: str
 
 
 def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
-    """A wait ends soon after another's change of its key, by whatever method, and not for that of another key."""
+    """A wait ends soon after another's change of its key, by any method, and not for another key."""
     with Redis(redis_url, prefix=redis_prefix) as other:
         changes: list[Callable[[], object]] = [
             lambda: other.set("r/heads/main", b"1"),
@@ -574,7 +579,10 @@ def test_listening(store: Redis, redis_url: str, redis_prefix: str) -> None:
 
 
 def test_listening_while_cut_off(proxy: Proxy, proxied: str) -> None:
-    """A wait that is cut off returns, so that what was missed is looked for; later changes are heard again."""
+    """A wait that is cut off returns, so the caller looks for missed changes.
+
+    Later changes are heard again.
+    """
     with Redis(proxied) as store:
         with store.listening("a") as wait:
             assert _woken(wait, proxy.cut_all) < 15
@@ -618,7 +626,10 @@ def test_listening_across_a_fork(store: Redis) -> None:
 
 
 def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
-    """Each write puts off the end of everything; after that there is nothing, and none of it goes before."""
+    """Each write extends the life of the whole store.
+
+    Afterwards the store is empty, and no part of it goes earlier.
+    """
     rows = {f"o/{number:x}{'0' * 63}": b"object" for number in range(16)} | {"r/heads/main": b"1"}
     with Redis(server.url, ttl=2.0) as store, driver.Redis.from_url(server.url) as client:
         store.set_many(rows)
@@ -638,7 +649,7 @@ def test_the_store_expires_as_a_whole(server: RedisServer) -> None:
 
 
 def test_a_store_without_ttl_never_expires(server: RedisServer) -> None:
-    """A writer who gives none also takes back what another has given."""
+    """A writer without a ttl also removes the ttl of another."""
     with (
         Redis(server.url, ttl=60) as short,
         Redis(server.url) as store,
@@ -687,7 +698,7 @@ def test_a_server_that_evicts_is_refused(
 
 
 def test_a_full_server(tmp_path: Path) -> None:
-    """A write that does not fit raises StoreFull and does nothing; deleting works, in `exclusively` too, and makes room."""
+    """A write that does not fit raises StoreFull and does nothing. Deleting works, and makes room."""
     server = RedisServer(tmp_path / "redis", maxmemory="12mb", appendonly="no")
     try:
         with Redis(server.url) as store:
@@ -716,7 +727,7 @@ def test_a_full_server(tmp_path: Path) -> None:
         server.stop()
 
 
-# What may be given
+# Accepted arguments
 
 
 @pytest.mark.parametrize(
@@ -743,7 +754,7 @@ def test_a_full_server(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_url(url: Any) -> None:
-    """What is no URL of a Redis is refused at once, by a message that shows nothing of it."""
+    """A string that is no Redis URL is refused at once, by a message that shows none of it."""
     with pytest.raises(InvalidInput) as caught:
         Redis(url)
     assert SECRET not in str(caught.value)
@@ -778,7 +789,7 @@ def test_wrong_options(redis_url: str) -> None:
 
 
 def test_a_password(tmp_path: Path) -> None:
-    """The right one works; a wrong one, or none, is one clean error at once that shows neither user nor password."""
+    """The right password works. A wrong one, or none, is one error at once, without user and password."""
     server = RedisServer(tmp_path / "redis", requirepass=SECRET)
     try:
         address = server.url.removeprefix("redis://")
@@ -799,7 +810,10 @@ def test_a_password(tmp_path: Path) -> None:
 
 
 def test_a_user_with_few_rights(server: RedisServer) -> None:
-    """A user who may not publish, subscribe or ask for INFO can use a store; one who may not run scripts is told."""
+    """A user without the rights for PUBLISH, SUBSCRIBE or INFO can use a store.
+
+    Without scripts it gets an error.
+    """
     server.command("ACL", "SETUSER", "plain", "on", f">{SECRET}", "~{vstate}:*", "+@all", "-@pubsub", "-info")
     server.command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
     address = server.url.removeprefix("redis://")
@@ -829,7 +843,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
 
 
 def test_keys_of_another_program(server: RedisServer) -> None:
-    """Data of another program in the place of the store's are not touched; the message says what to do."""
+    """The data of another program under the prefix are not touched, and the message gives advice."""
     server.command("SET", "{vstate}:v", "text")
     with Redis(server.url) as store:
         for call in (lambda: store.get("a"), lambda: store.set("a", b"1")):
@@ -839,7 +853,7 @@ def test_keys_of_another_program(server: RedisServer) -> None:
 
 
 def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
-    """A replica can be read from; a write says that it is one."""
+    """A replica can be read. A write raises, and says that the server is a replica."""
     replica = RedisServer(tmp_path / "replica", replicaof=f"127.0.0.1 {server.port}")
     try:
         with Redis(server.url) as store, Redis(replica.url, timeout=10) as copy:
@@ -857,7 +871,10 @@ def test_a_replica(server: RedisServer, tmp_path: Path) -> None:
 
 
 def test_tls(server: RedisServer, tmp_path: Path) -> None:
-    """A certificate has to be of one who is trusted, and for this host; who wants neither can say so."""
+    """A certificate must be signed by a trusted authority, for this host.
+
+    Options can turn off both checks.
+    """
     with TlsProxy(server.port, tmp_path) as proxy:
         trusted = f"rediss://localhost:{proxy.port}/0?ssl_ca_certs={tmp_path}/certificate&timeout=5"
         unnamed = trusted.replace("localhost", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Redis when the network or the server fails: connections cut at every point, servers killed, stopped and gone."""
+"""Redis when the network or the server fails: connections cut at every point, servers killed or stopped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def store(proxied: str) -> Iterator[Redis]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_cut_connection_is_no_failure(store: Redis, proxy: Proxy, point: str) -> None:
-    """Whatever call is cut, wherever: it gives the true answer, and what it does is done once."""
+    """A call that is cut at any point returns the true answer, and takes effect once."""
     calls: list[tuple[Callable[[], object], object]] = [
         (lambda: store.get("r/heads/main"), b"1"),
         (lambda: store.get_many(["stale", OBJECT]), {"stale": b"x", OBJECT: b"object"}),
@@ -116,8 +116,8 @@ def test_a_large_transaction_when_any_of_its_exchanges_is_cut(store: Redis, prox
 
 
 def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Proxy) -> None:
-    """The first try of a transaction, held up in the network, reaches the server after the second was answered and after
-    others have written: it must neither be done again nor be done after all.
+    """The network delays the first try of a transaction until the second was answered and others have
+    written. It must not happen again or late.
     """
     at_request(proxy, "hold", match=b"EVALSHA")
     assert store.compare_and_swap("r/heads/main", b"1", b"2") is True
@@ -147,8 +147,9 @@ def test_a_request_that_arrives_late_does_nothing_more(store: Redis, proxy: Prox
 def test_what_may_arrive_after_the_error_is_not_denied(
     store: Redis, proxy: Proxy, proxied: str, server: RedisServer
 ) -> None:
-    """A swap is held up in the network, its second try meets a lock until the time is over, and then the first comes
-    through: the error must not have said that nothing was written.
+    """The network delays a swap, the second try meets a lock until the timeout, and then the first arrives.
+
+    The error must not have said that nothing was written.
     """
     over, locked = threading.Event(), threading.Event()
 
@@ -173,7 +174,9 @@ def test_what_may_arrive_after_the_error_is_not_denied(
 
 
 def test_an_answer_that_cannot_be_had(proxied: str, server: RedisServer) -> None:
-    """If the connection died after a write was sent, and the server with it, the error says that nobody knows."""
+    """If the connection and the server die after a write was sent, the error says that the outcome is
+    unknown.
+    """
     with Redis(server.url) as patient, Redis(proxied, timeout=0.5) as store:
         store.set("a", b"1")
         calls: list[Callable[[], object]] = [
@@ -215,7 +218,7 @@ def test_a_server_that_was_never_there() -> None:
 
 
 def test_a_server_that_went_away(server: RedisServer) -> None:
-    """It is waited for as long as `timeout` says; what it can say about a write it says."""
+    """The store waits for `timeout` seconds. The error says if something may be written."""
     with Redis(server.url, timeout=0.5) as store:
         store.set("a", b"1")
         server.kill()
@@ -232,7 +235,7 @@ def test_a_server_that_went_away(server: RedisServer) -> None:
 
 
 def test_a_server_that_stands_still(server: RedisServer) -> None:
-    """A server that accepts connections and says nothing is given up after `timeout`, and found again."""
+    """The store gives up a server that accepts connections and is silent, and finds it again later."""
     with Redis(server.url, timeout=0.5) as store:
         store.set("a", b"1")
         server.pause()
@@ -258,8 +261,10 @@ def test_a_server_started_anew_knows_no_scripts(server: RedisServer) -> None:
 
 
 def test_no_confirmed_write_is_lost_with_a_killed_server(tmp_path: Path) -> None:
-    """Threads write and count while the server is killed and started again: with its log synced at every write, all
-    that was confirmed is there, each count was counted once, and nobody was told a lie.
+    """Threads write and count while the server is killed and restarted.
+
+    With its log synced at every write, all confirmed writes are there, each count happened once, and no
+    answer was wrong.
     """
     server = RedisServer(tmp_path / "synced")
     stop = threading.Event()
@@ -327,7 +332,7 @@ def test_no_confirmed_write_is_lost_with_a_killed_server(tmp_path: Path) -> None
 
 
 def test_commits_with_a_server_that_comes_and_goes(server: RedisServer) -> None:
-    """A commit that failed keeps everything staged, and goes through when the server is back."""
+    """A failed commit keeps its changes staged, and succeeds when the server is back."""
     with Redis(server.url, timeout=0.5) as store:
         state = Versioned(store)
         for number in range(3):

@@ -17,7 +17,7 @@ KEYS = st.one_of(
 
 @given(KEYS)
 def test_every_key_comes_back(key: str) -> None:
-    """The name of a key leads to the key, and is made of what no store minds: short parts, few characters."""
+    """A name leads back to its key, and has short parts of few characters, which every store accepts."""
     name = name_of(key)
     assert key_of(name) == key
     assert re.fullmatch(r"[\w=-]{1,202}(/[\w=-]{1,202})*", name, re.ASCII)
@@ -25,7 +25,7 @@ def test_every_key_comes_back(key: str) -> None:
 
 @given(KEYS, KEYS)
 def test_no_name_is_the_directory_of_another(key: str, other: str) -> None:
-    """What some servers cannot keep, a file and a directory of one name, does not come up."""
+    """No name is the directory of another, which some servers cannot keep."""
     assert not name_of(other).startswith(name_of(key) + "/")
     assert (name_of(other) == name_of(key)) is (other == key)
 
@@ -49,7 +49,7 @@ def test_only_names_are_taken_for_names(name: str) -> None:
 
 
 def test_names_stay_the_same() -> None:
-    """They are a format: what was stored has to be found again."""
+    """The names are part of the format: stored keys must be found again."""
     names = {
         OBJECT: f"{OBJECT}=",
         "r/heads/main": "r/heads/main=",
@@ -70,5 +70,5 @@ def test_names_stay_the_same() -> None:
     "name", ["a", "a.b=", "a//b=", "/a=", "=41=", "=2e=", "=FF=", "=00", "=probe", "ab=-", "=_="]
 )
 def test_other_objects_are_no_keys(name: str) -> None:
-    """What somebody else put there is passed over."""
+    """Foreign names are skipped."""
     assert key_of(name) is None

@@ -1,4 +1,4 @@
-"""Turns on PostgreSQL: who is fair, what it costs, and that nobody depends on it."""
+"""Turns on PostgreSQL: their fairness, their cost, and that a commit never depends on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vstate.kv.postgres.queue import KEPT_SECONDS, KEPT_TIMES
 
 pytestmark = pytest.mark.slow
 
-SOON = 15  # seconds: whoever takes that long has waited in vain
+SOON = 15  # seconds; a call that takes as long waited for nothing
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -37,7 +37,7 @@ Patience = Callable[[float], None]
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
-    """So many seconds are waited for a turn in vain: 20, so that no slow machine is taken for that, unless it is called."""
+    """Set the seconds to wait for a turn: 20 by default, so a slow machine never reaches them by accident."""
 
     def set_it(seconds: float) -> None:
         monkeypatch.setattr("vstate.kv.postgres.queue.PATIENCE", seconds)
@@ -49,7 +49,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
 
 @pytest.fixture
 def url(postgres_dsn: str, postgres_table: str) -> str:
-    """A place on a server that nobody else uses, with a row in it."""
+    """An empty place on a server, with one row."""
     url = with_options(postgres_dsn, [f"table={postgres_table}"])
     with open_store(url) as store:
         store.set("key", b"1")
@@ -83,7 +83,7 @@ def _in_vain(patience: Patience, turn: Callable[[], AbstractContextManager[None]
 
 
 def _seconds(turn: AbstractContextManager[None]) -> float:
-    """How long it took to get a turn, which is given back."""
+    """The seconds until a turn is had. The turn is given back."""
     began = time.monotonic()
     with turn:
         return time.monotonic() - began
@@ -123,8 +123,9 @@ store.close()
 
 
 def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
-    """Processes that increment one counter so many times each: what the slowest had done when the first was done, how
-    many attempts were in vain, and how many updates failed.
+    """Processes increment one counter.
+
+    Returns the slowest one's increments when the first is done, the wasted attempts, and the failed updates.
     """
     with open_store(url) as store:
         state = Versioned(store, branch="main")
@@ -157,18 +158,20 @@ def _count(url: str, *, processes: int, times: int) -> tuple[int, int, int]:
 
 
 def test_updates_of_many_processes_are_shared_out(url: str) -> None:
-    """When the first of four is done the slowest has come far too, hardly any work was in vain, and no update failed."""
+    """When the first of four is done, the slowest has come far too, few attempts were wasted, and none
+    failed.
+    """
     least, in_vain, failed = _count(url, processes=4, times=150)
     assert least >= 150 / 10
     assert in_vain <= 150
     assert failed == 0
 
 
-# What it costs
+# Costs
 
 
 def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
-    """Nobody is asked for a turn, nor whether there are others: that comes with what is written."""
+    """An uncontended update asks for no turn. News of contenders comes with the answer to the write."""
     with Proxy.before(url) as proxy, open_store(proxy.through(url)) as store:
         store.set("key", b"2")
         before = proxy.round_trips
@@ -181,8 +184,9 @@ def test_alone_an_update_takes_no_more_round_trips(url: str) -> None:
 def test_who_wins_all_races_hears_of_the_others(
     stores: list[KVStore], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to a write says that another has the turn, who is let go first from then on; and after a while there
-    is nobody to wait for.
+    """The answer to a write says that another has the turn.
+
+    The writer then waits for it, and stops waiting later.
     """
     monkeypatch.setattr("vstate.kv.postgres.queue.CONTENDED_SECONDS", 2.0)
     winner, other, _ = stores
@@ -207,7 +211,7 @@ def test_who_wins_all_races_hears_of_the_others(
 
 
 def test_a_turn_is_kept_for_some_times(stores: list[KVStore], url: str) -> None:
-    """Who comes again at once has it, and does not ask; not for longer than KEPT_TIMES while another waits."""
+    """A store that comes again at once keeps its turn, for KEPT_TIMES times at most while another waits."""
     store, other, _ = stores
     order: list[str] = []
 
@@ -242,7 +246,7 @@ def test_a_turn_that_was_kept_in_vain_is_given_back(stores: list[KVStore]) -> No
 def test_a_turn_is_given_back_though_its_holder_is_held_up(
     stores: list[KVStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy machine it may be time to give it back before whoever kept it has let go of its lock."""
+    """On a busy machine a turn may have to be given back before its holder has released its lock."""
     store, other, _ = stores
     queues = vars(store)["_queues"]
     release_later, held_up = queues._release_later, list[Any]()
@@ -260,11 +264,11 @@ def test_a_turn_is_given_back_though_its_holder_is_held_up(
     assert _seconds(other.turn("a")) < SOON
 
 
-# Who is next
+# The order of turns
 
 
 def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> None:
-    """One at a time is at it; who came first has it first."""
+    """One holder at a time, in the order of asking."""
     order: list[int] = []
     inside = 0
 
@@ -282,7 +286,7 @@ def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> N
         _until_waiting(url, 1)
         waiting.append(_thread(lambda: ask(2)))
         _until_waiting(url, 2)
-        time.sleep(KEPT_SECONDS)  # nobody keeps it for those who come again for longer
+        time.sleep(KEPT_SECONDS)  # so no turn is kept any more for a holder that comes again
     ask(0)
     for thread in waiting:
         thread.join()
@@ -290,7 +294,7 @@ def test_turns_come_in_the_order_of_asking(stores: list[KVStore], url: str) -> N
 
 
 def test_turns_are_apart_by_name_and_store(stores: list[KVStore], url: str, patience: Patience) -> None:
-    """Each name has a queue of its own, in each store; the same one is waited for, and for two seconds only."""
+    """Each name has a queue in each store. A turn of the same name is waited for, for two seconds at most."""
     store, other, _ = stores
     with open_store(url + "_2") as apart, store.turn("a"):
         apart.set("key", b"1")
@@ -326,13 +330,13 @@ def test_threads_of_one_store_follow_one_another(stores: list[KVStore]) -> None:
     assert errors == []
 
 
-# What goes wrong
+# Failures
 
 
 @needs_fork
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_turn_of_one_who_died(url: str, stores: list[KVStore], kept: bool) -> None:
-    """It ends within seconds, also one that was only kept; and then nobody waits any more."""
+    """A turn ends within seconds, also a kept one, and then nothing waits for it."""
     child = os.fork()
     if child == 0:
         try:
@@ -373,8 +377,8 @@ def test_turns_across_a_fork(stores: list[KVStore], patience: Patience) -> None:
 
 
 def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -> None:
-    """Whoever has a turn, or asks for one, goes on without; what is raised within it comes out; and later all is as
-    before.
+    """A holder and a waiter go on without turns, errors inside a turn reach the caller, and turns work
+    again later.
     """
     running = start_postgres()
     url = running.dsn
@@ -392,7 +396,7 @@ def test_a_server_that_is_restarted(start_postgres: Start, patience: Patience) -
         state["n"] = 0
         state.commit()
         assert state.update(lambda now: now.update(n=now["n"] + 1)) is not None
-        # The next ones are taken to be later than PAUSE_AFTER_FAILURE.
+        # Later turns begin after PAUSE_AFTER_FAILURE.
         for each in (store, other):
             vars(each)["_queues"]._next_try = 0.0
             each.get("key")
@@ -414,7 +418,7 @@ def test_a_thread_that_never_gave_it_back(stores: list[KVStore], patience: Patie
 
 
 def test_a_turn_is_no_connection_of_the_stores(postgres_dsn: str, postgres_table: str) -> None:
-    """Threads that wait for their turn leave the connections to the one who has it."""
+    """Threads that wait for their turn leave the connections to its holder."""
     with Postgres(postgres_dsn, table=postgres_table, connections=2) as store:
         store.set("n", b"0")
 
@@ -428,7 +432,7 @@ def test_a_turn_is_no_connection_of_the_stores(postgres_dsn: str, postgres_table
 
 
 def _eight_count(store: KVStore, turn: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Eight threads that count as fast as if nobody waited in vain."""
+    """Eight threads count as fast as if no thread waited for nothing."""
     store.set("n", b"0")
 
     def count() -> None:

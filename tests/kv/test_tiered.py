@@ -88,7 +88,7 @@ def test_it_takes_two_stores(hot: Faulty) -> None:
 
 
 def test_a_read_fills_the_hotter_ones(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
-    """The first that has an object answers; those before it get a copy, those behind it are not asked."""
+    """The first tier with an object answers. Earlier tiers get a copy, later ones are not asked."""
     cold.store.set(KEY, b"1")
     warm.store.set(OTHER, b"2")
     assert store.get(KEY) == b"1"
@@ -104,7 +104,7 @@ def test_a_read_fills_the_hotter_ones(store: Tiered, hot: Faulty, warm: Faulty, 
 def test_reading_many_asks_each_for_what_is_missing(
     store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty
 ) -> None:
-    """One call to each tier, and none to those behind the one that had the rest."""
+    """One call to each tier, and none to the tiers behind the last one needed."""
     third = "o/" + "ef" * 32
     hot.store.set(KEY, b"1")
     warm.store.set(OTHER, b"2")
@@ -138,7 +138,7 @@ def test_writes_go_to_all_the_coldest_first() -> None:
 
 
 def test_refs_are_in_the_coldest_only(store: Tiered, hot: Faulty, warm: Faulty, cold: Faulty) -> None:
-    """Whatever is no object is neither written to nor read from the others, also when they hold it."""
+    """Only objects are written to and read from the hot tiers, whatever these hold."""
     hot.store.set(REF, b"stale")
     store.set(REF, b"1")
     assert store.get(REF) == b"1"
@@ -163,7 +163,7 @@ def test_what_the_coldest_does_not_hold_is_not_stored(store: Tiered, hot: Faulty
 
 
 def test_a_failed_write_is_in_none(store: Tiered, hot: Faulty, cold: Faulty) -> None:
-    """What the coldest did not take, or refused to swap, is not copied."""
+    """A value that the coldest tier refused is not copied."""
     writes: list[Callable[[], object]] = [
         lambda: store.set(KEY, b"1"),
         lambda: store.set_many({KEY: b"1"}),
@@ -226,7 +226,7 @@ def test_damage_in_a_hot_store_is_healed(hot: Faulty, cold: Faulty) -> None:
 
 
 def test_gc_removes_garbage_from_all(hot: Faulty, cold: Faulty) -> None:
-    """What nothing leads to is in no tier afterwards, and what is live is in both still."""
+    """gc removes garbage from every tier, and live objects stay in both."""
     store = Tiered(hot, cold)
     with Versioned(store) as state:
         state["kept"] = "k" * 1000
@@ -265,7 +265,7 @@ def test_it_behaves_as_its_coldest_store(data: st.DataObject) -> None:
     store, model = Tiered(*tiers, Memory()), Memory()
     steps = st.tuples(st.sampled_from("gmswdbxtep"), keys, keys, numbers)
     for step, key, other, number in data.draw(st.lists(steps, max_size=40), "steps"):
-        # Both are asked the same; what an expectation is, is read from the model.
+        # Both get the same call. The model gives the expected values.
         new, more = value(key, number), value(other, number)
         old = model.get(key)
         actions: dict[str, Callable[[KVStore], object]] = {
@@ -341,7 +341,7 @@ class Down(Memory):
 
 
 def test_a_slow_failure_is_not_waited_for_again() -> None:
-    """For ten times as long as it took to fail, the hot store is left alone; then it is tried again."""
+    """The hot store is left alone for ten times as long as its failure took, then tried again."""
     hot = Down(0.2)
     store = Tiered(hot, Memory())
     for number in range(20):
@@ -380,7 +380,7 @@ def test_what_could_not_be_deleted_is_not_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has to be remembered of it is bounded."""
+    """The memory of stale objects is bounded."""
     monkeypatch.setattr(module, "MOST_STALE", 10)
     monkeypatch.setattr(module, "REST", 0)
     hot = Down()
@@ -398,7 +398,7 @@ def test_a_hot_store_that_deletes_nothing_is_given_up(monkeypatch: pytest.Monkey
 
 
 def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
-    """What fitted is read from it, the rest from the coldest."""
+    """Objects that fitted are read from the hot store, the others from the coldest."""
     cold = Faulty(Memory())
     with Tiered(Disk(tmp_path / "near", size_limit=100_000, durability="process"), cold) as store:
         keys = [f"o/{number:064x}" for number in range(20)]
@@ -410,7 +410,7 @@ def test_a_full_hot_store_still_answers(tmp_path: Path) -> None:
 
 
 def test_check_looks_at_all(tmp_path: Path) -> None:
-    """Damage of a hot store is told with where it is, and that one cannot be looked at too."""
+    """Damage of a hot store is reported with its place, and a store that cannot be checked is too."""
     with Disk(tmp_path / "near") as near:
         near.set_many({f"o/{number:064x}": b"x" * 3000 for number in range(30)})
     cold = Faulty(Memory())
@@ -430,7 +430,7 @@ def test_check_looks_at_all(tmp_path: Path) -> None:
 
 
 def test_it_is_its_coldest_store(tmp_path: Path) -> None:
-    """Place, transactions and what is behind the copies are the coldest one's; closing closes all."""
+    """Location, transactions and `uncached` are the coldest tier's. Closing closes all tiers."""
     near, far = Disk(tmp_path / "near"), Disk(tmp_path / "far")
     store = Tiered(near, Cache(far))
     assert store.location == str(tmp_path / "far")

@@ -22,7 +22,7 @@ def test_none_and_memory() -> None:
 
 
 def test_a_store_is_itself() -> None:
-    """A store that is open already is returned as it is."""
+    """An open store is returned as it is."""
     store = Memory()
     assert open_store(store) is store
 
@@ -64,7 +64,7 @@ def test_odd_directory_names(tmp_path: Path) -> None:
 
 
 def test_create_false(tmp_path: Path) -> None:
-    """Without `create`, what is not there is NotFound and is not made."""
+    """Without `create`, an absent store is NotFound and is not made."""
     with pytest.raises(NotFound):
         open_store(tmp_path / "absent", create=False)
     with pytest.raises(NotFound):
@@ -86,7 +86,7 @@ def test_an_unknown_scheme_shows_no_password() -> None:
     + ["disk:x?durability=none", "disk:x?timeout=soon", 7],
 )
 def test_malformed_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """What is malformed raises InvalidInput and makes nothing."""
+    """A malformed URL raises InvalidInput and makes nothing."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)
@@ -104,7 +104,10 @@ def test_malformed_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_a_connection_string_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """It would be a directory named after a password; the error has the form that is read, and shows nothing."""
+    """Such a path would be a directory named after a password.
+
+    The error has the right form, and shows nothing.
+    """
     monkeypatch.chdir(tmp_path)
     for create in (True, False):
         with pytest.raises(InvalidInput, match="write it as a URL, postgresql://") as caught:
@@ -130,7 +133,7 @@ def test_a_path_with_an_equals_sign_is_one(
 
 
 def test_options_are_percent_decoded(tmp_path: Path) -> None:
-    """What means something in a URL can stand in an option all the same."""
+    """Characters with a meaning in a URL can stand in an option."""
     with open_store(f"cache:{tmp_path / 'store'}?directory={tmp_path}/a%26b%3F%25%20c&max_bytes=0") as store:
         assert isinstance(store, Cache)
         store.set("o/" + "ab" * 32, b"object")
@@ -159,7 +162,7 @@ def test_compositions_nest(tmp_path: Path) -> None:
 
 
 def test_closing_a_composition_closes_all_of_it(tmp_path: Path) -> None:
-    """What open_store opened, it closes: a part of a store too."""
+    """open_store closes every store that it opened, a part of a store too."""
     store = open_store(f"prefixed:{tmp_path / 'store'}?name=a")
     behind = store._store  # type: ignore[attr-defined]
     store.close()
@@ -168,7 +171,7 @@ def test_closing_a_composition_closes_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_part_without_keys_is_not_there(tmp_path: Path) -> None:
-    """Without `create`, neither a part that is empty nor a store to be read is made."""
+    """Without `create`, an empty part and a store to be read are not made."""
     with open_store(f"prefixed:{tmp_path / 'store'}?name=a") as store:
         store.set("key", b"value")
     with open_store(f"prefixed:{tmp_path / 'store'}?name=a", create=False) as store:
@@ -190,7 +193,7 @@ def test_a_part_without_keys_is_not_there(tmp_path: Path) -> None:
 def test_malformed_compositions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """What is malformed raises InvalidInput, and leaves no store open."""
+    """A malformed URL raises InvalidInput and leaves no store open."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)
@@ -248,7 +251,10 @@ def test_malformed_compositions_are_refused(
 def test_a_malformed_address_shows_no_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """It raises InvalidInput before a driver sees it, with nothing of it in the error or behind it, nor on the disk."""
+    """It raises InvalidInput before a driver sees it.
+
+    No part of it is in the error, its cause, or on the disk.
+    """
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput) as caught:
         open_store(text)
@@ -307,7 +313,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_another_package_adds_a_scheme(site: Path) -> None:
-    """It is given the URL as it was written, and takes part in compositions."""
+    """A plugin gets the URL as written, and works in compositions."""
     distribution(site, "good", "good-1 = vstate_good:open_it\nplain = vstate_good:open_it", GOOD)
     for text in ("good-1://user:secret@host/x?a=b#c", "plain:x", "GOOD-1://x"):
         with open_store(text) as store:
@@ -320,7 +326,7 @@ def test_another_package_adds_a_scheme(site: Path) -> None:
 
 
 def test_only_an_unknown_scheme_is_looked_up(site: Path, tmp_path: Path) -> None:
-    """What is built in cannot be taken over, and a path stays one."""
+    """Built-in schemes cannot be replaced, and a path stays a path."""
     schemes = "\n".join(f"{scheme} = vstate_good:failing" for scheme in ("disk", "memory", "redis", "c"))
     distribution(site, "good", schemes, GOOD)
     with open_store(f"disk:{tmp_path / 'store'}") as store:
@@ -331,7 +337,7 @@ def test_only_an_unknown_scheme_is_looked_up(site: Path, tmp_path: Path) -> None
 
 
 def test_errors_of_its_own(site: Path) -> None:
-    """An error of vstate's kind comes out as it is."""
+    """An error of vstate reaches the caller unchanged."""
     distribution(site, "good", "good = vstate_good:not_found", GOOD)
     with pytest.raises(NotFound, match=r"^nothing there$"):
         open_store("good://host")
@@ -352,7 +358,7 @@ def test_errors_of_its_own(site: Path) -> None:
     ],
 )
 def test_a_broken_package_is_named(site: Path, value: str, message: str) -> None:
-    """The error names the package and what is wrong, and nothing of the URL behind the scheme."""
+    """The error names the package and its fault, and nothing of the URL behind the scheme."""
     distribution(site, "broken", f"broken = {value}", GOOD)
     with pytest.raises(InvalidInput) as caught:
         open_store("broken://user:hunter2@host")
@@ -378,7 +384,7 @@ EXTRAS = {"redis": "redis", "psycopg": "postgres", "obstore": "s3"}
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_missing_driver(run_python: Callable[..., str], driver: str) -> None:
-    """It is named with what to type, also behind a cache."""
+    """The error names the package to install, also behind a cache."""
     script = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -394,7 +400,9 @@ for text in sys.argv[2:]:
 
 
 def test_names_come_without_drivers(run_python: Callable[..., str]) -> None:
-    """The stores on servers can be imported from `vstate.kv`, which loads a driver no sooner than one is made."""
+    """The stores on servers can be imported from `vstate.kv`, which loads a driver only when a store is
+    made.
+    """
     script = """
 import sys
 import vstate.kv
@@ -412,7 +420,7 @@ print(hasattr(vstate.kv, "Nothing"))
 
 
 def test_a_server(server_url: str) -> None:
-    """What is not there yet is not found without `create`; what was written is found again, whatever stands before."""
+    """An absent store is not found without `create`. A written one is found again, behind any wrapper."""
     for there in (server_url, f"cache:{server_url}", f"readonly:{server_url}"):
         with pytest.raises(NotFound, match="no store at "):
             open_store(there, create=False)
@@ -462,7 +470,7 @@ def test_options_of_postgres_and_s3(postgres_dsn: str, postgres_table: str, s3_u
 
 @pytest.mark.parametrize("text", ["encryped:enc?key_file=key", "Disk:state", "rediss:x", "postgre://h/d"])
 def test_a_scheme_that_is_nearly_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """A slip is refused rather than taken for the name of a directory, with what it may have been meant to be."""
+    """A misspelt scheme is refused with a suggestion, and not taken for a directory."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput):
         open_store(text)

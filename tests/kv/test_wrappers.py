@@ -1,4 +1,4 @@
-"""Stores in front of stores pass on everything that the contract knows, also what it comes to know later."""
+"""Stores in front of stores pass on every call of the contract, and every call that it gets later."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -51,14 +51,14 @@ WRAPPERS: dict[str, Callable[[KVStore], KVStore]] = {
 }
 
 OWN = {
-    # Who writes nothing has nobody to wait for.
+    # ReadOnly writes nothing, so it waits for no turn.
     "ReadOnly": {"turn"},
-    # What is behind it would not fail.
+    # A failure of the store behind would not reach it.
     "Faulty": {"uncached"},
 }
 
 BESIDE = {"forget", "transactional"}
-"""What a call may ask for beside what it is about."""
+"""The keys and calls that a call may also use."""
 
 
 class Behind(Memory):
@@ -82,7 +82,7 @@ class Behind(Memory):
 
 
 class Noting:
-    """A store that notes what is asked of it, by name, and the names that it is given."""
+    """A store that notes its calls and their keys."""
 
     def __init__(self, store: KVStore) -> None:
         self.store = store
@@ -120,18 +120,18 @@ def noting(store: KVStore) -> tuple[KVStore, Noting]:
 
 
 def test_every_capability_is_called() -> None:
-    """What comes to the contract has to come to CALLS, and so to the tests below."""
+    """A new method of the contract must be added to CALLS, and so to the tests below."""
     assert {name for name in vars(KVStore) if not name.startswith("_")} | {"__contains__"} == CALLS.keys()
 
 
 @pytest.mark.parametrize("method", CALLS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_everything_is_passed_on(wrapper: str, method: str) -> None:
-    """The store behind is asked the same, and answers: a default of KVStore would do what it does better, or
-    otherwise. Where names are other ones there, all are; where nothing is written, nothing is.
+    """The store behind gets the same call and its answer is returned: a default of KVStore could be slower
+    or differ. All names are mapped, or none. A store that writes nothing gets no write.
     """
     behind = Behind()
-    # What only reads and forgets puts no row into its store.
+    # A call that only reads and forgets puts no row into its store.
     writer = behind if wrapper == "ReadOnly" else WRAPPERS[wrapper](behind)
     writer.set_many(ROWS)
     before = dict(behind.items())
@@ -166,7 +166,7 @@ def test_everything_is_passed_on(wrapper: str, method: str) -> None:
 
 @pytest.mark.parametrize("wrapper", [name for name in WRAPPERS if name != "Faulty"])
 def test_only_stores_are_behind(wrapper: str) -> None:
-    """A path is no store: the message says so, and what to do."""
+    """A path is no store. The message says so, with advice."""
     with pytest.raises(
         errors.InvalidInput, match=f"{wrapper} stands in front of a KVStore, not of a str: open"
     ):
@@ -175,7 +175,7 @@ def test_only_stores_are_behind(wrapper: str) -> None:
 
 @pytest.mark.parametrize("wrapper", ["Encrypted", "ReadOnly"])
 def test_uncached_is_in_front_of_what_is_behind_a_cache(wrapper: str) -> None:
-    """It shows the store as it is, and is what it was in front of the cache."""
+    """`uncached` reads past the cache, and is the same kind of wrapper."""
     memory = Memory()
     WRAPPERS["Cache" if wrapper == "ReadOnly" else wrapper](memory).set_many(ROWS)
     cached = WRAPPERS[wrapper](Cache(memory))

@@ -335,11 +335,11 @@ def test_a_fork_while_a_thread_waits() -> None:
 def test_many_are_closed_as_fast_as_one() -> None:
     """Each waits for its look under way; all of them do so at the same time."""
     state = Versioned(Still(), branch="main")
-    subscriptions = [state.subscribe("*", print) for _ in range(20)]
+    subscriptions = [state.subscribe("*", print) for _ in range(80)]
     time.sleep(0.1)
     began = time.monotonic()
     state.close()
-    assert time.monotonic() - began < 7  # of the 10 s that one after the other would take
+    assert time.monotonic() - began < 25  # one after the other they would take 40 s
     for subscription in subscriptions:
         subscription.close()
         assert not subscription.active

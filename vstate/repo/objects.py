@@ -118,10 +118,7 @@ class Objects:
     def each_node(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, Node, bytes]]:
         """Tree nodes with their bodies, in one batch; CorruptObject as for `read`. None stays in memory."""
         for oid, body in self._each(TREE, ids):
-            try:
-                yield oid, Node.decode(body), body
-            except ValueError as error:
-                raise CorruptObject(str(oid), str(error)) from error
+            yield oid, _decode_node(oid, body), body
 
     def each_index(self, ids: Sequence[ObjectId]) -> Iterator[tuple[ObjectId, int, IndexItems, bytes]]:
         """Index nodes with their heights, items and bodies, in one batch; CorruptObject as for `read`."""
@@ -157,10 +154,7 @@ class Objects:
         return node
 
     def _decoded_node(self, oid: bytes, body: bytes) -> Node:
-        try:
-            node = Node.decode(body)
-        except ValueError as error:
-            raise CorruptObject(oid.hex(), str(error)) from error
+        node = _decode_node(oid, body)
         if len(body) <= LONGEST_CACHED:
             _remember(self._nodes, oid, node, NODE_CACHE)
         return node
@@ -341,6 +335,13 @@ class _Zstd(threading.local):
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
+
+
+def _decode_node(oid: bytes, body: bytes) -> Node:
+    try:
+        return Node.decode(body)
+    except ValueError as error:
+        raise CorruptObject(oid.hex(), str(error)) from error
 
 
 def _body_size(stored: bytes) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vstate.repo.exchange.bundle import BundleReport, File
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
-    from vstate.repo.merge.apply import Landing, PolicyOption
+    from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.remotes import Remotes
     from vstate.repo.names.undo import Undo
@@ -114,7 +114,7 @@ class Repository(Core):
         message: str = "",
         seen: Commit | None = None,
         name: str | None = None,
-        landing: Landing = None,
+        before_move: BeforeMove = None,
     ) -> MergeResult:
         """Merge `rev` into the branch: a three-way merge by key, from the merge base.
 
@@ -126,7 +126,7 @@ class Repository(Core):
         from vstate.repo.merge import apply
 
         return apply.merge(
-            self, branch, rev, policy=policy, message=message, seen=seen, name=name, landing=landing
+            self, branch, rev, policy=policy, message=message, seen=seen, name=name, before_move=before_move
         )
 
     def cherry_pick(
@@ -137,7 +137,7 @@ class Repository(Core):
         policy: PolicyOption = None,
         message: str = "",
         seen: Commit | None = None,
-        landing: Landing = None,
+        before_move: BeforeMove = None,
     ) -> Commit | None:
         """Commit the changes that `rev` made to its first parent to the branch; None if there are none.
 
@@ -146,7 +146,7 @@ class Repository(Core):
         from vstate.repo.merge import apply
 
         return apply.cherry_pick(
-            self, branch, rev, policy=policy, message=message, seen=seen, landing=landing
+            self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
     def revert(
@@ -157,7 +157,7 @@ class Repository(Core):
         policy: PolicyOption = None,
         message: str = "",
         seen: Commit | None = None,
-        landing: Landing = None,
+        before_move: BeforeMove = None,
     ) -> Commit | None:
         """Commit the opposite of the changes of `rev` to the branch; None if nothing is left to revert.
 
@@ -165,7 +165,9 @@ class Repository(Core):
         """
         from vstate.repo.merge import apply
 
-        return apply.revert(self, branch, rev, policy=policy, message=message, seen=seen, landing=landing)
+        return apply.revert(
+            self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
+        )
 
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vstate.objects.ids import ObjectId
     from vstate.repo.exchange.progress import TransferProgress
     from vstate.repo.exchange.sync import SyncReport
-    from vstate.repo.merge.apply import Landing, PolicyOption
+    from vstate.repo.merge.apply import BeforeMove, PolicyOption
     from vstate.repo.merge.three_way import MergeResult
     from vstate.repo.names.undo import Undo
     from vstate.state.lease import Lease
@@ -443,14 +443,14 @@ class Versioned(State):
         handle = self._handle
         result = self._combine(
             "merge",
-            lambda branch, landing: self.repo.merge(
+            lambda branch, before_move: self.repo.merge(
                 branch,
                 theirs,
                 policy=policy,
                 message=message,
                 seen=handle.at.head,
                 name=name,
-                landing=landing,
+                before_move=before_move,
             ),
         )
         arrive(handle, result.commit or handle.at.head, result.merged_keys, branch=handle.at.branch)
@@ -483,15 +483,15 @@ class Versioned(State):
         picked = handle.trusted(handle.resolve(rev))
         commit = self._combine(
             operation,
-            lambda branch, landing: pick(
-                branch, picked, policy=policy, message=message, seen=handle.at.head, landing=landing
+            lambda branch, before_move: pick(
+                branch, picked, policy=policy, message=message, seen=handle.at.head, before_move=before_move
             ),
         )
         moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.tree))
         arrive(handle, commit or handle.at.head, moved, branch=handle.at.branch)
         return commit
 
-    def _combine(self, operation: str, combine: Callable[[str, Landing], _T]) -> _T:
+    def _combine(self, operation: str, combine: Callable[[str, BeforeMove], _T]) -> _T:
         """Combine the branch with other commits, on top of whatever others commit to it meanwhile.
 
         An edit in place of a value that is about to be replaced stops it.
@@ -503,11 +503,11 @@ class Versioned(State):
             def combined() -> _T:
                 plan = handle.compare()
 
-                def landing(keys: Collection[str]) -> None:
+                def before_move(keys: Collection[str]) -> None:
                     if handle.edited(plan, keys):
                         raise UncommittedChanges(operation)
 
-                return combine(handle.own_branch(), landing)
+                return combine(handle.own_branch(), before_move)
 
             try:
                 return moving(handle, combined)

@@ -249,7 +249,7 @@ class Sync:
             before = self._source.refs.sweep()
             transfer = Transfer(self._source, self._target, self._near, self._progress)
             try:
-                if all(self._land(item, transfer) for item in (wanted() if first is None else first)):
+                if all(self._bring(item, transfer) for item in (wanted() if first is None else first)):
                     return  # otherwise gc has swept the target, and perhaps new objects there
             except CorruptObject:
                 if self._source.refs.sweep() == before and self._target.refs.sweep() == transfer.sweep:
@@ -289,7 +289,7 @@ class Sync:
         except CorruptObject:  # nobody knows
             return False
 
-    def _land(self, wanted: Wanted, transfer: Transfer) -> bool:
+    def _bring(self, wanted: Wanted, transfer: Transfer) -> bool:
         """Copy the objects that a ref needs, and move it; False if gc has swept meanwhile."""
         if wanted.ref in self.done:
             return True

@@ -23,7 +23,7 @@ from vstate.repo.merge.three_way import (
 from vstate.repo.names.refs import HEADS
 from vstate.repo.rules.policies import Policy, check_policy
 
-Landing = Callable[[Collection[str]], None] | None
+BeforeMove = Callable[[Collection[str]], None] | None
 """Called with the keys that are about to change, before the branch moves; an exception stops the move."""
 
 PolicyOption = Policy | Mapping[str, Policy] | None
@@ -39,7 +39,7 @@ def merge(
     message: str,
     seen: Commit | None,
     name: str | None,
-    landing: Landing,
+    before_move: BeforeMove,
 ) -> MergeResult:
     """As `Repository.merge` promises."""
     head = seen or repo.newest(branch)
@@ -56,8 +56,8 @@ def merge(
         return MergeResult(head, "up-to-date")
     if head is None or base is None or head.oid in base.commits:
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
-        if landing is not None:
-            landing(keys)
+        if before_move is not None:
+            before_move(keys)
         repo.swap_branch(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
@@ -85,7 +85,7 @@ def merge(
         message=message or f"Merge {name} into {branch}",
         needs=[theirs.oid],
         action=f"merge {name}",
-        landing=landing,
+        before_move=before_move,
     )
     return MergeResult(commit, "merge", tuple(sorted({*merged.taken, *merged.resolved})), merged.by)
 
@@ -98,7 +98,7 @@ def cherry_pick(
     policy: PolicyOption,
     message: str,
     seen: Commit | None,
-    landing: Landing,
+    before_move: BeforeMove,
 ) -> Commit | None:
     """As `Repository.cherry_pick` promises."""
     head, picked = seen or repo.branch(branch), repo.resolve(rev)
@@ -113,7 +113,7 @@ def cherry_pick(
         message=message or picked.message or f"Cherry-pick {picked.short}",
         info={**picked.info, "cherry_picked": picked.id},
         action=f"cherry-pick: {picked.short}",
-        landing=landing,
+        before_move=before_move,
     )
 
 
@@ -125,7 +125,7 @@ def revert(
     policy: PolicyOption,
     message: str,
     seen: Commit | None,
-    landing: Landing,
+    before_move: BeforeMove,
 ) -> Commit | None:
     """As `Repository.revert` promises."""
     head, reverted = seen or repo.branch(branch), repo.resolve(rev)
@@ -141,7 +141,7 @@ def revert(
         message=message or f"Revert {reverted.short}{title}",
         info={"reverted": reverted.id},
         action=f"revert: {reverted.short}",
-        landing=landing,
+        before_move=before_move,
     )
 
 
@@ -167,7 +167,7 @@ def _apply(
     message: str,
     info: Mapping[str, Any],
     action: str,
-    landing: Landing,
+    before_move: BeforeMove,
 ) -> Commit | None:
     """Commit the changes from `old` to `new` to the branch; None if the branch has them already."""
     check_policies(policy)
@@ -198,7 +198,7 @@ def _apply(
         info=info,
         needs=[] if new is None else [new.oid],
         action=action,
-        landing=landing,
+        before_move=before_move,
     )
 
 
@@ -235,15 +235,15 @@ def _land(
     message: str,
     needs: list[ObjectId],
     action: str,
-    landing: Landing,
+    before_move: BeforeMove,
     info: Mapping[str, Any] | None = None,
 ) -> Commit:
     """Commit a merge to the branch, which is at the first parent; MergeConflict, RefMoved."""
     if merged.conflicts:
         raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     changes, head = merged.taken | merged.resolved, parents[0]
-    if landing is not None:
-        landing(changes)
+    if before_move is not None:
+        before_move(changes)
     root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)
     commit = repo.build_commit(root, parents, message=message, info=info)
     if not repo.publish(
