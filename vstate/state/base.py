@@ -71,7 +71,7 @@ def ttl_microseconds(ttl: float | timedelta) -> int:
 
 
 def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
-    """The expiry of a key that lives for `ttl` seconds from now, or from each change if it slides; InvalidInput."""
+    """The expiry of a key that lives `ttl` seconds from now, or from each change if it slides; InvalidInput."""
     length = ttl_microseconds(ttl)
     return Expiry(expiry.now() + length, length if sliding else 0)
 
@@ -253,13 +253,13 @@ class State(ReadableState, MutableMapping[str, Any]):
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         """Let a key count as absent after `ttl`, in seconds or as a timedelta; None takes the expiry away.
 
-        The expiry is staged, and committed with the value. It goes wherever the value goes: into branches, merges,
-        pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit that changes the
-        value. Without `sliding`, an edit in place leaves the time as it is, and setting the key takes the expiry
-        away: nobody said that the new value expires, and a value that vanished unasked would be lost.
+        The expiry is staged, and committed with the value. It goes wherever the value goes: into branches,
+        merges, pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit that
+        changes the value. Without `sliding`, an edit in place leaves the time as it is, and setting the key takes
+        the expiry away: nobody said that the new value expires, and a value that vanished unasked would be lost.
 
-        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if the key
-        was changed. History stays: `checkout` shows the commit as it was made. The reader's clock decides.
+        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if the
+        key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock decides.
         Raises KeyNotFound, and InvalidInput for a time that is none.
         """
 

@@ -248,6 +248,6 @@ class Tenure(ForkAware):
             self.lock.release()
             return
         self.lock = threading.RLock()
-        self._lost = self._lost or f"process {os.getppid()} has it, and this process is its fork"
+        self._wake = threading.Event()
         self._thread = None
-        self._lost = self._lost or f"process {os.getppid()} has it, of which this is a fork"
+        self._lost = self._lost or f"process {os.getppid()} has it, and this process is its fork"
