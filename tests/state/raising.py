@@ -24,7 +24,8 @@ def with_lines(file: str) -> frozenset[int]:
 
 
 def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseException]) -> tuple[int, Any]:
-    """Call the function, and raise at one of the lines of vstate that it runs; how many it ran, and what came out.
+    """Call the function, and raise at one of the lines of vstate that it runs; how many it ran, and what came
+    out.
 
     The exception holds all the frames that it came through, and so everything in them.
     """
@@ -66,14 +67,15 @@ def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseE
 def interrupted(function: Callable[[], object], moment: int | None) -> tuple[int, KeyboardInterrupt | None]:
     """Call the function, and raise KeyboardInterrupt at one of the moments at which Python looks for signals.
 
-    These are where a function begins, and after a call of a function in C: a profiler is called at just these two.
-    Returns how many moments passed, and the exception, which holds all the frames that it came through.
+    These are where a function begins, and after a call of a function in C: a profiler is called at just these
+    two. Returns how many moments passed, and the exception, which holds all the frames that it came through.
     """
     passed = 0
 
     def profiler(frame: FrameType, event: str, argument: object) -> None:
         nonlocal passed
-        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal does not.
+        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal
+        # does not.
         goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
         if event in ("call", "c_return") and not goes_on:
             passed += 1

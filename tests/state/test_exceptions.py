@@ -1,9 +1,9 @@
 """An exception of any class at any line: the call has happened or it has not, and the same handle goes on.
 
-A signal handler may raise anything almost anywhere, and so may the allocator or a deep recursion. So a tracer raises
-at each line of each operation in turn. One kind of line is left out: the line of a `with` at the end of its
-block. The tracer is called there before `__exit__`, so its exception would leave a lock held; Python looks for
-signals only after `__exit__` has begun, and a lock written in C has been released by then.
+A signal handler may raise anything almost anywhere, and so may the allocator or a deep recursion. So a tracer
+raises at each line of each operation in turn. One kind of line is left out: the line of a `with` at the end
+of its block. The tracer is called there before `__exit__`, so its exception would leave a lock held; Python
+looks for signals only after `__exit__` has begun, and a lock written in C has been released by then.
 """
 
 from __future__ import annotations

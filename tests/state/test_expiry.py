@@ -524,8 +524,8 @@ def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
 @pytest.mark.parametrize("value", [1, [1]])
 @pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
 def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
-    """What was set like that is no change, yet it is there until a commit decides; taken back, it expires as it was
-    going to.
+    """What was set like that is no change, yet it is there until a commit decides; taken back, it expires as
+    it was going to.
     """
     state = Versioned(store)
     state["k"] = value

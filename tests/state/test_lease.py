@@ -202,8 +202,8 @@ def test_what_it_refuses(opened: Open) -> None:
 
 
 def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that does not change is free after its time and a tenth, since it was first seen: not before, and also
-    for one who only asks now and then, without waiting.
+    """A row that does not change is free after its time and a tenth, since it was first seen: not before, and
+    also for one who only asks now and then, without waiting.
     """
     store, name = opened(), "job"
     store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
@@ -653,7 +653,7 @@ def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
     with pytest.raises(StoreUnavailable):
         lease.__enter__()
     assert not lease.held
-    with pytest.raises(InvalidInput, match="ask for a new one"):
+    with pytest.raises(InvalidInput, match="make a new one"):
         lease.__enter__()
     with state.lease("job", 60, wait=0) as lease:
         assert lease.fence == 2

@@ -74,8 +74,8 @@ def test_round_trips(
             assert state.commit() is not None
             return opening, commit, proxy.rounds()
 
-    # On a busy machine requests side by side may come too late for one round trip. The longer the latency, the
-    # less often: so a second try is slower. More round trips never look like fewer.
+    # On a busy machine requests side by side may come too late for one round trip. The longer the latency,
+    # the less often: so a second try is slower. More round trips never look like fewer.
     for attempt in range(8):
         opening, commit, again = measure(7 + 2 * attempt, LATENCY * (1 + attempt))
         if opening <= 6 and commit <= 2 and again <= 2:

@@ -139,8 +139,8 @@ def level(key: str) -> int:
 # Reading
 
 
-# Each reader takes `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent. None
-# shows them, as history does.
+# Each reader takes `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are
+# absent. None shows them, as history does.
 
 
 def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
@@ -210,7 +210,10 @@ def scan(
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:
-    """The number of keys that begin with `prefix`. Reads the two edges of the range, and nodes with expired keys."""
+    """The number of keys that begin with `prefix`.
+
+    Reads the two edges of the range, and nodes with expired keys.
+    """
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
     over = 0 if at is None else sum(1 for _ in expired(read, root, at, prefix))

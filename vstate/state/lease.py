@@ -27,9 +27,10 @@ _RETRIES = 20  # so many more, when the store fails
 class Lease:
     """A lease, to be entered by `with`, once. It belongs to the process that took it, not to its forks.
 
-    A thread renews the lease while the with block runs. `held` turns false when no renewal has worked for `ttl`
-    seconds, or when somebody else has the lease, and never turns true again. If an exception keeps the end of the
-    with block from giving the lease back, the thread gives it back once the exception is let go of.
+    A thread renews the lease while the with block runs. `held` turns false when no renewal has worked for
+    `ttl` seconds, or when somebody else has the lease, and never turns true again. If an exception keeps the
+    end of the with block from giving the lease back, the thread gives it back once the exception is let go
+    of.
     """
 
     def __init__(self, handle: Handle, name: str, *, ttl: float, wait: float | None) -> None:
@@ -47,14 +48,17 @@ class Lease:
     def fence(self) -> int:
         """The fencing token: how many holders this lease has had, this one included.
 
-        A service that is told this number, and refuses a lower one than before, is safe from a holder that does not
-        know yet that it has lost the lease.
+        A service that is told this number, and refuses a lower one than before, is safe from a holder that
+        does not know yet that it has lost the lease.
         """
         return self._tenure.fence
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have the lease yet, by the clock of this process alone. It asks no store."""
+        """Whether nobody else can have the lease yet, by the clock of this process alone.
+
+        It asks no store.
+        """
         return self._tenure.held
 
     def check(self) -> None:
@@ -64,10 +68,11 @@ class Lease:
             self._tenure.look()
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the state, as its own `commit` does. If the lease is lost, raise LeaseLost and commit nothing.
+        """Commit the state, as its own `commit` does. If the lease is lost, raise LeaseLost and commit
+        nothing.
 
-        A store with transactions compares the lease in the transaction that moves the branch. Any other store reads
-        the lease right before. The commit's info has the name of the lease and its fence.
+        A store with transactions compares the lease in the transaction that moves the branch. Any other store
+        reads the lease right before. The commit's info has the name of the lease and its fence.
         """
         if "lease" in info:
             raise InvalidInput(
@@ -106,7 +111,10 @@ class Lease:
 
 
 class Tenure(ForkAware):
-    """The time of one holder, and the thread that renews the lease. It outlives a `Lease` that nobody left."""
+    """The time of one holder, and the thread that renews the lease.
+
+    It outlives a `Lease` that nobody left.
+    """
 
     # A state holds its own lock while it takes the lock of a lease, so forks take them in this order too.
     fork_order = 1
@@ -138,7 +146,10 @@ class Tenure(ForkAware):
         return not self._lost and clock() < self._until
 
     def standing(self) -> str:
-        """The state of the lease in words, as far as this process knows. It takes no lock and asks no store."""
+        """The state of the lease in words, as far as this process knows.
+
+        It takes no lock and asks no store.
+        """
         row = self._row
         if row is None:
             return "given up" if self._used and self.left else "not taken"

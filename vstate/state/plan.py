@@ -22,8 +22,8 @@ from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encod
 class Plan:
     """The difference between the slots and a tree.
 
-    - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before they
-      are stored, and `objects` the objects that the entries need.
+    - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before
+      they are stored, and `objects` the objects that the entries need.
     - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
       a savepoint has to set them again.
     - `steps`: the successor of each slot, once the changes are committed.

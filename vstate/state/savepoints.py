@@ -105,7 +105,10 @@ def _saved_slot(handle: Handle, key: str, encoded: Encoded | None) -> Slot:
 
 
 def _is_same(one: Encoded | None, other: Encoded | None) -> bool:
-    """Whether two staged entries are the same change. A sliding expiry begins anew each time that somebody looks."""
+    """Whether two staged entries are the same change.
+
+    A sliding expiry begins anew each time that somebody looks.
+    """
     if one is None or other is None:
         return one is other
     if one.entry == other.entry:

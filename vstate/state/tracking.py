@@ -20,8 +20,8 @@ NODE_BUDGET = 20_000
 """A value of more objects is not walked: pickling it costs about as much as the walk."""
 
 CYCLE_BUDGET = 200
-"""The budget when the value itself has more references than its holder's. Mostly somebody outside has one. In a
-small value a look is worth its cost: the references may come from inside, as from a child to its parent."""
+"""The budget when the value itself has more references than its holder's. Mostly somebody outside has one. In
+a small value a look is worth its cost: the references may come from inside, as from a child to its parent."""
 
 IMMUTABLE = frozenset(
     {
@@ -59,7 +59,8 @@ def is_unshared(holder: Any, key: Any) -> bool:
 
 
 def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
-    """The surplus references of the root and of each inner object, beyond those that the value explains; or None.
+    """The surplus references of the root and of each inner object, beyond those that the value explains; or
+    None.
 
     `objects` holds the root alone at first, and grows. The root has one reference more, from its holder.
     """
@@ -129,7 +130,7 @@ def _plain_instance(kind: type) -> bool:
 
 
 def _calibrate() -> tuple[int, int] | None:
-    """The result of `_walk` for a value that is certainly unshared: the references that the walk itself takes."""
+    """The result of `_walk` for a value that is certainly unshared: the walk's own references."""
     holder = {"": [[]]}  # type: ignore[var-annotated]
     objects = [holder[""]]
     return _walk(objects, NODE_BUDGET)

@@ -36,14 +36,15 @@ _log = logging.getLogger("vstate")
 
 
 class Watch(ForkAware):
-    """An iterator, and an async iterator, of (key, Change, Commit). It waits for the next change until it is closed.
+    """An iterator, and an async iterator, of (key, Change, Commit). It waits for the next change until it is
+    closed.
 
-    Commits come in the order of the branch, the keys of each commit sorted. No commit is missed: while the store
-    cannot be reached, the watch tries again, and goes on after the last commit that it saw. If the branch jumps, by a
-    reset or over a merge, the differences come as changes of the commit that it jumped to. An expiry makes no commit;
-    the removal of the key by `purge` does. Raises UntrustedCommit where the state would, and NotFound if gc has
-    removed the last commit that it saw. One thread or task at a time takes from a watch. In a forked child, a watch
-    that another thread was using has ended.
+    Commits come in the order of the branch, the keys of each commit sorted. No commit is missed: while the
+    store cannot be reached, the watch tries again, and goes on after the last commit that it saw. If the
+    branch jumps, by a reset or over a merge, the differences come as changes of the commit that it jumped to.
+    An expiry makes no commit; the removal of the key by `purge` does. Raises UntrustedCommit where the state
+    would, and NotFound if gc has removed the last commit that it saw. One thread or task at a time takes from
+    a watch. In a forked child, a watch that another thread was using has ended.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Watch(ForkAware):
 
     @property
     def seen(self) -> Commit | None:
-        """The last commit that the watch saw, some of whose changes may still come; `watch(since=...)` goes on there."""
+        """The last commit that the watch saw. `watch(since=...)` goes on there; changes of it may still come."""
         return self._seen
 
     @property
@@ -114,7 +115,10 @@ class Watch(ForkAware):
         self._closed.set()
 
     def close(self) -> None:
-        """End the iteration after the changes found so far. Waits for a look under way, for a second at most."""
+        """End the iteration after the changes found so far.
+
+        Waits for a look under way, for a second at most.
+        """
         self.end()
         with self._lock:
             self._stop_listening()
@@ -218,7 +222,10 @@ class Watch(ForkAware):
             )
 
     def _follow(self) -> bool:
-        """Find the commits between the last one seen and the head of the branch. Returns whether there are any."""
+        """Find the commits between the last one seen and the head of the branch.
+
+        Returns whether there are any.
+        """
         head = self._repo.refs.read(HEADS + self._branch)
         if head is None or (self._seen is not None and head == self._seen.oid):
             return False
@@ -232,7 +239,7 @@ class Watch(ForkAware):
         return True
 
     def _way(self, seen: Commit | None, to: ObjectId) -> list[ObjectId] | None:
-        """The commits from `seen` up to this one, by first parents; None if `seen` is not among its ancestors."""
+        """The commits from `seen` up to this one, by first parents; None if `seen` is no ancestor of it."""
         between = []
         for commit in self._repo.history.first_parents(to):
             if seen is not None and commit.time <= seen.time:
@@ -243,7 +250,7 @@ class Watch(ForkAware):
         return between[::-1]
 
     def _moves(self, head: ObjectId) -> list[ObjectId]:
-        """The commits that the branch was at since the last one seen, by its reflog, as far as they are stored."""
+        """The stored commits that the branch was at since the last one seen, by its reflog."""
         assert self._seen is not None
         moves = [head]
         with suppress(CorruptStore):
