@@ -71,7 +71,7 @@ def ttl_microseconds(ttl: float | timedelta) -> int:
 
 
 def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
-    """The expiry of a key with this time to live, from now or, if it slides, from each change; InvalidInput."""
+    """The expiry of a key with this time to live, from now or, sliding, from each change; InvalidInput."""
     length = ttl_microseconds(ttl)
     return Expiry(expiry.now() + length, length if sliding else 0)
 

@@ -176,7 +176,7 @@ class Handle(StateHandle):
             error.add_note(f"vstate, while it undid the changes: {failure}")
 
     def settle(self) -> Position:
-        """Go where the handle turns out to be; the lock is held. Each step is one assignment, and repeatable."""
+        """Go where the handle turns out to be; the lock is held. Each step is one repeatable assignment."""
         at = self.at
         return at if at.rest is None else self._settle(at.rest)
 
@@ -410,7 +410,7 @@ class Handle(StateHandle):
             return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
-        """The dirty keys with this prefix, whose slots count and not the tree; and, sorted, the present ones."""
+        """The dirty keys with this prefix, whose slots count and not the tree; and the present ones, sorted."""
         hand, now = self.at.hand, expiry.now()
         slots = {
             key: slot

@@ -57,7 +57,7 @@ def arrive(
     branch: str | None,
     agreed: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> None:
-    """Be at a commit. There the keys `moved` have other values, and `agreed` are entries that are staged here too."""
+    """Be at a commit with other values for the keys `moved`; the entries `agreed` are staged here too."""
     slots = handle.at.hand.slots
     steps: dict[str, Step] = {key: (slots.get(key), FORGET) for key in moved}
     for key, entry in agreed.items():

@@ -81,7 +81,7 @@ class Namespace(State):
         return self._root._watch(self.prefix, pattern, since)
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)` for each change that `watch` gives: see `Versioned.subscribe`."""
+        """Call `function(key, change, commit)` for each change of `watch`: see `Versioned.subscribe`."""
         from vstate.state.watching import Subscription  # late, for a quick `import vstate`
 
         require_plain("the function of subscribe", function)
