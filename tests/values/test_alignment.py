@@ -78,10 +78,19 @@ def test_many_differences_are_anchored() -> None:
     assert len(aligner.matches(old, new)) == 10_000
 
 
+def test_items_of_one_side_are_left_out() -> None:
+    """Thousands of items that only one side has do not hide a short common subsequence."""
+    old = [item for number in range(2000) for item in ("x", f"old {number}")]
+    new = [item for number in range(2000) for item in ("x", f"new {number}")]
+    assert len(Aligner(100_000).matches(old, new)) == 2000
+
+
 def test_the_work_is_bounded() -> None:
-    """Without steps left, a range without anchors has no matches."""
-    aligner = Aligner(100_000)
+    """Many different ranges of repeated items take no longer than one, and then have no matches."""
+    aligner = Aligner(300_000)
     began = time.process_time()
-    assert len(aligner.matches(["x", "y"] * 20_000, ["x", "z"] * 20_000)) < 20
+    for _ in range(20):
+        aligner.matches(["x", "y"] * 5_000, ["y", "y", "x"] * 5_000)
+    assert aligner.matches(["a", "x", "y"] * 2, ["b", "y", "x", "x"] * 2) == []
     assert aligner.left < 0
     assert time.process_time() - began < 5

@@ -1,9 +1,9 @@
-"""For people who write a backend: the tests that every store has to pass, and a store that fails on purpose.
+"""For authors of a backend: the tests that every store must pass, and a store that fails on purpose.
 
 Invariants of this layer:
 
-- Nothing that vstate ships imports it; it alone imports pytest.
-- `KVStoreTests` tests what `KVStore` promises, and nothing that only one backend does.
+- No other module of vstate imports this package; it alone imports pytest.
+- `KVStoreTests` tests the promises of `KVStore`, and nothing else.
 """
 
 from vstate.testing.faulty import Faulty

@@ -20,11 +20,11 @@ _WRITES = frozenset(
 class Faulty(KVStore):
     """`store`, whose call number `fail_at` (from 1; None for never) raises `error("...")`.
 
-    The call raises before it does anything, or, with `after=True`, once it is done: the answer of a server is lost.
-    A StoreUnavailable after a write says `outcome_unknown`, as a server's client would. The next `away` calls
-    raise too, before they do anything. All other calls go through. `calls` lists the names of the methods called,
-    the failing ones included: run once without a fault, then once for every `fail_at` up to `len(calls)`, and
-    check that nothing is lost.
+    The call raises before it does anything, or, with `after=True`, once it is done: the answer of a server is
+    lost. A StoreUnavailable after a write says `outcome_unknown`, as a server's client would. The next `away`
+    calls raise too, before they do anything. All other calls go through. `calls` lists the names of the
+    methods called, the failing ones included: run once without a fault, then once for every `fail_at` up to
+    `len(calls)`, and check that nothing is lost.
 
     With `atomic=False`, `transact` is taken apart into the calls that KVStore makes of it for a store
     without transactions, so that it can also fail halfway.

@@ -1,4 +1,4 @@
-"""KVStoreTests: what every store has to do."""
+"""KVStoreTests: the tests that every store passes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PREFIXES = [
 
 
 class KVStoreTests:
-    """Inherit from it, give it a fixture `store`, and pytest runs all of it against that store:
+    """Inherit from this class and give it a fixture `store`; pytest runs all its tests against that store:
 
         class TestMine(KVStoreTests):
             @pytest.fixture
@@ -80,11 +80,11 @@ class KVStoreTests:
     # get, set, delete
 
     def test_get_of_an_absent_key_is_none(self, store: KVStore) -> None:
-        """What was never set reads as None."""
+        """A key that was never set reads as None."""
         assert store.get("absent") is None
 
     def test_get_returns_what_was_set(self, store: KVStore) -> None:
-        """What was set is read back as bytes."""
+        """A value that was set is read back as bytes."""
         store.set("key", b"value")
         assert store.get("key") == b"value"
         assert type(store.get("key")) is bytes
@@ -131,7 +131,7 @@ class KVStoreTests:
         assert list(store.keys()) == []
 
     def test_delete_of_an_absent_key(self, store: KVStore) -> None:
-        """Deleting what is absent is fine."""
+        """Deleting an absent key is fine."""
         store.delete("absent")
         store.delete("absent")
         assert store.get("absent") is None
@@ -186,7 +186,7 @@ class KVStoreTests:
         assert sorted(store.items("n/01")) == [(f"n/{number:05}", b"other") for number in range(1000, 1500)]
 
     def test_the_store_may_change_during_keys(self, store: KVStore) -> None:
-        """Deleting what is being listed, as garbage collection does, neither fails nor skips a key."""
+        """Deleting keys while they are listed, as garbage collection does, neither fails nor skips a key."""
         store.set_many({f"n/{number}": b"value" for number in range(50)})
         listed = []
         for key in store.keys("n/"):
@@ -281,7 +281,7 @@ class KVStoreTests:
         assert store.get("counter") == b"80"
 
     def test_swap_creates_for_one_thread_only(self, store: KVStore) -> None:
-        """Of many threads that create one key, one is told that it did."""
+        """Of many threads that create one key, exactly one succeeds."""
         winners: list[int] = []
 
         def create(number: int) -> None:
@@ -317,7 +317,7 @@ class KVStoreTests:
     # the given methods
 
     def test_get_many(self, store: KVStore) -> None:
-        """`get_many` returns what is present and leaves out the rest, whatever iterable it is given."""
+        """`get_many` returns the present keys, from any iterable."""
         contents = {f"n/{number}": str(number).encode() for number in range(250)} | {OBJECT: b"object"}
         store.set_many(contents)
         assert store.get_many(iter([*contents, "absent", "o/" + "f" * 64])) == contents
@@ -342,14 +342,14 @@ class KVStoreTests:
         assert "key" in store
 
     def test_present(self, store: KVStore) -> None:
-        """`present` says which of the keys are there, whatever iterable it is given."""
+        """`present` returns those of the keys that are present, from any iterable."""
         store.set_many({f"n/{number}": b"" for number in range(250)} | {OBJECT: b"object"})
         wanted = [OBJECT, "absent", "o/" + "f" * 64, *(f"n/{number}" for number in range(240, 260))]
         assert store.present(iter(wanted)) == {OBJECT, *(f"n/{number}" for number in range(240, 250))}
         assert store.present([]) == set()
 
     def test_uncached_is_the_same_store(self, store: KVStore) -> None:
-        """What `uncached` gives holds the same, and what is written to it is there."""
+        """`uncached` is a store with the same contents, and a write to it is seen."""
         store.set_many({OBJECT: b"object", "r/heads/main": b"1"})
         behind = store.uncached()
         assert dict(behind.items()) == dict(store.items())
@@ -357,7 +357,7 @@ class KVStoreTests:
         assert store.get("a") == b"1"
 
     def test_check_finds_nothing(self, store: KVStore) -> None:
-        """A store that is whole has nothing to report, before and after writing."""
+        """An undamaged store has nothing to report, before and after writing."""
         assert list(store.check()) == []
         store.set_many({f"o/{number:064x}": b"x" * 500 for number in range(50)})
         store.delete_many([f"o/{number:064x}" for number in range(25)])
@@ -419,7 +419,9 @@ class KVStoreTests:
         assert dict(store.items()) == {"format": b"1", "r/heads/main": b"a"}
 
     def test_exclusively_writes_what_the_plan_returns(self, store: KVStore) -> None:
-        """The plan reads what is committed, and its writes and deletes are carried out; or False, and nothing."""
+        """The plan reads committed values, and its writes are carried out; or nothing happens, and False is
+        returned.
+        """
         store.set_many({OBJECT: b"object", "r/heads/main": b"old"})
         seen: list[bytes | None] = []
 
@@ -439,7 +441,7 @@ class KVStoreTests:
             )
 
     def test_exclusively_writes_nothing_when_the_plan_raises(self, store: KVStore) -> None:
-        """What the plan raises comes out, and the store goes on working."""
+        """An exception of the plan comes out, and the store goes on working."""
         store.set("a", b"1")
 
         def plan() -> dict[str, bytes | None]:
@@ -473,7 +475,7 @@ class KVStoreTests:
         assert store.get("n") == b"100"
 
     def test_transact_without_expectations(self, store: KVStore) -> None:
-        """Without expectations everything is written; without writes only checked."""
+        """Without expectations everything is written. Without writes, expectations are only checked."""
         assert store.transact({"a": b"1", "b": None}, {}) is True
         assert store.transact({}, {}) is True
         assert store.transact({}, {"a": b"1"}) is True
@@ -528,7 +530,7 @@ class KVStoreTests:
     # durability
 
     def test_contents_survive_reopening(self, store: KVStore, reopen: Callable[[], KVStore] | None) -> None:
-        """Another handle sees everything that was written, and nothing that was deleted."""
+        """Another handle sees every written key, and no deleted one."""
         if reopen is None:
             pytest.skip("the store offers no `reopen`: it does not keep its contents")
         store.set_many(dict.fromkeys(ODD_KEYS, b"value"))
@@ -543,7 +545,7 @@ class KVStoreTests:
             assert dict(later.items()) == expected
 
     def test_two_handles_see_each_other(self, store: KVStore, reopen: Callable[[], KVStore] | None) -> None:
-        """What one handle wrote, the other reads next, and swaps are atomic among both."""
+        """A write of one handle is the next read of the other, and swaps are atomic among both."""
         if reopen is None:
             pytest.skip("the store offers no `reopen`: it does not keep its contents")
         with reopen() as other:
@@ -565,7 +567,7 @@ def _increment(store: KVStore, key: str) -> None:
 
 
 def _in_threads(count: int, work: Callable[[int], object]) -> list[BaseException]:
-    """Run `work(0)` to `work(count - 1)` at once; what they raised."""
+    """Run `work(0)` to `work(count - 1)` at once; return the errors that they raised."""
     errors: list[BaseException] = []
     start = threading.Barrier(count)
 

@@ -15,6 +15,7 @@ from typing import Final
 __all__ = ["Aligner", "common_ends"]
 
 _FEW: Final = 50  # edits up to which no anchors are searched
+_MANY: Final = 700  # edits at the most: a quarter of a million steps
 _DEEPEST: Final = 10  # nested ranges that are searched for items that occur once
 
 Pair = tuple[int, int]
@@ -24,15 +25,15 @@ Pair = tuple[int, int]
 class Aligner:
     """Aligns sequences of hashable items, with a bounded number of steps for all of them.
 
-    `left` are the steps that are left; a second is some three millions. Where they do not suffice, a range of
-    items counts as one change: that may hide equal items, and never pairs different ones.
+    `left` is the number of steps that are left; three million take about a second. If a range of items differs
+    too much, or no steps are left, it counts as one change: some equal items are then not matched.
     """
 
     def __init__(self, steps: int) -> None:
         self.left = steps
 
     def matches(self, old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Pair]:
-        """The pairs of equal items of a common subsequence, ascending; most often of the longest one."""
+        """The pairs of equal items of a common subsequence, ascending; usually of a longest one."""
         found: list[Pair] = []
         waiting = [(0, len(old), 0, len(new), 0)]
         while waiting:
@@ -44,19 +45,19 @@ class Aligner:
             before, after = old[row:bottom], new[column:right]
             if len(before) * len(after) < 2:
                 continue  # one side is empty, or two items differ
-            longest = self._longest(before, after, _FEW)
-            if longest is None:
+            common, anchors = self._longest(before, after, _FEW), []
+            if common is None:
+                # Items of one side only belong to no common subsequence.
+                rows, columns = _positions(before, after), _positions(after, before)
+                before, after = [before[at] for at in rows], [after[at] for at in columns]
                 anchors = _anchors(before, after) if depth < _DEEPEST else []
-                if not anchors:
-                    longest = self._longest(before, after, len(before) + len(after)) or []
-            if longest is not None:
-                found += ((row + a, column + b) for a, b in longest)
-                continue
-            a = b = 0
-            for anchor in [*anchors, (len(before), len(after))]:
-                waiting.append((row + a, row + anchor[0], column + b, column + anchor[1], depth + 1))
-                a, b = anchor[0] + 1, anchor[1] + 1
-            found += ((row + a, column + b) for a, b in anchors)
+                common = anchors or self._longest(before, after, _MANY) or []
+                common = [(rows[a], columns[b]) for a, b in common]
+            common = [(row + a, column + b) for a, b in common]
+            found += common
+            for a, b in [*common, (bottom, right)] if anchors else []:
+                waiting.append((row, a, column, b, depth + 1))
+                row, column = a + 1, b + 1
         return sorted(found)
 
     def pairs(
@@ -102,6 +103,12 @@ class Aligner:
                 break
             history.append(array("q", [reached[diagonal] for diagonal in range(-edits, edits + 1, 2)]))
         return None
+
+
+def _positions(items: Sequence[Hashable], others: Sequence[Hashable]) -> list[int]:
+    """The positions of the items that the others have too."""
+    known = set(others)
+    return [at for at, item in enumerate(items) if item in known]
 
 
 def common_ends(old: Sequence[Hashable], new: Sequence[Hashable]) -> Pair:
