@@ -137,10 +137,9 @@ def level(key: str) -> int:
 
 
 # Reading
-
-
-# Each reader takes `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent. None
-# shows them, as history does.
+#
+# Readers take `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent.
+# With None they are there, as in history.
 
 
 def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
@@ -212,7 +211,7 @@ def scan(
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:
-    """The number of keys that begin with `prefix`. Reads the two edges of the range, and nodes with expired keys."""
+    """The number of keys under `prefix`. Reads the edges of the range, and nodes with expired keys."""
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
     over = 0 if at is None else sum(1 for _ in expired(read, root, at, prefix))

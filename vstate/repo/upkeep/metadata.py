@@ -201,7 +201,7 @@ class Metadata:
         newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
         line = None if newest is None else self._line(newest, self._salvage.row(newest))
         if isinstance(line, ReflogEntry) and _named_in(line):
-            self._break(HEAD, f"it is on branch {branch!r}, which is not there")
+            self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
 
     def find_lost_refs(self) -> None:
         """Find the refs that are missing although no reflog line says that they were deleted.
@@ -218,7 +218,7 @@ class Metadata:
                 # The last line is still the last one: nobody has moved the ref meanwhile.
                 if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
                     self.gone[name] = new
-                    self._break(name, f"it is not there; by its reflog it was at {new}")
+                    self._break(name, f"its row is lost; by its reflog it was at {new}")
         head = self.raw_refs.get(HEAD, b"")
         if head.startswith(_SYMBOLIC):
             self._read_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
