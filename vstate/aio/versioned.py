@@ -29,7 +29,7 @@ class Versioned(Writing[sync.Versioned]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(Workers(), None)
         self._open = partial(sync.Versioned, *args, **options)
-        self._given = args[0] if args else options.get("store")
+        self._place = args[0] if args else options.get("store")
         self._opening = threading.Lock()
         self._closed = False
 
@@ -72,7 +72,7 @@ class Versioned(Writing[sync.Versioned]):
     @property
     def location(self) -> str:
         """Where the store is, open or not, for messages to people; never a secret."""
-        return location_of(self._given) if self._handle is None else self._handle.store.location
+        return location_of(self._place) if self._handle is None else self._handle.store.location
 
     @property
     def head(self) -> Commit | None:

@@ -134,7 +134,11 @@ class CopyingFront(Front):
         self._keep({key: value for key, value in items.items() if is_object(key)})
 
     def delete(self, key: str) -> None:
-        self._write({key: None}, lambda: self._store.delete(key))
+        try:
+            self._store.delete(key)
+        finally:
+            if is_object(key):
+                self._drop([key])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         keys = list(keys)
