@@ -139,7 +139,10 @@ def land(
 
 
 def _seal(handle: Handle, plan: Plan) -> None:
-    """Compare the values that nobody can reach no more until they are handed out again. It only saves time."""
+    """Compare the values that nobody can reach no more until they are handed out again.
+
+    It only saves time.
+    """
     hand = handle.at.hand
     for key in plan.unshared:
         if hand.handed is not None and key not in hand.handed and (slot := hand.slots.get(key)) is not None:

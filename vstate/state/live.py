@@ -67,7 +67,8 @@ class LiveHandle(StateHandle):
             if keys is None:
                 keys = self._sorted = sorted(self.values)
             start = bisect_left(keys, prefix)
-            # In the order of the keys, their first characters are less than, equal to, or greater than the prefix.
+            # In the order of the keys, their first characters are less than, equal to, or greater than the
+            # prefix.
             end = bisect_right(keys, prefix, lo=start, key=lambda key: key[: len(prefix)])
             return keys, start, end
 
@@ -204,7 +205,7 @@ class Live(State):
     def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> None:
-        """Run the function once, in a transaction: there is no other writer, and no commit to have a message."""
+        """Run the function once, in a transaction: a Live has no other writer, and no commits."""
         with self.transaction():
             called("the function of an update", function)
 

@@ -69,7 +69,8 @@ class Namespace(State):
         return self._root.expires(self.prefix + check_key(key))
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys of this namespace as they are committed, under their names here: see `Versioned.watch`.
+        """The changes of keys of this namespace as they are committed, under their names here: see
+        `Versioned.watch`.
 
         NotVersioned in one of a Live.
         """
@@ -80,7 +81,7 @@ class Namespace(State):
         return self._root._watch(self.prefix, pattern, since)
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)` for each change that `watch` would give: see `Versioned.subscribe`."""
+        """Call `function(key, change, commit)` for each change of `watch`: see `Versioned.subscribe`."""
         from vstate.state.watching import Subscription  # late, for a quick `import vstate`
 
         require_plain("the function of subscribe", function)

@@ -56,8 +56,8 @@ class Bell:
 class Turn:
     """One turn: `with turn.bell, turn.held: turns.take(turn)`. It is over however the block ends.
 
-    `held` is the truth. It is a lock, whose release in a `with` no exception prevents; the `__exit__` of a class
-    written in Python may never begin. `bell` rings after it.
+    `held` is the truth. It is a lock, whose release in a `with` no exception prevents; the `__exit__` of a
+    class written in Python may never begin. `bell` rings after it.
     """
 
     __slots__ = ("__weakref__", "bell", "held")
@@ -108,8 +108,8 @@ class _Waiter:
 class Turns:
     """Whose transaction may run on a state now.
 
-    Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a transaction
-    is part of it. Any other thread is not, unless it runs in a copy of the context.
+    Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a
+    transaction is part of it. Any other thread is not, unless it runs in a copy of the context.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Turns:
         # Not past waiting tasks: a task that takes one turn after another would never let them have one.
         if not self._waiting and self._taken(turn):
             return
-        import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
+        import asyncio  # late, for a quick `import vstate`: a program that awaits has imported it
 
         began = time.monotonic()
         warned = False
