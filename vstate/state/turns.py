@@ -231,8 +231,8 @@ class Turns:
         if time.monotonic() - began < _WARN_AFTER_SECONDS:
             return False
         warnings.warn(
-            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same state; "
-            "if the other one waits for this thread, start the thread's work with "
+            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same "
+            "state; if the other one waits for this thread, start the thread's work with "
             "contextvars.copy_context().run, which makes it a part of the other",
             RuntimeWarning,
             stacklevel=4,
