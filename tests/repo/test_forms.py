@@ -344,7 +344,7 @@ def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
 
 
 def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
-    """Also if the fault is in the keys, which both parents share."""
+    """Each of two leaves with the same wrong keys is found."""
     store = Memory()
     names = [*LEFT, SPLIT]
     first = node(store, 0, names, [ATOM] * len(names))

@@ -661,7 +661,7 @@ def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
     with pytest.raises(StoreUnavailable):
         lease.__enter__()
     assert not lease.held
-    with pytest.raises(InvalidInput, match="ask for a new one"):
+    with pytest.raises(InvalidInput, match="make a new one"):
         lease.__enter__()
     with state.lease("job", 60, wait=0) as lease:
         assert lease.fence == 2
