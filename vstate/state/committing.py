@@ -15,7 +15,7 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.state.handle import KEEP_BYTES, KEEP_COUNT, Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, Landing, Pending, Position, is_live
+from vstate.state.position import NO_VALUES, Landing, Pending, Position, Unsettled, is_live
 from vstate.state.slots import FORGET, Slot, Step
 
 
@@ -24,7 +24,7 @@ def commit(
 ) -> Commit | None:
     """As `Versioned.commit` promises; only while the guard allows it, if there is one."""
     attempt = None if handle.at.rest is None else handle.at.rest.attempt
-    if attempt is not None and attempt.running and is_live(attempt.token) and handle.turns.nested:
+    if attempt is not None and attempt.notes.open and is_live(attempt.token) and handle.turns.nested:
         raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
     return handle.alone(commit_now, handle, message, info, guard)
 
@@ -45,8 +45,7 @@ def commit_now(
     if handle.hooks.functions:
         handle.hooks.run()
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
-        # The pickling of a value may read other keys: the update does not depend on those.
-        handle.at = handle.at.moved(attempt=attempt._replace(running=False))
+        attempt.notes.open = False
     while True:
         plan, at = handle.require_picklable(handle.plan()), handle.at
         root, objects, nodes = tree.update(handle.repo.objects.node, handle.tree, plan.changes)
@@ -63,7 +62,9 @@ def commit_now(
             if isinstance(new, Slot) and new.due is not None:
                 at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = Pending(ref(token), partial(_look_for, handle, landing))
-        handle.at = at = handle.at._replace(rest=handle.rest._replace(pending=pending))
+        at = handle.at
+        rest = Unsettled(None, pending) if at.rest is None else at.rest._replace(pending=pending)
+        handle.at = Position(at.hot, at.hand, at.head, at.branch, at.events, at.epoch, rest)
         try:
             with token:
                 head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard)
@@ -132,7 +133,7 @@ def land(
     steps: dict[str, Step] = dict(landing.steps)
     for key in moved:
         steps[key] = at.hand.slots.get(key), FORGET
-    rest = handle.rest._replace(steps=steps, pending=None, attempt=attempt, doubts=())
+    rest = Unsettled(steps, None, attempt, handle.rest.open, handle.rest.owed)
     hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
     handle.at = Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
     handle.take_steps()

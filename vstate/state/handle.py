@@ -48,6 +48,7 @@ from vstate.state.savepoints import Savepoint, restore, save
 from vstate.state.slots import (
     ABSENT,
     FORGET,
+    NO_ENTRIES,
     UNASKED,
     UNREAD,
     UNTOUCHED,
@@ -219,12 +220,13 @@ class Handle(StateHandle):
     def take_steps(self) -> None:
         """Take the steps of this position, if it has any."""
         at = self.at
-        if at.rest is not None and at.rest.steps is not None:
-            at.hand.apply(at.rest.steps)
-            if at.rest == (at.rest.steps, *SETTLED[1:]):
-                self.at = at._replace(hot=at.hand.cache, rest=None)
-            else:
-                self.at = self.at.moved(steps=None)
+        if at.rest is None or at.rest.steps is None:
+            return
+        at.hand.apply(at.rest.steps)
+        if at.rest[1:] == SETTLED[1:]:  # steps alone, as mostly
+            self.at = Position(at.hand.cache, at.hand, at.head, at.branch, at.events, at.epoch)
+        else:
+            self.at = at.moved(steps=None)
 
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
@@ -239,7 +241,8 @@ class Handle(StateHandle):
 
         Without the store the values in hand can still be used, unless some of them have to be undone first.
         """
-        if self.at.rest is None:
+        rest = self.at.rest
+        if rest is None or rest.is_under_way:
             return self.at
         try:
             return self.settle()
@@ -282,21 +285,29 @@ class Handle(StateHandle):
 
     # The mapping
 
+    def _enter(self, key: str) -> Position:
+        """Where the handle is, for a call on one key, which an update notes; the lock is held."""
+        at = self.at
+        if at.rest is not None:
+            at = self.look()
+            if at.rest is not None and at.rest.attempt is not None and at.rest.attempt.notes.open:
+                at.rest.attempt.notes.keys.add(key)
+        return at
+
     def read(self, key: str) -> Any:
         """The value of a key that is not in `hot`; KeyNotFound."""
         if not isinstance(key, str):
             raise missing(key)
         key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
         with self.lock:
-            at = self.look()
-            self._note(key)
+            at = self._enter(key)
             hand = at.hand
             slot = hand.slots.get(key)
             if slot is None or slot.value is UNREAD:
                 if slot is None and key in hand.cache:
                     return hand.cache[key]
                 slot = self._read(hand, key, slot)
-                if slot.fixed and slot.due is None and not slot.dirty:
+                if slot.fixed and slot.due is None and slot.wanted is UNASKED:
                     hand.cache[key] = slot.value
                     return slot.value
                 hand.slots[key] = slot
@@ -312,15 +323,14 @@ class Handle(StateHandle):
 
     def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
-        slot = slot or UNTOUCHED
-        if slot.over(expiry.now()):
+        if slot is not None and slot.over(expiry.now()):
             raise missing(key)
         data = tree.lookup(self.repo.objects.node, self.tree, key)
         if data is None:
             raise missing(key)
         found: Expiry | None = None
         if data[:1] in EXPIRING:
-            if slot.hides(data):
+            if (slot or UNTOUCHED).hides(data):
                 raise missing(key)
             data, found = split_expiry(data)
         value, chunks, size, unordered = self.repo.load(key, data)
@@ -329,10 +339,10 @@ class Handle(StateHandle):
             hand.idle += size + KEEP_BYTES // KEEP_COUNT
         else:
             # The order of a set can change with each loading; in this one copy it stays as it is now.
-            now = frozenset({encode_value(value, chunks).entry} if unordered else ())
-            base = Base(data, chunks, size, loaded=True, alternates=now, expiry=found)
+            now = frozenset({encode_value(value, chunks).entry}) if unordered else NO_ENTRIES
+            base = Base(data, chunks, size, True, now, found)
             hand.open.add(key)
-        if slot.wanted is not UNASKED:
+        if slot is not None and slot.wanted is not UNASKED:
             return slot._replace(value=value, fixed=fixed, base=base)
         if found is not None:
             hand.timed.add(key)
@@ -342,9 +352,9 @@ class Handle(StateHandle):
         """Stage a value."""
         key, fixed = check_key(key), is_immutable(value)
         with self.lock:
-            at = self.look()
-            self.require_idle("written to")
-            self._note(key)
+            at = self._enter(key)
+            if self._comparing() is not None:
+                self.require_idle("written to")
             hand, now = at.hand, expiry.now()
             base: Base | None = None
             wanted: Expiry | Mark = UNASKED
@@ -380,8 +390,7 @@ class Handle(StateHandle):
             return False
         key = str.__str__(key)
         with self.lock:
-            hand = self.look().hand
-            self._note(key)
+            hand = self._enter(key).hand
             slot = hand.slots.get(key, UNTOUCHED)
             if slot.value is ABSENT or slot.over(expiry.now()):
                 return False
@@ -397,6 +406,8 @@ class Handle(StateHandle):
             self.note_prefix(prefix)
             staged, here = self._staged(prefix)
             entries = tree.scan(self.repo.objects.node, self.tree, prefix, at=expiry.now())
+        if not staged:
+            return (key for key, _ in entries)
         return merge((key for key, _ in entries if key not in staged), here)
 
     def count(self, prefix: str) -> int:
@@ -470,14 +481,9 @@ class Handle(StateHandle):
         before = None if data is None or slot.hides(data) else split_expiry(data)[1]
         return slot.next_expiry(before, changed=True) if slot.dirty else before
 
-    def _note(self, key: str) -> None:
-        rest = self.at.rest
-        if rest is not None and rest.attempt is not None and rest.attempt.running:
-            rest.attempt.notes.keys.add(key)
-
     def note_prefix(self, prefix: str) -> None:
         rest = self.at.rest
-        if rest is not None and rest.attempt is not None and rest.attempt.running:
+        if rest is not None and rest.attempt is not None and rest.attempt.notes.open:
             rest.attempt.notes.prefixes.add(prefix)
 
     # Uncommitted changes

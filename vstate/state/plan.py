@@ -97,8 +97,8 @@ def _drop_expired(hand: Hand) -> None:
 def _plan_value(
     plan: Plan, repo: Repository, hand: Hand, key: str, slot: Slot, root: ObjectId | None
 ) -> None:
-    if not slot.fixed:
-        hand.cache.pop(key, None)
+    if not slot.fixed and key in hand.cache:
+        del hand.cache[key]
     unshared = not slot.fixed and key in hand.open and is_unshared(slot, 0)
     base = slot.base
     if base is None:
@@ -109,6 +109,10 @@ def _plan_value(
         encoded = encode_value(slot.value, base.chunks if base else ())
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
         plan.unpicklable[key] = error
+        return
+    if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
+        if unshared:  # mostly so: nobody has edited the value
+            plan.unshared.append(key)
         return
     changed, before = True, None
     if base is not None:

@@ -58,9 +58,14 @@ class Pending(NamedTuple):
 
 
 class Notes:
-    """The keys that an update read, wrote, listed or found missing. They only grow."""
+    """The keys that an update read, wrote, listed or found missing. They only grow.
+
+    They are `open` while the function of the update runs. Later the pickling of a value may read other keys,
+    on which the update does not depend.
+    """
 
     def __init__(self) -> None:
+        self.open = True
         self.keys: set[str] = set()
         self.prefixes: set[str] = set()
 
@@ -71,13 +76,12 @@ class Notes:
 class Attempt(NamedTuple):
     """One attempt of an update.
 
-    `running` while its function runs; `events` are those recorded before it began.
+    `events` are those recorded before it began.
     """
 
     token: ReferenceType[Token]
     notes: Notes
     events: tuple[Event, ...]
-    running: bool = True
 
 
 class Saved(NamedTuple):
@@ -106,6 +110,13 @@ class Unsettled(NamedTuple):
     open: tuple[Saved, ...] = ()
     owed: Saved | None = None
     doubts: tuple[Landing, ...] = ()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an attempt that is under way is all that is unsettled: mostly so inside an update."""
+        if self.attempt is None or self.open or self.steps is not None:
+            return False
+        return self.pending is None and self.owed is None and is_live(self.attempt.token)
 
 
 SETTLED: Final = Unsettled()

@@ -45,6 +45,9 @@ CLEAN: Final = Mark("CLEAN")
 """The end of a step that drops the slot and caches its value, because that value is committed now."""
 
 
+NO_ENTRIES: Final[frozenset[bytes]] = frozenset()
+
+
 class Base(NamedTuple):
     """The committed form of a value in hand: its entry and chunks, and other entries that mean the same
     value.
@@ -59,7 +62,7 @@ class Base(NamedTuple):
     chunks: tuple[Chunks | None, ...]
     size: int
     loaded: bool
-    alternates: frozenset[bytes] = frozenset()
+    alternates: frozenset[bytes] = NO_ENTRIES
     expiry: Expiry | None = None
 
 

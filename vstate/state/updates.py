@@ -17,7 +17,7 @@ from vstate.state.base import Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import Attempt, Notes, Token
+from vstate.state.position import NO_VALUES, Attempt, Notes, Token
 from vstate.state.turns import Turn
 
 _SHORT = 0.05  # seconds
@@ -97,7 +97,7 @@ def _begin(handle: Handle, token: Token) -> Notes:
         handle.settle()
         go_to_newest(handle)
         attempt = Attempt(ref(token), Notes(), handle.at.events)
-        handle.at = handle.at.moved(attempt=attempt)
+        handle.at = handle.at._replace(rest=handle.rest._replace(attempt=attempt), hot=NO_VALUES)
     return attempt.notes
 
 
