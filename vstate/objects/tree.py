@@ -187,6 +187,7 @@ def scan(
     position = bisect_left(node.keys, first)
     last: str | None = None
     while True:
+        expiries = None if at is None else node.expiries
         for i in range(position, len(node.keys)):
             key = node.keys[i]
             if not key.startswith(prefix):
@@ -194,7 +195,8 @@ def scan(
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if not _is_over(node, i, at):
+            # Not `_is_over`: a call for each key takes a fifth of the time.
+            if expiries is None or (due := expiries[i]) is None or due > at:  # type: ignore[operator]  # `at` is set
                 yield key, node.items[i]  # type: ignore[misc]
             last = key
         position = 0
