@@ -196,8 +196,8 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
         handle.at = handle.at.moved(pending=None)
     elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
         error.message += (
-            f"; whether commit {landing.commit.short} was made is not known: the next call on this state looks, "
-            "and state.head tells then"
+            f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
+            "looks, and state.head tells then"
         )
     else:
         look = partial(_look_for, handle, landing, may_be_late=False)

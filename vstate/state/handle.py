@@ -148,8 +148,8 @@ class Handle(StateHandle):
             if self._operation() is not None and is_live(self._operation):
                 self.hooks.require_none()
                 raise InvalidInput(
-                    "another call on this state is under way in this thread; a signal handler, a finalizer or a "
-                    "merge policy cannot commit or move the branch then: leave that out"
+                    "another call on this state is under way in this thread; a signal handler, a finalizer "
+                    "or a merge policy cannot commit or move the branch then: leave that out"
                 )
             token = Lock()
             with token:
@@ -410,7 +410,7 @@ class Handle(StateHandle):
             return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
-        """The dirty keys with this prefix, whose slots count and not the tree; and the present ones, sorted."""
+        """The dirty keys with this prefix, which the tree does not decide; and the present ones, sorted."""
         hand, now = self.at.hand, expiry.now()
         slots = {
             key: slot

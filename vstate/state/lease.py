@@ -36,7 +36,8 @@ class Lease:
     def __init__(self, handle: Handle, name: str, *, ttl: float, wait: float | None) -> None:
         if ttl < SHORTEST_TTL:
             raise InvalidInput(
-                f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not {ttl:g} s"
+                f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not "
+                f"{ttl:g} s"
             )
         self.name = name
         self.ttl = ttl

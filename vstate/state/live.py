@@ -15,6 +15,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
 from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
+from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 
 
@@ -173,6 +174,9 @@ class Live(State):
             found = self._handle.expiries.get(key)
         return None if found is None else found.moment
 
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
+
     def purge(self) -> None:
         """Let go of expired keys."""
         self._handle.drop_expired()
@@ -234,7 +238,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh", "reset",
-    "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "watch",
+    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh",
+    "reset", "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags",
+    "undo", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

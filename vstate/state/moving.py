@@ -168,7 +168,7 @@ def _require_nothing_staged(handle: Handle) -> None:
     deleted = any(slot.value is ABSENT for slot in at.hand.slots.values())
     if plan.changes or plan.unpicklable or deleted or at.events:
         raise NotFound(
-            f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that you "
-            "need, then call discard() and refresh()",
+            f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that "
+            "you need, then call discard() and refresh()",
             name=at.head.id,
         )

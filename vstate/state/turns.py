@@ -146,8 +146,8 @@ class Turns:
             return
         if _in_event_loop():
             raise Conflict(
-                "another task or transaction on the same state is under way, and waiting for it would stop the "
-                "event loop that it may run in; make this task an async def, or use asyncio.to_thread"
+                "another task or transaction on the same state is under way, and waiting for it would stop "
+                "the event loop that it may run in; make this task an async def, or use asyncio.to_thread"
             )
         began = time.monotonic()
         warned = False
@@ -231,9 +231,9 @@ class Turns:
         if time.monotonic() - began < _WARN_AFTER_SECONDS:
             return False
         warnings.warn(
-            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same state; if "
-            "the other one waits for this thread, start the thread's work with contextvars.copy_context().run, "
-            "which makes it a part of the other",
+            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same "
+            "state; if the other one waits for this thread, start the thread's work with "
+            "contextvars.copy_context().run, which makes it a part of the other",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -68,7 +68,10 @@ class Watch(ForkAware):
 
     @property
     def seen(self) -> Commit | None:
-        """The last commit that the watch saw. `watch(since=...)` goes on there; changes of it may still come."""
+        """The last commit that the watch saw.
+
+        `watch(since=...)` goes on there; changes of it may still come.
+        """
         return self._seen
 
     @property
@@ -216,8 +219,8 @@ class Watch(ForkAware):
         """Raise NotFound if gc has removed the last commit seen: the changes since then cannot be found."""
         if self._seen is not None and not self._repo.objects.is_stored(self._seen.oid):
             raise NotFound(
-                f"gc has removed {self._seen.short}, the last commit that this watch saw: watch it anew, from the "
-                "newest commit",
+                f"gc has removed {self._seen.short}, the last commit that this watch saw: watch it anew, "
+                "from the newest commit",
                 name=self._seen.id,
             )
 
