@@ -191,11 +191,14 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
 
 
 def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) -> list[str]:
-    """The keys whose values were edited in place after the plan was made."""
+    """The keys whose values were set, or edited in place, after the plan was made."""
     edited = []
-    for key in hand.open.intersection(keys):
+    for key in (hand.open | hand.dirty).intersection(keys):
         slot = hand.slots.get(key, UNTOUCHED)
-        if slot.value is ABSENT or slot.value is UNREAD:
+        if slot.dirty and (key not in plan.steps or plan.steps[key][0] is not slot):
+            edited.append(key)  # a signal handler has set it
+            continue
+        if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
         encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
         if key in plan.changes:

@@ -93,9 +93,9 @@ def _begin(handle: Handle, token: Token) -> Notes:
     with handle.lock:
         handle.settle()
         go_to_newest(handle)
-        attempt = Attempt(ref(token), Notes(), handle.at.events)
-        handle.at = handle.at.moved(attempt=attempt)
-    return attempt.notes
+        notes = Notes()
+        handle.change(lambda at: at.moved(attempt=Attempt(ref(token), notes, at.events)))
+    return notes
 
 
 class _LostRace(Exception):
