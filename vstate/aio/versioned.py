@@ -59,9 +59,7 @@ class Versioned(Writing[sync.Versioned]):
         await self.close()
 
     async def close(self) -> None:
-        """Close its watches, and its store if this handle opened it. Uncommitted changes are not
-        committed.
-        """
+        """Close its watches, and the store if this handle opened it. Staged changes are not committed."""
         try:
             if self._handle is not None and not self._closed:
                 self._closed = True
@@ -141,9 +139,7 @@ class Versioned(Writing[sync.Versioned]):
     async def lease(
         self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None
     ) -> AsyncIterator[Lease]:
-        """Hold a lease in the `async with` block: nobody else has one of that name in this store
-        meanwhile.
-        """
+        """Hold a lease in the `async with` block: nobody else in this store has one of that name."""
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
         try:

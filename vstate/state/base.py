@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import ref
 
 from vstate.arguments import called, require_plain
-from vstate.errors import InvalidInput, KeyNotFound
+from vstate.errors import InvalidInput, KeyNotFound, NotVersioned
 from vstate.forks import ForkAware, survive_forks
 from vstate.objects import expiry
 from vstate.objects.canonical import plain
@@ -32,7 +32,8 @@ from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
-    from vstate.state.namespace import Namespace
+    from vstate.repo.core import Revision
+    from vstate.state.watching import Watch
 
 MAX_KEY_BYTES = 4096
 
@@ -330,11 +331,13 @@ class State(ReadableState, MutableMapping[str, Any]):
         self._handle.record_event(event)
         return event
 
-    def namespace(self, name: str) -> Namespace:
+    @abstractmethod
+    def namespace(self, name: str) -> State:
         """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all of the state."""
-        from vstate.state.namespace import Namespace  # late: it stands on this module
 
-        return Namespace(self, name)
+    def _watch(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
+        """As `Versioned.watch`, for keys that begin with `prefix`, told without the prefix."""
+        raise NotVersioned("watch")
 
 
 def handle_of(state: State) -> StateHandle:

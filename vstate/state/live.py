@@ -15,6 +15,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
 from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
+from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 
 
@@ -172,6 +173,9 @@ class Live(State):
             self._handle.require(key)
             found = self._handle.expiries.get(key)
         return None if found is None else found.moment
+
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
 
     def purge(self) -> None:
         """Let go of expired keys."""

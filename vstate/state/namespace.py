@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import require_plain
-from vstate.errors import InvalidInput, NotVersioned
+from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import Message, State, check_key, handle_of, missing
 
@@ -74,10 +74,6 @@ class Namespace(State):
 
         NotVersioned in one of a Live.
         """
-        from vstate.state.versioned import Versioned  # late: it stands on this module
-
-        if not isinstance(self._root, Versioned):
-            raise NotVersioned("watch")
         return self._root._watch(self.prefix, pattern, since)
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
@@ -86,6 +82,9 @@ class Namespace(State):
 
         require_plain("the function of subscribe", function)
         return Subscription(self.watch(pattern), function)
+
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the whole state, as its own `commit` does."""

@@ -33,6 +33,7 @@ from vstate.state.base import Message, State, check_key, ttl_microseconds
 from vstate.state.committing import commit, commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
+from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
 from vstate.state.transactions import Transaction
 from vstate.state.updates import run_update
@@ -194,6 +195,9 @@ class Versioned(State):
 
     def _describe(self, key: str) -> str:
         return self._handle.describe(key)
+
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
 
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         self._handle.expire(key, ttl, sliding=sliding)

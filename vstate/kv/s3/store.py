@@ -268,8 +268,7 @@ class S3(KVStore, ForkAware):
     # Transactions
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore for a store without transactions, in two round trips instead of one for each
-        step.
+        """As promised by KVStore for a store without transactions, in two round trips, not one a step.
 
         1. Objects are set, all side by side. Beside them, the expected keys are read, except the one to be
            swapped if this handle remembers it with the expected value.
