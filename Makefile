@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 help:
 	@echo "make demo     run the example agent, kill it, resume it, and look at its store"
-	@echo "make quick    lint, types, layers and the quick tests: half a minute; tests marked slow are left out"
+	@echo "make quick    lint, types, layers and the quick tests, which need no server: half a minute"
 	@echo "make test     lint, types, layers and all tests: some eight minutes on two cores"
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 1 GB, thousands of kills and power cuts; hours"

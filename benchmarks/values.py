@@ -12,7 +12,8 @@ KEYS = 10_000
 
 DOCUMENTED = (
     "argparse builtins calendar csv datetime decimal email.message http.client imaplib itertools json "
-    "logging os pathlib random re smtplib statistics subprocess textwrap threading typing unittest.mock zipfile"
+    "logging os pathlib random re smtplib statistics subprocess textwrap threading typing unittest.mock "
+    "zipfile"
 )
 """Modules with long docstrings."""
 

@@ -74,6 +74,15 @@ def check_flag(name: str, value: object) -> None:
         raise InvalidInput(f"{name} is True or False, not {quoted(value)}")
 
 
+def check_text(name: str, value: object, *, empty: bool = True) -> str:
+    """The text. Raise TypeError unless `value` is a str, and InvalidInput if it is empty and must not be."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is a str, not {type(value).__name__}")
+    if not value and not empty:
+        raise InvalidInput(f"{name} is empty")
+    return value
+
+
 def called(role: str, function: Callable[_P, _T], /, *args: _P.args, **options: _P.kwargs) -> _T:
     """The function's result; TypeError, naming its `role`, for a coroutine or generator, which is closed."""
     result = function(*args, **options)

@@ -26,13 +26,11 @@ class Backoff:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first attempt."""
+        """Seconds since the pauses began."""
         return time.monotonic() - self._start
 
     def next(self, *, longest: float | None = None) -> float:
-        """The next pause in seconds. No later pause exceeds `longest`, by default the one of the
-        constructor.
-        """
+        """The next pause in seconds. Later ones do not exceed `longest`, if it is given."""
         # One random byte is enough, and does without `import random`.
         pause = self._next * (0.5 + os.urandom(1)[0] / 256)
         self._next = min(self._next * self._growth, self._longest if longest is None else longest)

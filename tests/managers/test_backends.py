@@ -467,6 +467,6 @@ def test_a_wrong_path_or_url_raises_and_leaves_nothing_behind() -> None:
     for wrong in (None, 5):
         with pytest.raises(TypeError, match=r"expected str, bytes or os\.PathLike object, not"):
             FileBackend(wrong)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="the URL of a Redis server is a str, not a"):
+        with pytest.raises(TypeError, match="the URL of a Redis server is a str, not"):
             RedisBackend(wrong)  # type: ignore[arg-type]
     gc.collect()

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from agent_stores import AgentStore
 from loops import in_a_loop
 from servers import with_options
 
+import vstate.managers
 from vstate import Disk, InvalidInput, KeyNotFound, Live, Memory, StoreUnavailable, Versioned
 from vstate.managers import (
     AgentCheckpoint,
@@ -244,6 +246,12 @@ print(set(vstate.managers.__all__) == set(vstate.managers._NAMES))
     assert "pydantic" in lines[1]
     assert "no attribute 'Nothing'" in lines[2]
     assert lines[3] == "True"
+
+
+def test_the_package_exports_the_public_names_of_its_modules() -> None:
+    """Its list of names by module agrees with the `__all__` of each module."""
+    for module, names in vstate.managers._MODULES.items():
+        assert sorted(import_module(f"vstate.managers.{module}").__all__) == sorted(names)
 
 
 @in_a_loop

@@ -337,7 +337,7 @@ WRONG_SETTINGS: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (
         AgentStateStore,
         {"persistence": "redis", "redis_url": 5},
-        "the URL of a Redis server is a str, not a int",
+        "the URL of a Redis server is a str, not int",
     ),
 ]
 

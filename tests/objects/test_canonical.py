@@ -40,7 +40,7 @@ def test_plain_data_round_trips(value: object) -> None:
     st.randoms(use_true_random=False),
 )
 def test_equal_maps_encode_alike(value: dict[str, int], random) -> None:
-    """The order in which keys were put into a map leaves no trace."""
+    """The order of insertion into a map does not matter."""
     items = list(value.items())
     random.shuffle(items)
     assert encode(plain(dict(items), "value")) == encode(plain(value, "value"))

@@ -123,7 +123,7 @@ _edits = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 3), st.binary(
 @settings(max_examples=400 * LONGER)
 @given(data=st.builds(_edited, _structures.map(_packed), _edits))
 def test_only_value_errors_come_out(data: bytes) -> None:
-    """Of whatever is nearly an object, each decoder makes one, or raises ValueError."""
+    """From nearly valid bytes each decoder makes an object or raises ValueError."""
     for decoder in DECODERS.values():
         try:
             decoder(data)
@@ -324,7 +324,7 @@ def _bomb(height: int, width: int) -> tuple[Callable[[bytes], Node], ObjectId]:
 
 
 def test_a_scan_of_a_tree_of_shared_nodes_ends() -> None:
-    """The second time that a key comes, which in no tree it does, ends it: not 1,000 ** 10 of them."""
+    """A key that comes twice ends the scan: no tree has one, and a forged one may have 1,000 ** 10."""
     read, root = _bomb(10, 1000)
     items = scan(read, root)
     assert next(items) == ("k", b"v")

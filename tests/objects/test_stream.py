@@ -104,7 +104,7 @@ def test_cutting_from_an_older_version_changes_nothing(length: int, steps: list)
 
 @pytest.mark.parametrize("cut", range(0, 300_000, 17_001))
 def test_truncation_anywhere_cuts_as_anew(cut: int) -> None:
-    """A stream cut short, also exactly at the end of a chunk, is cut as if its past was not known."""
+    """A truncated stream, even at the end of a chunk, is cut as if there was no previous version."""
     data = noise(300_000)
     previous = split(data, split(data)[1])[1]
     assert len(previous.prints) > 2
@@ -133,7 +133,7 @@ def test_an_end_close_to_that_of_a_group(chunk: int, into: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [b"", b"!", b"?!"])
 def test_an_edit_right_behind_a_chunk(change: bytes) -> None:
-    """The byte behind a chunk has a say in where that ends: with another one there, it is cut again."""
+    """The byte behind a chunk helps to decide its end: if that byte changes, the chunk is cut again."""
     data = noise(150_000)
     previous = split(data, split(data)[1])[1]
     moved, end = 0, 0
@@ -202,7 +202,7 @@ def test_sizes_around_one_blob(length: int, fill: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [bound for bound, _ in CHUNK_SIZES if bound is not None])
 def test_crossing_a_bound_of_the_chunk_size(bound: int) -> None:
-    """A stream that grows or shrinks across a bound is cut with the chunk size of its new length."""
+    """A stream that crosses a bound is cut with the chunk size of its new length."""
     assert chunk_size(bound - 1) < chunk_size(bound)
     data = noise(bound + 1)
     stored = Stored()

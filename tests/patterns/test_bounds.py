@@ -133,7 +133,7 @@ def test_a_sequence_is_summarised() -> None:
     assert list(log) == ["4 before", "e", "f"]
     assert list(log.keys()) == keys[3:]
     bound(state, log, limit=2, shrink=lambda items: ("x", "y"))
-    with pytest.raises(InvalidInput, match="no more items"):
+    with pytest.raises(InvalidInput, match="a list that is no longer"):
         state.commit()
 
 

@@ -101,7 +101,7 @@ def test_a_merge_that_is_bad_itself() -> None:
 
 
 def test_what_is_left_is_reported() -> None:
-    """After each test it is known how many commits may still be the first bad one; at the end none."""
+    """Each report says how many commits may still be the first bad one; the last says none."""
     repo, commits = build([[i - 1] if i else [] for i in range(18)])
     reports: list[tuple[str, bool, int]] = []
     repo.bisect(

@@ -89,7 +89,7 @@ def test_what_is_not_committed_does_not_count(state: Versioned) -> None:
     ],
 )
 def test_items_keep_their_commit_when_others_come_in_front(state: Versioned, path: str, message: str) -> None:
-    """A list that grew, at its end or in front, blames the newest commit for nothing else."""
+    """If a list grew, at its end or in front, the newest commit changed only the new items."""
     assert state.blame("messages", path).message == message
 
 
@@ -188,7 +188,7 @@ def test_a_merge_that_took_a_part_over_did_not_change_it() -> None:
 
 
 def test_versions_that_are_the_same_are_not_read() -> None:
-    """A thousand commits that leave a long value alone cost no look at it."""
+    """A thousand commits that do not change a long value do not read it."""
     faulty = Faulty(Memory())
     state = Versioned(faulty)
     state["long"] = [f"item {number}" * 10 for number in range(500)]
@@ -530,7 +530,7 @@ def test_fingerprints_of_deep_shared_and_cyclic_values() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=8))
 def test_a_list_that_grew_is_blamed_turn_by_turn(turns: list[list[object]]) -> None:
-    """Whatever is appended, however many at once: each item belongs to the commit that appended it."""
+    """Each item belongs to the commit that appended it, however many a commit appends."""
     state = Versioned()
     state["k"] = []
     wanted = []

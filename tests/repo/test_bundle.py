@@ -203,7 +203,7 @@ def more(store: KVStore, chance: Random, steps: int, number: int) -> None:
 
 
 def test_an_incremental_bundle_is_small() -> None:
-    """It holds the commits after `since` and no older ones."""
+    """A bundle with `since` holds newer commits only."""
     store = Memory()
     state = chain(store, 3)
     state.update({f"many/{i}": f"{i}" * 200 for i in range(500)})
@@ -219,7 +219,7 @@ def test_an_incremental_bundle_is_small() -> None:
 
 
 def test_an_empty_bundle_still_moves_a_ref() -> None:
-    """When the objects are there and only the branch is not."""
+    """A bundle without objects brings a branch whose commits are there."""
     store = Memory()
     state = chain(store, 2)
     state.tag("v1")
@@ -231,7 +231,7 @@ def test_an_empty_bundle_still_moves_a_ref() -> None:
 
 @pytest.mark.parametrize("target", ["disk", "plain", "cache"])
 def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
-    """With and without transactions, and behind a cache."""
+    """A bundle arrives in stores with and without transactions, and behind a cache."""
     store = Memory()
     chain(store, 4)
     made: KVStore = {
@@ -250,7 +250,7 @@ def test_into_stores_of_all_kinds(target: str, tmp_path: Path) -> None:
 
 
 def test_refs_move_only_ahead() -> None:
-    """Created, moved ahead, unchanged, ahead here, diverged; tags do not move at all."""
+    """Branches are created, moved ahead, unchanged, ahead or diverged; tags do not move."""
     store, target = Memory(), Memory()
     state = chain(store, 3)
     state.tag("v1")
@@ -302,7 +302,7 @@ def test_head_stays() -> None:
 
 @pytest.mark.parametrize("prefix", ["../", " ", "a..", "-", "x" * 200])
 def test_a_prefix_has_to_make_names(prefix: str) -> None:
-    """Else nothing is imported."""
+    """Nothing is imported under a prefix that makes bad names."""
     store, target = Memory(), Memory()
     chain(store, 1)
     with pytest.raises(InvalidInput, match="is not a branch name"):
@@ -311,7 +311,7 @@ def test_a_prefix_has_to_make_names(prefix: str) -> None:
 
 
 def test_what_may_be_exported() -> None:
-    """Branches, tags, HEAD for its branch; anything else by another name only."""
+    """Branches, tags and HEAD can be exported as they are, any other revision under a name."""
     store = Memory()
     state = chain(store, 3)
     state.tag("v1")
@@ -352,7 +352,7 @@ def test_what_may_be_exported() -> None:
 
 
 def test_a_history_that_was_cut_off_arrives_so() -> None:
-    """It ends at the same commit in the target, unless the target has the older commits."""
+    """A cut history ends at the same commit in the target, unless the target has the older commits."""
     store = Memory()
     chain(store, 6)
     full = exported(store)
@@ -380,7 +380,7 @@ def test_a_history_that_was_cut_off_arrives_so() -> None:
 
 
 def test_signed_commits_arrive_signed() -> None:
-    """With their signatures, in a store that says so."""
+    """Signed commits keep their signatures, and the target gets their format."""
     pytest.importorskip("cryptography")
     from vstate import SigningKey
 
@@ -433,7 +433,7 @@ def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_through_a_pipe_with_a_name(tmp_path: Path) -> None:
-    """Likewise one that is given as a path, as a shell gives `<(command)`."""
+    """A named pipe can be imported too: a shell's `<(command)`."""
     store, target = Memory(), Memory()
     chain(store, 3)
     data, pipe = exported(store), tmp_path / "pipe"

@@ -179,7 +179,7 @@ def test_a_long_path_is_cut_at_its_beginning() -> None:
 
 @pytest.mark.slow
 def test_what_is_too_large_to_compare_is_one_change() -> None:
-    """With the work used up, the rest is said to be too large, and not to be equal."""
+    """When the work is spent, the rest counts as too large, not as equal."""
     part = [b"x" * 1_000_000]
     old, new = part * 10_000, [bytes(bytearray(part[0]))] * 10_000
     (found,) = details(old, new)
@@ -189,8 +189,8 @@ def test_what_is_too_large_to_compare_is_one_change() -> None:
     assert (found.path, found.note) == ("", "too large to compare further")
 
 
-def test_records_that_share_a_part_show_its_change_once() -> None:
-    """Arguments, items and entries that several records have in common are compared at the first of them."""
+def test_instances_that_share_a_part_show_its_change_once() -> None:
+    """Arguments, items and entries that several instances share are compared at the first of them."""
     old, new = [1, 2], [1, 3]
     pairs = [[Instance("a.A", items=shared), Instance("a.A", items=shared)] for shared in (old, new)]
     assert _lines(*pairs) == ["~ [0][1]: 2 -> 3"]
@@ -268,7 +268,7 @@ def _ring(size: int) -> Any:
     ],
 )
 def test_cycles_sharing_and_size_are_bounded(old: Any, new: Any, count: int) -> None:
-    """Values that are endless when followed naively, or worst for aligning, end soon."""
+    """Values that a naive walk never leaves, and the worst ones for aligning, end soon."""
     start = time.process_time()
     assert len(details(old, new)) == count
     assert time.process_time() - start < 6

@@ -293,7 +293,7 @@ def test_nonsense_under_a_right_id_is_found(name: str, full: bool) -> None:
 
 
 def test_the_pieces_of_those_are_right() -> None:
-    """Without its one fault each of them would be in order: it is the fault that is found."""
+    """Each object is in order but for its one fault, and fsck finds that fault."""
     store = Memory()
     for root in (
         pair(store, LEFT, RIGHT),
@@ -344,7 +344,7 @@ def test_a_shared_node_is_checked_for_each_that_links_to_it() -> None:
 
 
 def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
-    """Though it is the keys that are wrong, which both have in common."""
+    """Each of two leaves with the same wrong keys is found."""
     store = Memory()
     names = [*LEFT, SPLIT]
     first = node(store, 0, names, [ATOM] * len(names))
@@ -359,7 +359,7 @@ def test_every_version_of_a_node_that_is_wrong_is_told() -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_only_one_tree_of_some_keys_is_right(data: st.DataObject) -> None:
-    """Of all ways to cut keys into nodes, fsck takes the one that the format asks for, and no other."""
+    """Of all ways to cut keys into nodes, fsck accepts only the one of the format."""
     pool = LOW[:8] + HIGH[:4] + HIGHER[:2]
     keys = sorted(data.draw(st.sets(st.sampled_from(pool), min_size=2, max_size=9)))
     store = Memory()

@@ -28,7 +28,7 @@ from vstate.testing import Faulty
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_whole_store(filled: Mapping[str, bytes], full: bool) -> None:
-    """A store of everything is whole; each object is counted, by its kind."""
+    """fsck finds a store with all kinds of objects whole, and counts the objects by kind."""
     store = copy(filled)
     report = check_clean(store, full=full)
     letters = Counter(value[:1].decode().lower() for key, value in filled.items() if key.startswith("o/"))
@@ -40,7 +40,7 @@ def test_a_whole_store(filled: Mapping[str, bytes], full: bool) -> None:
 
 @pytest.mark.parametrize("stores", ["memory", "cache", "faulty", "disk", "empty"])
 def test_whole_stores_of_all_kinds(stores: str, tmp_path: Path) -> None:
-    """Whatever holds the rows."""
+    """fsck finds stores of every class whole."""
     store: KVStore = {
         "memory": Memory,
         "cache": lambda: Cache(Memory()),
@@ -64,7 +64,7 @@ def test_a_store_of_format_1(tmp_path: Path) -> None:
 
 
 def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> None:
-    """Where gc cut a history off nothing is missing; without its note everything before is."""
+    """A history that gc cut off misses nothing; without the row of the cut its older commits are missing."""
     store = copy(filled)
     repo = Repository(store)
     repo.delete_branch("side")
@@ -81,7 +81,7 @@ def test_histories_that_were_cut_off_are_whole(filled: Mapping[str, bytes]) -> N
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 3), st.text(max_size=6), st.binary(max_size=200)), max_size=30))
 def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
-    """Whatever is committed, fsck has nothing to say of it."""
+    """fsck finds no damage after any commits."""
     store = Memory()
     state = Versioned(store)
     for step, key, value in steps:
@@ -99,7 +99,7 @@ def test_any_history_is_whole(steps: list[tuple[int, str, bytes]]) -> None:
 
 
 def test_each_object_is_read_once() -> None:
-    """However many commits share an object, it is read and verified once."""
+    """fsck reads and verifies an object once, however many commits share it."""
 
     class Counting(Memory):
         def get(self, key: str) -> bytes | None:
@@ -146,7 +146,7 @@ def test_orphans_are_counted_and_checked(filled: Mapping[str, bytes]) -> None:
 
 
 def test_foreign_rows_are_counted(filled: Mapping[str, bytes]) -> None:
-    """Rows that are not vstate's are no damage."""
+    """Rows that vstate did not write are no damage."""
     store = copy(filled)
     store.set_many({"o/x": b"", "o/" + "A" * 64: b"", "note": b"", "r/other/x": b""})
     Versioned(store).set_policy("k", "ours")
@@ -296,7 +296,7 @@ def test_a_cache_hides_no_damage(filled: Mapping[str, bytes], tmp_path: Path) ->
 
 
 def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
-    """A row that does not open is damage to the object that it was to hold; repair puts it aside."""
+    """A row that cannot be decrypted is a damaged object; a repair moves it aside."""
     pytest.importorskip("cryptography")
     from vstate.kv.encrypted import Encrypted
 
@@ -350,7 +350,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
 def test_rows_that_make_no_sense(
     filled: Mapping[str, bytes], key: str, value: bytes | None, kind: str, reason: str
 ) -> None:
-    """Refs, HEAD, the reflog, the ends of histories and the format: found, and repaired."""
+    """Damage to refs, HEAD, the reflog, ends of histories and the format is found and repaired."""
     store = copy(filled)
     store.transact({key: value}, {})
     report = Repository(store).fsck()
@@ -380,7 +380,7 @@ def test_a_format_that_is_no_number(filled: Mapping[str, bytes], stamp: bytes) -
 
 
 def test_a_ref_of_a_bad_name_is_told(filled: Mapping[str, bytes]) -> None:
-    """It can be read, so it is left."""
+    """A ref with a forbidden name can be read, so it stays."""
     store = copy(filled)
     store.set("r/heads/a..b", filled["r/heads/main"])
     report = Repository(store).fsck(repair=True)
@@ -407,7 +407,7 @@ def test_a_ref_to_what_is_no_commit(filled: Mapping[str, bytes]) -> None:
 
 
 def test_what_gc_removes_meanwhile_is_not_missing() -> None:
-    """fsck looks again if gc swept while it was looking."""
+    """fsck checks again if gc has swept meanwhile."""
 
     class Swept(Memory):
         def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -435,7 +435,7 @@ def test_what_gc_removes_meanwhile_is_not_missing() -> None:
 
 
 def test_what_is_committed_meanwhile_is_no_orphan() -> None:
-    """A commit that is made while fsck looks at the older ones counts as led to."""
+    """A commit that is made during fsck is no orphan."""
     store = Memory()
     state = Versioned(store)
     state.update({f"k{i}": f"{i}" * 200 for i in range(300)})
@@ -570,7 +570,7 @@ def test_a_flipped_bit_in_the_file_never_passes_for_a_value(
 
 
 def test_a_store_that_cannot_be_read_at_all_raises(tmp_path: Path) -> None:
-    """As any other use of it does."""
+    """fsck raises the error of the store."""
     with Disk(tmp_path / "s") as disk:
         fill(disk)
     file = tmp_path / "s" / "vstate.db"

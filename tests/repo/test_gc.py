@@ -245,7 +245,7 @@ def test_the_reflog_keeps_what_it_names_for_a_time(age: str | timedelta, stays: 
 
 
 def test_lines_about_one_commit_keep_both_sides() -> None:
-    """A line keeps the commit that the ref left, too: a deleted branch can be had back."""
+    """A line also keeps the commit that the ref left, so a deleted branch can come back."""
     store = Memory()
     state = chain(store, 2)
     state.create_branch("side")
@@ -290,7 +290,7 @@ def test_damage_in_use_stops_it() -> None:
 
 
 def test_damage_in_garbage_does_not_matter() -> None:
-    """Garbage goes, whatever state it is in."""
+    """gc removes damaged garbage too."""
     store = Memory()
     state = chain(store, 3)
     dead = state.head
@@ -315,7 +315,7 @@ def test_rows_of_others_are_left_alone() -> None:
 
 
 def test_keep_last_ends_the_log_there() -> None:
-    """Only the newest commits are left; the log ends with the last of them, `HEAD~n` says why."""
+    """Only the newest commits are left: the log ends there, and the error for `HEAD~n` says why."""
     store = Memory()
     chain(store, 10)
     repo = Repository(store)
@@ -812,7 +812,7 @@ ids = st.binary(min_size=32, max_size=32) | st.builds(
 
 @given(st.lists(ids), st.lists(ids))
 def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
-    """Also of ids that have all but their ends in common, as somebody may make them up."""
+    """An IdSet behaves like a set, also for forged ids that differ only at their ends."""
     model: set[bytes] = set()
     found = IdSet()
     for oid in added:
@@ -825,7 +825,7 @@ def test_id_set_is_a_set(added: list[bytes], asked: list[bytes]) -> None:
 
 @given(st.lists(st.binary(min_size=14, max_size=14)), st.integers(0), st.integers(1, 13))
 def test_id_set_does_not_find_what_lies_between_two_ids(rows: list[bytes], at: int, shift: int) -> None:
-    """Bytes that stand there across the end of one id are none of the set, unless they are an id too."""
+    """Bytes across the end of one id and the beginning of the next do not count as an id."""
     bucket = b"".join(rows)
     start = at % max(1, len(rows)) * 14 + shift
     between = bucket[start : start + 14]

@@ -51,7 +51,7 @@ def small() -> tuple[Mapping[str, bytes], bytes]:
 
 
 def test_every_truncation_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """However much is missing at the end: nothing is written."""
+    """An import of a truncated bundle writes nothing, however much is missing."""
     _, data = small
     step = max(1, len(data) // 1500)
     for end in [*range(0, len(data), step), *range(len(data) - 40, len(data))]:
@@ -64,7 +64,7 @@ def test_every_truncation_is_refused(small: tuple[Mapping[str, bytes], bytes]) -
 
 
 def test_every_flipped_byte_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """Also where the importer has all the objects already."""
+    """A bundle with a flipped byte is refused, also if the store has all its objects."""
     rows, data = small
     step = max(1, len(data) // 1500)
     for at in [*range(400), *range(400, len(data), step), *range(len(data) - 40, len(data))]:
@@ -214,7 +214,7 @@ def hostile(small: tuple[Mapping[str, bytes], bytes]) -> dict[str, tuple[bytes, 
 
 
 def test_hostile_bundles_are_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """Whatever its parts say, no ref moves, and nothing is allocated for a number that is not plausible."""
+    """A malformed bundle moves no ref, and no memory is allocated for an implausible number."""
     for name, (data, reason) in hostile(small).items():
         target = Memory()
         with pytest.raises(InvalidInput, match=reason):
@@ -293,7 +293,7 @@ def test_a_branch_is_not_moved_to_what_cannot_be_read(case: str) -> None:
 
 
 def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """That an object of this id is known to be whole does not make it a commit."""
+    """A ref to a whole object that is no commit is refused."""
     store = Memory()
     imported(store, small[1])
     before = refs_of(store)
@@ -306,7 +306,7 @@ def test_a_ref_to_a_tree_that_is_here_is_refused(small: tuple[Mapping[str, bytes
 
 @pytest.mark.slow
 def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """Whichever object is left out, nothing leads to the others; with that one in the store all arrives."""
+    """Without any one object no ref moves; with that object in the store all refs arrive."""
     rows, data = small
     header, objects, _ = parsed(data)
     needed, refs, known, shallow, counts, size = header
@@ -330,7 +330,7 @@ def test_an_incomplete_bundle_is_refused(small: tuple[Mapping[str, bytes], bytes
 
 
 def test_a_bundle_of_a_newer_store_is_refused(small: tuple[Mapping[str, bytes], bytes]) -> None:
-    """The format that a store would need for it is in the header."""
+    """The header names the format that a store needs, and a newer one is refused."""
     header, frames = parts_of(small[1])
     with pytest.raises(UnsupportedFormat):
         imported(Memory(), forged([99, *header[1:]], frames))

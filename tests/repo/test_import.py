@@ -94,7 +94,7 @@ def test_interrupted_anywhere_and_done_again(
 def test_what_is_there_is_not_even_decompressed(
     many_frames: tuple[Memory, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second import looks at ids only."""
+    """A second import decompresses no frames."""
     store, data = many_frames
     target = Memory()
     imported(target, data)
@@ -203,7 +203,7 @@ def test_gc_takes_away_what_no_ref_leads_to_yet(
 
 
 def test_gc_just_before_the_ref_moves(many_frames: tuple[Memory, bytes]) -> None:
-    """The last moment: everything is there, and then it is not."""
+    """gc removes everything right before the ref moves."""
     store, data = many_frames
 
     class Late(Faulty):
@@ -371,7 +371,7 @@ def test_what_is_there_and_damaged_is_written_again(letter: str) -> None:
 
 
 def test_what_is_there_and_damaged_and_in_no_bundle_keeps_one_out() -> None:
-    """The message names it, and no ref moves."""
+    """The message names the damaged object, and no ref moves."""
     store, target = Memory(), Memory()
     state = chain(store, 3)
     imported(target, exported(store))
@@ -432,7 +432,7 @@ def test_a_bundle_brings_back_what_a_history_was_cut_off_from(how: str) -> None:
 
 
 def test_a_history_that_goes_on_has_to_be_complete() -> None:
-    """It stays cut off if something of the rest is missing."""
+    """The history stays cut off if an object of the rest is missing."""
     store = Memory()
     chain(store, 5)
     root = Repository(store).resolve("main~3").tree
@@ -498,7 +498,7 @@ def test_a_history_goes_on_that_gc_is_just_cutting_off() -> None:
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "plain"])
 def test_a_history_that_ends_arrives_while_gc_is_at_work(atomic: bool) -> None:
-    """Gc goes no further than to where the bundle says that it ends."""
+    """gc walks no further than the end of the bundle's history."""
     store = Memory()
     chain(store, 5)
     Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
@@ -554,7 +554,7 @@ def test_progress_is_told(many_frames: tuple[Memory, bytes]) -> None:
 
 
 def test_reports_can_be_read(many_frames: tuple[Memory, bytes]) -> None:
-    """As text, a line for each ref."""
+    """The text of a report has a line for each ref."""
     _, data = many_frames
     report = imported(Memory(), data)
     assert str(report).splitlines()[1].endswith(": created")

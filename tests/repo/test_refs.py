@@ -236,7 +236,7 @@ def test_moving_a_branch_that_another_moved() -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "in steps"])
 def test_a_rename_that_failed_goes_on_when_it_is_called_again(after: bool, atomic: bool) -> None:
-    """Whichever call of the store fails: called again, one branch is there, under the new name, with HEAD on it."""
+    """If any call of the store fails, a repeated rename leaves one branch: the new name, with HEAD on it."""
     for fail_at in count(1):
         memory = Memory()
         state = Versioned(memory)

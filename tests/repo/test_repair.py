@@ -113,7 +113,7 @@ def test_damage_in_the_past_moves_no_branch(filled: Mapping[str, bytes]) -> None
 
 
 def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> None:
-    """Behind a whole head: the log can be walked again, and says that it was cut off."""
+    """A history with a lost commit ends there: the log can be walked again, and says that it was cut off."""
     store = copy(filled)
     second = Repository(store).resolve("main~3")
     store.delete(f"o/{second.oid}")
@@ -134,7 +134,7 @@ def test_a_lost_commit_ends_the_history_there(filled: Mapping[str, bytes]) -> No
 
 
 def test_one_lost_parent_of_a_merge(filled: Mapping[str, bytes]) -> None:
-    """The other one still leads back."""
+    """The other parent of the merge keeps its history."""
     store = copy(filled)
     side = Repository(store).branch("side")
     Repository(store).delete_branch("side")
@@ -154,7 +154,7 @@ def test_a_lost_head_is_found_by_the_reflog(filled: Mapping[str, bytes]) -> None
 
 
 def test_nothing_whole_is_left_alone() -> None:
-    """A branch that was never at a state that is whole stays where it is, and the report says so."""
+    """A branch without any whole state stays where it is, and the report says so."""
     store = Memory()
     state = Versioned(store)
     state["always"] = TEXT
@@ -181,7 +181,7 @@ def test_nothing_whole_is_left_alone() -> None:
 
 
 def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> None:
-    """As a branch does."""
+    """A detached HEAD is repaired like a branch."""
     store = copy(filled)
     repo = Repository(store)
     repo.checkout(repo.branch("side").id)
@@ -199,7 +199,7 @@ def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> 
 
 
 def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
-    """Repair moves a ref only from where it was found."""
+    """A repair leaves a ref that a writer has moved meanwhile."""
     memory = copy(filled)
     head = Repository(memory).branch("main")
     memory.delete(f"o/{head.tree}")
@@ -223,7 +223,7 @@ def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
 def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
     filled: Mapping[str, bytes], moment: str
 ) -> None:
-    """A row that a writer replaced since it was looked at stays, up to the last moment."""
+    """A repair leaves a row that a writer has replaced meanwhile, up to the last moment."""
     memory = copy(filled)
     key = f"o/{Repository(memory).branch('main').tree}"
     memory.set(key, filled[key][:-1])
@@ -262,7 +262,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
 def test_a_repair_interrupted_anywhere_can_be_done_again(
     filled: Mapping[str, bytes], after: bool, atomic: bool
 ) -> None:
-    """Whichever write of it fails, nothing is worse, and the next repair ends as this one would have."""
+    """Whichever write of a repair fails, nothing gets worse, and the next repair completes it."""
     rows = dict(filled)
     repo = Repository(copy(rows))
     rows[f"o/{repo.branch('main').tree}"] = b"t?"
@@ -295,7 +295,7 @@ def test_a_repair_interrupted_anywhere_can_be_done_again(
 
 
 def test_repair_of_a_sound_store_writes_nothing(filled: Mapping[str, bytes]) -> None:
-    """There is nothing to repair."""
+    """A repair of a store without damage writes nothing."""
     faulty = Faulty(copy(filled))
     report = Repository(faulty).fsck(repair=True)
     assert (report.repaired, report.left) == ((), ())
@@ -319,7 +319,7 @@ def committed(store: KVStore, count: int) -> list[ObjectId]:
 
 
 def test_the_newest_line_of_the_reflog_is_the_one_of_the_latest_time() -> None:
-    """Whatever the order in which the store lists them: of a branch whose commit is lost, and of a tag."""
+    """The order in which a store lists the lines does not count, for branches and for tags."""
     store = Shuffled()
     *_, whole, tip = committed(store, 8)
     state = Versioned(store)
@@ -355,7 +355,7 @@ def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
 
 
 def test_what_was_merged_is_better_than_nothing() -> None:
-    """Where no commit of the branch's own is whole."""
+    """If no commit of the branch's own is whole, the branch goes to a merged one."""
     store = Memory()
     state = Versioned(store)
     state["base"] = TEXT
@@ -382,7 +382,7 @@ def test_what_was_merged_is_better_than_nothing() -> None:
 @pytest.mark.parametrize("ref", ["heads/main", "heads/side", "tags/v1"])
 @pytest.mark.parametrize("on_main", [True, False], ids=["HEAD has a reflog", "HEAD has none"])
 def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str, on_main: bool) -> None:
-    """Nobody deleted it, so it is put back where it was; HEAD stays on its branch."""
+    """A branch that nobody has deleted comes back at its last commit; HEAD stays on its branch."""
     store = copy(filled)
     if on_main:
         Repository(store).refs.set_head(branch="main", action="checkout: to main")
@@ -398,7 +398,7 @@ def test_a_lost_ref_is_found_by_its_reflog(filled: Mapping[str, bytes], ref: str
 
 
 def test_a_lost_ref_to_what_is_not_whole(filled: Mapping[str, bytes]) -> None:
-    """A branch goes to the newest whole commit; a tag is not put elsewhere."""
+    """A branch goes to its newest whole commit; a tag moves to no other commit."""
     store = copy(filled)
     state = Versioned(store)
     state["text"] = "lost " * 50
@@ -416,7 +416,7 @@ def test_a_lost_ref_to_what_is_not_whole(filled: Mapping[str, bytes]) -> None:
 def test_what_was_deleted_or_renamed_is_not_lost(
     filled: Mapping[str, bytes], clock: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every way of taking a ref away leaves a line that says so, and after all its others."""
+    """Every way to remove a ref writes a line of the deletion, dated after all its other lines."""
     import time
 
     store = copy(filled)
@@ -442,7 +442,7 @@ def test_what_was_deleted_or_renamed_is_not_lost(
 
 @pytest.mark.parametrize("how", ["created", "deleted"])
 def test_a_ref_that_moves_while_it_is_looked_for_is_not_lost(filled: Mapping[str, bytes], how: str) -> None:
-    """It is read again before it is said to be."""
+    """fsck reads a ref again before it calls it lost."""
 
     class Moving(Shuffled):
         def get(self, key: str) -> bytes | None:
@@ -470,7 +470,7 @@ def test_a_ref_that_moves_while_it_is_looked_for_is_not_lost(filled: Mapping[str
 
 
 def test_a_branch_that_was_never_made_is_not_lost(filled: Mapping[str, bytes]) -> None:
-    """Without transactions the line of one whose making was interrupted may be there."""
+    """Without transactions an interrupted creation may leave the line of a branch without the branch."""
     store = copy(filled)
     Repository(store).create_branch("half", "main")
     store.delete("r/heads/half")
@@ -520,7 +520,7 @@ def spoil(inner: Memory, store: KVStore, key: str) -> str:
 def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
     filled: Mapping[str, bytes], prefix: str
 ) -> None:
-    """It is told, and the rest is checked and repaired as ever."""
+    """The report says so, and the rest is checked and repaired as usual."""
     pytest.importorskip("cryptography")
     from vstate.kv.encrypted import Encrypted
 
@@ -555,7 +555,7 @@ def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
 
 @pytest.mark.parametrize("logged", [True, False], ids=["by the reflog", "without a reflog"])
 def test_what_was_before_a_lost_commit_outlives_gc(logged: bool) -> None:
-    """A tag keeps it: nothing else leads there once the history is cut."""
+    """A tag keeps the older commits: nothing else leads to them once the history ends."""
     store = copy({})
     ids = committed(store, 10)
     if not logged:
@@ -586,7 +586,7 @@ def test_several_lost_commits_each_leave_what_was_before(filled: Mapping[str, by
 
 
 def test_quick_says_that_it_does_not_look_for_older_history() -> None:
-    """Without a reflog only a full look finds it."""
+    """Without a reflog only a full check finds the older commits."""
     store = Memory()
     ids = committed(store, 5)
     store.delete_many(list(store.keys("reflog/")))
@@ -629,7 +629,7 @@ def test_what_is_put_back_between_two_looks_is_not_missing() -> None:
 
 
 def test_what_is_whole_again_before_repair_begins_is_left_alone(filled: Mapping[str, bytes]) -> None:
-    """The branch stays, though the object was missing when it was looked for."""
+    """The branch stays, although fsck had missed the object before."""
     memory = copy(filled)
     head = Repository(memory).branch("main")
     key = f"o/{head.tree}"
@@ -655,7 +655,7 @@ def test_what_is_whole_again_before_repair_begins_is_left_alone(filled: Mapping[
 
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_an_unreadable_row_that_is_written_anew_stays(filled: Mapping[str, bytes], exclusive: bool) -> None:
-    """It is read again right before it is deleted, with others kept out where the store can do that."""
+    """A repair reads the row again before the deletion, and keeps others out if the store can."""
 
     class Unreadable(Faulty):
         def get(self, name: str) -> bytes | None:
@@ -776,7 +776,7 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
 
 @pytest.mark.parametrize("how", ["undo", "reset"])
 def test_a_branch_does_not_go_back_to_what_was_undone(how: str) -> None:
-    """Where the commit is lost that an undo or a reset went to, the branch goes to the one before it."""
+    """If the target of an undo or a reset is lost, the branch goes to the commit before the target."""
     store = Memory()
     state = Versioned(store, branch="main")
     for number in range(5):

@@ -59,7 +59,7 @@ def test_a_push_out_of_a_store_that_cannot_be_written_to(target: KVStore) -> Non
 
 
 def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
-    """Where it raises nothing has landed; where it has landed it is reported, noted or not."""
+    """A push that raises has moved no ref; one that has moved the ref reports that."""
     store = Memory()
     chain(store, 2)
     raised, reasons = 0, list[str]()
@@ -81,7 +81,7 @@ def test_a_push_out_of_a_store_that_fails_at_any_call(target: KVStore) -> None:
 
 
 def test_a_push_under_a_bad_name_sends_nothing(target: KVStore) -> None:
-    """The name under which it is to be noted is looked at first."""
+    """A bad name for the tracking refs is refused before anything is sent."""
     store = Memory()
     chain(store, 2)
     with pytest.raises(InvalidInput, match="no name for a remote"):
@@ -140,7 +140,7 @@ def test_a_fetch_moves_no_branch(target: KVStore) -> None:
 
 
 def test_a_fetch_without_a_name_leaves_the_commits_in_the_report(target: KVStore) -> None:
-    """They can be merged; until then gc may remove them."""
+    """Commits fetched without a name can be merged; until then gc may remove them."""
     store = Memory()
     chain(store, 3)
     repo = Repository(target)
@@ -154,7 +154,7 @@ def test_a_fetch_without_a_name_leaves_the_commits_in_the_report(target: KVStore
 
 
 def test_a_clone_is_a_copy(target: KVStore) -> None:
-    """Branches with their merge policies, tags, and HEAD."""
+    """A clone has the branches with their merge policies, the tags, and HEAD."""
     store = Memory()
     state = chain(store, 3)
     state.set_policy("count/", "counter")
@@ -181,7 +181,7 @@ def test_a_clone_of_a_detached_head_and_of_nothing() -> None:
 
 
 def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Push, pull and fetch go there without being told, from wherever."""
+    """Push, pull and fetch go to the original by default, from any directory."""
     with Versioned(tmp_path / "there") as state:
         state["a"] = 1
         state.commit("one")
@@ -213,7 +213,7 @@ def test_a_clone_of_a_path_has_a_remote(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_branch_keeps_the_policies_that_it_has() -> None:
-    """Those of the other side come only with a branch that is made."""
+    """The merge policies of the other side come only with a new branch."""
     store, target = Memory(), Memory()
     chain(store, 1).set_policy("a/", "union")
     push(store, target)
@@ -251,7 +251,7 @@ def test_commits_of_others_are_not_pushed_away() -> None:
 
 
 def test_a_branch_that_is_behind_is_not_pushed_back() -> None:
-    """Also when the commits there are known here."""
+    """A push of a branch that is behind is refused, also if the commits there are known here."""
     store = Memory()
     state = chain(store, 3)
     target = cloned(store)
@@ -262,7 +262,7 @@ def test_a_branch_that_is_behind_is_not_pushed_back() -> None:
 
 
 def test_tags_are_brought_and_do_not_move() -> None:
-    """Unless forced; a fetch leaves those that are here."""
+    """A push moves a tag only by force; a fetch leaves existing tags."""
     store = Memory()
     state = chain(store, 3)
     state.tag("v1", "HEAD~1")
@@ -282,7 +282,7 @@ def test_tags_are_brought_and_do_not_move() -> None:
 
 
 def test_a_branch_is_deleted_there() -> None:
-    """Its reflog there keeps it; HEAD's is not deleted; nothing else is pushed."""
+    """Its reflog there keeps the commits; HEAD's branch is not deleted; nothing else is pushed."""
     store = Memory()
     chain(store, 2)
     chain(store, 1, "side")
@@ -365,7 +365,7 @@ def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
 
 
 def test_a_pull_makes_a_branch_that_is_not_here() -> None:
-    """With its policies; changes staged on the empty branch stay staged."""
+    """The new branch has its policies; changes staged on the empty branch stay staged."""
     store = Memory()
     chain(store, 2).set_policy("", "newest")
     state = Versioned()
@@ -378,7 +378,7 @@ def test_a_pull_makes_a_branch_that_is_not_here() -> None:
 
 
 def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
-    """Neither by merging nor by making the branch."""
+    """A pull neither merges an untrusted commit nor creates a branch at it."""
     store = Memory()
     chain(store, 1)
     mine = SigningKey.generate()
@@ -393,7 +393,7 @@ def test_a_pull_builds_on_no_commit_that_is_not_trusted() -> None:
 
 
 def test_signed_commits_take_the_format_along() -> None:
-    """Older programs are told, in the other store too, once such a commit is there."""
+    """The target's format keeps older programs out once it has a signed commit."""
     store, target = Memory(), Memory()
     chain(store, 1)
     push(store, target)
@@ -407,7 +407,7 @@ def test_signed_commits_take_the_format_along() -> None:
 
 
 def test_keys_that_expire_take_the_format_along() -> None:
-    """The other store says so as soon as it holds one."""
+    """The target's format keeps older programs out once it has a key that expires."""
     store, target = Memory(), Memory()
     state = chain(store, 1)
     push(store, target)
@@ -419,7 +419,7 @@ def test_keys_that_expire_take_the_format_along() -> None:
 
 
 def test_no_commit_is_there_before_its_format_is() -> None:
-    """An older program would misread it if its id were given."""
+    """The target's format is written before the commits, which an older program would misread."""
     store = Memory()
     state = Versioned(store, sign=SigningKey.generate())
     state["a"] = 1
@@ -444,7 +444,7 @@ def test_no_commit_is_there_before_its_format_is() -> None:
 
 
 def test_a_history_that_was_cut_off_arrives_so() -> None:
-    """It ends there where it ends here, whatever was asked to be cut."""
+    """A history that was cut off here ends at the same commit there."""
     store, target = Memory(), Memory()
     chain(store, 6)
     Repository(store).gc(branch="main", keep_last=2, keep_reflog="0")
@@ -489,7 +489,7 @@ def test_a_history_that_was_cut_off_there_comes_back_with_a_branch() -> None:
 
 
 def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
-    """A branch on a commit that is before where the history there ends."""
+    """A branch at a commit before the end of the target's history brings that commit again."""
     store = Memory()
     state = chain(store, 6)
     target = cloned(store)
@@ -503,7 +503,7 @@ def test_what_was_cut_off_there_is_sent_again_when_it_is_needed() -> None:
 
 
 def test_a_complete_store_is_not_cut_off_by_a_shallow_one() -> None:
-    """New commits on a shallow history go to where the rest of it is."""
+    """New commits on a shallow history join the whole history of the target."""
     store = Memory()
     chain(store, 6)
     shallow = cloned(store)

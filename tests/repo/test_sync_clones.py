@@ -83,7 +83,7 @@ def test_a_store_in_use_is_left_as_it_is(there: Path, use: Callable[[KVStore, Pa
 
 
 def test_a_store_of_tags_only_is_in_use() -> None:
-    """Of whatever origin: they would be moved."""
+    """A clone would move the tags, so a store with tags only counts as in use."""
     source, store = Memory(), Memory()
     chain(source, 1).tag("v1")
     state = chain(store, 2)
@@ -96,7 +96,7 @@ def test_a_store_of_tags_only_is_in_use() -> None:
 
 
 def test_a_clone_goes_on_where_the_original_has_moved(there: Path) -> None:
-    """Between the two, branches went ahead, back, and away."""
+    """Branches of the original went ahead, back and away between the two calls."""
     store = Memory()
     interrupted(store, there)
     with Disk(there, durability="process") as original:

@@ -33,7 +33,7 @@ def test_what_nothing_leads_to_is_not_relied_on() -> None:
 
 @pytest.mark.slow
 def test_only_what_differs_is_sent() -> None:
-    """Of long values, of trees, and of values that moved to another key."""
+    """A push sends the changed parts of long values and trees, and no value that moved to another key."""
     store = Memory()
     state = chain(store, 3)
     state.update({f"key/{i:04}": f"value {i}" * 30 for i in range(3000)})
@@ -113,7 +113,7 @@ def test_a_fetch_costs_what_is_new() -> None:
 
 
 def test_a_long_history_is_not_fetched_one_commit_after_the_other() -> None:
-    """The reflog says which commits there are, as far as it goes."""
+    """A fetch reads commits ahead by the reflog, as far as that goes."""
     store = Memory()
     state = Versioned(store)
     for i in range(1000):

@@ -31,7 +31,7 @@ from vstate.testing import Faulty
 
 
 def test_a_damaged_object_goes_nowhere() -> None:
-    """Whatever it is, it is found when it is read, and no ref moves."""
+    """A transfer finds a damaged object of any kind, and no ref moves."""
     store = Memory()
     chain(store, 3)
     whole_rows = dict(store.items())
@@ -60,7 +60,7 @@ def with_tree(store: Memory, fields: list[object]) -> None:
 
 
 def test_a_node_in_the_wrong_place_is_refused() -> None:
-    """It is under the right id, and not at the height where it stands."""
+    """The node has the right id and another height than its place in the tree."""
     store = Memory()
     head = chain(store, 1).head
     assert head is not None
@@ -86,7 +86,7 @@ def test_a_link_that_says_the_wrong_length_is_refused() -> None:
 
 
 def test_damage_there_keeps_nothing_else_out() -> None:
-    """A tag there whose commit is lost, and a tree there that cannot be compared with."""
+    """A tag there with a lost commit, or a damaged tree there, does not stop a push."""
     store = Memory()
     chain(store, 4)
     target = cloned(store)
@@ -197,7 +197,7 @@ def test_interrupted_at_every_call_of_the_source(small_batches: None, after: boo
 
 @pytest.mark.slow
 def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Path) -> None:
-    """Called again it goes on; only a clone that is done is refused."""
+    """A repeated clone goes on; only a complete one is refused."""
     with Versioned(tmp_path / "there") as state:
         for i in range(4):
             state["k"] = i
@@ -227,7 +227,7 @@ def test_interrupted_at_every_call_of_a_clone(small_batches: None, tmp_path: Pat
 
 
 def test_an_answer_that_was_lost_is_looked_up() -> None:
-    """A store that cannot say whether the ref moved: it is read again."""
+    """If a store cannot say whether the ref moved, the push reads the ref."""
     store, target = Memory(), Memory()
     chain(store, 2)
 
@@ -289,7 +289,7 @@ def test_of_two_pushers_one_wins_and_the_other_is_told() -> None:
 
 
 def test_what_moved_before_a_push_ended_early_is_noted() -> None:
-    """The first branch is there; of the second, others have moved it meanwhile."""
+    """The first branch has moved and is noted, although others have moved the second one meanwhile."""
     store = Memory()
     chain(store, 2)
     chain(store, 2, "side")
@@ -310,7 +310,7 @@ def test_what_moved_before_a_push_ended_early_is_noted() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_many_pushers_lose_nothing(kind: str, tmp_path: Path) -> None:
-    """Threads that pull and push until it is done."""
+    """Many threads pull and push until each has succeeded, and no commit is lost."""
     target = Memory() if kind == "memory" else Disk(tmp_path / "target", durability="process")
     state = Versioned(target)
     state["n"] = 0
@@ -381,7 +381,7 @@ def test_gc_on_the_target_meanwhile(small_batches: None, atomic: bool, moment: s
 
 
 def test_gc_on_the_source_meanwhile() -> None:
-    """A branch that was moved and swept while it was fetched is looked up again."""
+    """A fetch looks up a branch again that was moved and swept meanwhile."""
     store = Memory()
     state = chain(store, 4)
     memory = Memory()

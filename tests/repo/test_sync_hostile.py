@@ -50,7 +50,7 @@ def refused(store: Memory, match: str) -> None:
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a:b", "-rf", "a/../b", "x" * 300])
 @pytest.mark.parametrize("prefix", ["heads/", "tags/"])
 def test_names_that_no_ref_may_have_are_refused(prefix: str, name: str) -> None:
-    """They would stand in messages, and in the keys of the reflog; others can be fetched by their names."""
+    """Forbidden names would get into messages and reflog keys; other branches can be fetched by name."""
     store = Memory()
     chain(store, 1)
     value = store.get("r/heads/main")
@@ -68,7 +68,7 @@ def test_names_that_no_ref_may_have_are_refused(prefix: str, name: str) -> None:
 
 
 def test_a_head_of_no_name_is_not_cloned() -> None:
-    """A branch that is there stands for it."""
+    """An existing branch takes its place."""
     store = Memory()
     chain(store, 1, "side")
     store.set("r/HEAD", b"ref: heads/\x1b[31m..")
@@ -77,7 +77,7 @@ def test_a_head_of_no_name_is_not_cloned() -> None:
 
 @pytest.mark.parametrize("apart", [timedelta(), timedelta(seconds=1)])
 def test_a_commit_that_is_not_dated_after_its_parent_is_refused(apart: timedelta) -> None:
-    """It would be written before it: interrupted, a commit would be there without the one before it."""
+    """An interrupted transfer could leave such a commit without its parent."""
     store = Memory()
     head = chain(store, 2).head
     assert head is not None
@@ -92,7 +92,7 @@ def test_a_commit_that_is_not_dated_after_its_parent_is_refused(apart: timedelta
 
 @pytest.mark.parametrize("wrong", ["first", "before"])
 def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) -> None:
-    """Lookups would go elsewhere."""
+    """Lookups in such a tree would miss keys."""
     store = Memory()
     state = chain(store, 1)
     state.update({f"many/{i:04}": i for i in range(200)})
@@ -114,7 +114,7 @@ def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) ->
 
 @pytest.mark.parametrize("levels", [1, 2])
 def test_an_index_that_says_the_wrong_length_is_refused(levels: int) -> None:
-    """Of the whole stream, or of a part of it."""
+    """The length is that of the whole stream, or of a part."""
     store = Memory()
     chain(store, 1)
     value = large(1, 200_000)
@@ -140,7 +140,7 @@ def test_an_index_that_says_the_wrong_length_is_refused(levels: int) -> None:
 
 
 def test_what_is_made_up_keeps_nothing_else_out() -> None:
-    """Branches beside it, by their names; and a reflog full of nonsense costs time, and no more."""
+    """Other branches can be fetched by name, and a senseless reflog only costs time."""
     store = Memory()
     state = Versioned(store, branch="main")
     for number in range(80):

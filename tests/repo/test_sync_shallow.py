@@ -27,7 +27,7 @@ def length(store: KVStore, branch: str = "main") -> int:
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_handle_learns_that_another_process_cut_the_history_off(kind: str, tmp_path: Path) -> None:
-    """It has been open since before, and has walked all of it."""
+    """A handle that has walked the whole history learns of the cut."""
     store = Memory() if kind == "memory" else Disk(tmp_path, durability="process")
     state = chain(store, 6)
     assert len(list(state.log())) == 6
@@ -63,7 +63,7 @@ def test_what_only_the_reflog_there_leads_to_is_not_cut_off() -> None:
 
 
 def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
-    """Both were cut off here; the other store has one of them, and ends the history at the other."""
+    """Both parents were cut off here; the other store has one of them, and cuts off the other."""
     store = Memory()
     state = chain(store, 2)
     side = chain(store, 2, "side")
@@ -111,7 +111,7 @@ def test_a_history_that_comes_whole_meanwhile_is_not_cut_off(atomic: bool) -> No
 
 
 def test_a_history_that_comes_whole_before_a_fetch_lands_is_not_cut_off() -> None:
-    """Also where the fetch moves no ref."""
+    """This holds too if the fetch moves no ref."""
     store = Memory()
     chain(store, 6)
     shallow = shortened(store)
@@ -151,7 +151,7 @@ def test_a_branch_that_goes_while_it_is_pushed_is_named() -> None:
 
 
 def test_a_branch_that_is_put_back_while_it_is_pushed_goes_where_it_is() -> None:
-    """gc removed the commits that it was at."""
+    """gc has removed the commits that the branch was at."""
     store = Memory()
     state = Versioned(store)
     for number in range(6):

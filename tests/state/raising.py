@@ -24,9 +24,10 @@ def with_lines(file: str) -> frozenset[int]:
 
 
 def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseException]) -> tuple[int, Any]:
-    """Call the function, and raise at one of the lines of vstate that it runs; how many it ran, and what came out.
+    """Call the function, and raise at line number `line` of vstate. Returns the number of lines, and the
+    exception.
 
-    The exception holds all the frames that it came through, and so everything in them.
+    The exception holds all frames that it passed, and so everything in them.
     """
     passed = 0
     entered: set[tuple[int, int]] = set()
@@ -50,7 +51,7 @@ def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseE
         return trace
 
     before = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None  # nobody hears of an exception in a destructor
+    sys.unraisablehook = lambda unraisable: None  # an exception in a destructor reaches no caller
     try:
         sys.settrace(trace)
         function()
@@ -86,16 +87,17 @@ def called_within(function: Callable[[], object], moment: int, handler: Callable
 
 
 def interrupted(function: Callable[[], object], moment: int | None) -> tuple[int, KeyboardInterrupt | None]:
-    """Call the function, and raise KeyboardInterrupt at one of the moments at which Python looks for signals.
+    """Call the function, and raise KeyboardInterrupt at one of the moments at which Python handles signals.
 
-    These are where a function begins, and after a call of a function in C: a profiler is called at just these two.
-    Returns how many moments passed, and the exception, which holds all the frames that it came through.
+    Such a moment is the start of a function, and the return of a function in C: a profiler is called at these
+    two. Returns the number of moments, and the exception, which holds all frames that it passed.
     """
     passed = 0
 
     def profiler(frame: FrameType, event: str, argument: object) -> None:
         nonlocal passed
-        # An exception of a profiler ends a generator that goes on, without its `finally`; that of a signal does not.
+        # A profiler's exception ends a resumed generator without its `finally`; a signal's exception does
+        # not.
         goes_on = event == "call" and frame.f_code.co_flags & CO_GENERATOR
         if event in ("call", "c_return") and not goes_on:
             passed += 1
@@ -103,7 +105,7 @@ def interrupted(function: Callable[[], object], moment: int | None) -> tuple[int
                 raise KeyboardInterrupt
 
     before = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: None  # a destructor that is interrupted tells nobody
+    sys.unraisablehook = lambda unraisable: None  # an interrupted destructor reports to no caller
     try:
         sys.setprofile(profiler)
         function()

@@ -1,4 +1,4 @@
-"""Operations on a state, each with its preparation, and the checks that hold after one that failed anywhere."""
+"""Operations on a state, each with its preparation, and the checks after a failure at any place."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def edits(state: Versioned) -> int:
 
 @dataclass
 class Undisturbed:
-    """The picture of an operation that nothing disturbs: on the handle before and after it, and in the store."""
+    """The picture of an undisturbed operation: of the handle before and after, and of the store."""
 
     before: Contents
     after: Contents
@@ -302,7 +302,10 @@ def undisturbed(operation: Operation, stores: Stores) -> Undisturbed:
 
 
 def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> None:
-    """The operation has happened or it has not, also for the handle; called again it happens once; work goes on."""
+    """The operation happened or did not, for the handle too.
+
+    A repeated call takes effect once, and work goes on.
+    """
     store = state.store
     now = picture(state)
     assert now in (seen.before, seen.after)

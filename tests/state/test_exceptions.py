@@ -1,9 +1,9 @@
-"""An exception of any class at any line: the call has happened or it has not, and the same handle goes on.
+"""An exception of any class at any line: the call happened or did not, and the same handle goes on.
 
-A signal handler may raise anything almost anywhere, and so may the allocator or a deep recursion. So a tracer raises
-at each line of each operation in turn. One kind of line is left out: the line of a `with` at the end of its
-block. The tracer is called there before `__exit__`, so its exception would leave a lock held; Python looks for
-signals only after `__exit__` has begun, and a lock written in C has been released by then.
+A signal handler, the allocator or a deep recursion may raise almost anywhere. So a tracer raises at each line
+of each operation in turn. It leaves out the line of a `with` at the end of its block. The tracer is called
+there before `__exit__`, so its exception would leave a lock held. Python handles signals only after
+`__exit__` has begun, when a lock written in C is released.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ CLASSES = [KeyboardInterrupt, TimeLimit, MemoryError]
 @pytest.mark.parametrize("kind", ["Memory", "Disk"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_exception_at_each_line(name: str, kind: str, tmp_path: Path, record_property: Record) -> None:
-    """Whatever is raised, at whatever line: the operation has happened or not, and called again it happens once."""
+    """After an exception of any class at any line the operation happened or not, and a repeated call takes
+    effect once.
+    """
     operation, stores = OPERATIONS[name], Stores(kind, tmp_path)
     undisturbed(operation, stores)  # imports everything that is imported late
     seen = undisturbed(operation, stores)
@@ -145,7 +147,8 @@ PROGRAM = """if True:
                 other.set("another process", b"writes")
         for name, change in (("update", lambda: state.update(step)), ("transaction", transact)):
             before = seen
-            if interrupted(change, hold=name == "update") and name == "transaction" and state.has_uncommitted():
+            hit = interrupted(change, hold=name == "update")
+            if hit and name == "transaction" and state.has_uncommitted():
                 state.commit()  # its block had ended, and its commit was interrupted
             seen = check(name)
             steps = seen[name] - before[name]

@@ -1,4 +1,4 @@
-"""Keys that expire: absent everywhere once their time is over, and versioned like the values that they have."""
+"""Expiring keys: absent everywhere after their time, and versioned like all values."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
 
 
 def test_taken_away_at_the_last_moment(store: KVStore, time: Time) -> None:
-    """What was taken away before the time was over counts, though the commit comes after."""
+    """A deletion before the end of the time counts, though its commit comes later."""
     state = Versioned(store)
     state["k"], state["unread"] = [1], [2]
     state.expire("k", 10)
@@ -172,14 +172,14 @@ def test_setting_drops_it_and_an_edit_keeps_it(store: KVStore, time: Time) -> No
     for handle in (state, Versioned(store)):
         assert dict(handle) == {"set": [2], "both": [5, 6], "same": [1]}
     assert state.commit() is None
-    state["edited"] = [1]  # as it was committed, and yet a change
+    state["edited"] = [1]  # the same value as committed, and still a change
     assert state.status().added == ["edited"]
     assert state.commit() is not None
     assert Versioned(store)["edited"] == [1]
 
 
 def test_sliding(store: KVStore, time: Time) -> None:
-    """Each commit that changes the key begins the time anew, whoever makes it; one that does not, does not."""
+    """Each commit that changes the key starts its time anew, by any writer. Other commits do not."""
     state = Versioned(store)
     state["k"], state["n"] = [1], 0
     state.expire("k", 10, sliding=True)
@@ -225,7 +225,7 @@ def test_sliding(store: KVStore, time: Time) -> None:
         handle.commit()
         assert handle.expires("n") == time.after(10)
         time.pass_(9)
-        handle["n"] = 6 + number  # as it was
+        handle["n"] = 6 + number  # unchanged
         time.pass_(2)
         handle.commit()
         assert (handle["n"], handle.expires("n")) == (6 + number, time.after(10))
@@ -233,7 +233,7 @@ def test_sliding(store: KVStore, time: Time) -> None:
 
 
 def test_due_before_it_is_committed(store: KVStore, time: Time) -> None:
-    """What a program set, or gave a time, and let expire uncommitted, is gone with the commit, in every form."""
+    """A key that expires before it is committed is not in the commit, however it was set."""
     state = Versioned(store)
     for key in ("unread", "read", "set"):
         state[key] = [1]
@@ -252,7 +252,7 @@ def test_due_before_it_is_committed(store: KVStore, time: Time) -> None:
 
 
 def test_another_time_for_a_value_that_nobody_holds(store: KVStore, time: Time) -> None:
-    """What is asked for without reading the value counts for edits that come later."""
+    """A key that was asked for without reading its value counts for later edits."""
     state = Versioned(store)
     state["k"] = [1]
     state.expire("k", 10, sliding=True)
@@ -280,7 +280,10 @@ def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) ->
 
 
 def test_history_shows_what_was_committed(store: KVStore, time: Time) -> None:
-    """A snapshot has the key for ever; rolled back to, it has its old moment; the diff from there says removed."""
+    """A snapshot keeps the key.
+
+    A rollback brings its old time back, and the diff from there shows it as removed.
+    """
     state = Versioned(store)
     state["k"] = [1]
     state.expire("k", 10)
@@ -300,7 +303,7 @@ def test_history_shows_what_was_committed(store: KVStore, time: Time) -> None:
 
 
 def test_purge(store: KVStore, time: Time) -> None:
-    """It commits the removal of what has expired, and of nothing else; what is uncommitted stays so."""
+    """purge commits the removal of expired keys alone. Uncommitted changes stay uncommitted."""
     state, other = Versioned(store), Versioned(store)
     assert state.purge() is None
     for number in range(200):
@@ -323,14 +326,14 @@ def test_purge(store: KVStore, time: Time) -> None:
     state.commit()
     assert len(state) == len(list(state)) == 127
     other["theirs"] = 1
-    other.commit()  # made on what was before
+    other.commit()  # based on the previous commit
     assert dict(Versioned(store)) == dict(other)
     assert len(other) == 128
     assert other["k1"] == "anew"
 
 
 def test_purge_beside_a_new_value(store: KVStore, time: Time) -> None:
-    """Somebody who sets the key anew and somebody who purges it are not in each other's way, in any order."""
+    """A set and a purge of the same key never conflict, in either order."""
     state, other = Versioned(store), Versioned(store)
     state["k"], state["n"] = "old", 5
     state.expire("k", 10)
@@ -367,7 +370,7 @@ def test_purge_beside_a_new_value(store: KVStore, time: Time) -> None:
 
 
 def test_merging(time: Time) -> None:
-    """What is said of the value and of the time is merged apart; of two times the later one counts."""
+    """Value and time are merged apart. Of two times the later one counts."""
     state = Versioned()
     for key in "abcdef":
         state[key] = [0]
@@ -410,7 +413,7 @@ def test_merging(time: Time) -> None:
 
 @pytest.mark.parametrize("how", ["race", "merge", "merge the other way"])
 def test_a_time_that_was_over_is_not_for_what_is_written_after(store: KVStore, time: Time, how: str) -> None:
-    """Who sets a key that another has let expire meanwhile has set it: the commit does not return with the value gone."""
+    """A key that is set while another expires it stays set: the commit does not lose the value."""
     state = Versioned(store)
     state["set"], state["edited"], state["before"] = 1, [1], [1]
     state.commit()
@@ -455,7 +458,7 @@ def test_two_that_slide_at_the_same_time(store: KVStore, time: Time) -> None:
 
 
 def test_a_failed_transaction_takes_it_back(store: KVStore, time: Time) -> None:
-    """Times that were asked for inside are forgotten, those from before are not; values stay the same objects."""
+    """Times set inside are forgotten, earlier times stay, and values stay the same objects."""
     state = Versioned(store)
     state["committed"], state["slides"] = [1], [1]
     state.expire("slides", 10, sliding=True)
@@ -512,7 +515,7 @@ def test_discard_and_update(store: KVStore, time: Time) -> None:
 
 
 def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
-    """See that the key expires then, on the handle and in what it commits."""
+    """Check that the key expires then, on the handle and in its commit."""
     time.pass_(seconds)
     gone(state, "k")
     state["beside"] = 1
@@ -524,8 +527,9 @@ def is_gone_after(state: Versioned, time: Time, seconds: float) -> None:
 @pytest.mark.parametrize("value", [1, [1]])
 @pytest.mark.parametrize("undo", ["discard", "discard the key", "transaction", "update"])
 def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, value: Any, undo: str) -> None:
-    """What was set like that is no change, yet it is there until a commit decides; taken back, it expires as it was
-    going to.
+    """Such a value is no change, yet it stays until a commit decides.
+
+    Discarding it brings its old time back.
     """
     state = Versioned(store)
     state["k"] = value
@@ -551,7 +555,7 @@ def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, val
 
 
 def test_what_was_set_alike_before_a_failed_transaction_stays_set(store: KVStore, time: Time) -> None:
-    """The transaction takes back what it did, and not that the key was set before it."""
+    """The transaction undoes its own work, and not the earlier set of the key."""
     state = Versioned(store)
     state["k"] = [1]
     state.expire("k", 10, sliding=True)
@@ -568,7 +572,7 @@ def test_what_was_set_alike_before_a_failed_transaction_stays_set(store: KVStore
 
 @pytest.mark.parametrize("value", [2, [2]])
 def test_an_interrupted_commit_that_landed_is_forgotten_in_time(time: Time, value: Any) -> None:
-    """What slides and was set again is no more handed out than anything else, once it is over."""
+    """A sliding key that was set again is not handed out after its time, like any other key."""
     store = LosesAnswers()
     state = Versioned(store)
     state["k"] = [1]
@@ -628,7 +632,7 @@ def test_what_was_asked_for_after_an_interrupted_commit_counts(time: Time, since
 
 @pytest.mark.parametrize("value", [2, [2]])
 def test_two_that_set_it_alike_in_one_instant(time: Time, value: Any) -> None:
-    """A handle that learns that another committed just the same lets it expire all the same."""
+    """A handle that finds its own value committed by another still lets the key expire."""
     store = Memory()
     state, other = Versioned(store), Versioned(store)
     state["k"] = [1]
@@ -644,7 +648,9 @@ def test_two_that_set_it_alike_in_one_instant(time: Time, value: Any) -> None:
 
 
 def test_values_stay_the_same_object(store: KVStore, time: Time) -> None:
-    """Also those of keys that expire: over commits, with and without a change, and when one is read again."""
+    """Values stay the same objects, of expiring keys too: over commits, with a change or without, and on a
+    second read.
+    """
     state = Versioned(store)
     value = state["k"] = {"n": [1]}
     state.expire("k", 1000)
@@ -685,7 +691,7 @@ def test_what_it_refuses(time: Time) -> None:
 
 
 def test_live_has_it_too(time: Time) -> None:
-    """A task may call it on either state; in Live, what slides begins anew each time that it is set."""
+    """A task may use it on either state. In Live a sliding key starts its time anew each time it is set."""
     live = Live()
     live["k"], live["slides"], live["agent/k"] = [1], 1, 2
     live.expire("k", 10)
@@ -748,7 +754,7 @@ def test_older_programs_refuse_such_a_store(store: KVStore, monkeypatch: pytest.
 
 @pytest.mark.parametrize("moments", [[5], [None, 5], [7, 5], [7, None, None], "none"])
 def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
-    """A node that does not say when its keys expire would hide them, or not: it is damage, and is told."""
+    """A node without the times of its keys could hide them. It is damage, and fsck reports it."""
     state = Versioned()
     state["a"], state["b"] = 1, 2
     state.expire("b", 60)
@@ -767,7 +773,7 @@ def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
 
 
 def test_fsck_compares_moments_with_those_below(time: Time) -> None:
-    """A node above that names another first moment than the one below has is damage too."""
+    """A parent node with another earliest time than its child is damage too."""
     state = Versioned()
     for number in range(500):
         state[f"k{number}"] = number
@@ -809,7 +815,7 @@ def test_other_stores_and_bundles(tmp_path: Path, time: Time) -> None:
 
 
 def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -> None:
-    """Once the last key that expires is gone, the tree is as if none had ever been there."""
+    """Once the last expiring key is deleted, the tree equals one that never had any."""
     state, plain = Versioned(), Versioned()
     for number in range(500):
         state[f"k{number}"] = plain[f"k{number}"] = number

@@ -1,4 +1,4 @@
-"""Expiring keys against a model: whatever is done when, every handle shows what a dict with a clock would."""
+"""Expiring keys against a model: every handle shows the values of a dict with a clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Failed(Exception):
 
 
 class LosesAnswers(Memory):
-    """A Memory that commits, and is then interrupted before it can say so, if `interrupts`."""
+    """A Memory that commits, and is interrupted before its answer if `interrupts` is set."""
 
     interrupts = False
 
@@ -64,7 +64,7 @@ class Kept:
 
 
 class ExpiryMachine(RuleBasedStateMachine):
-    """`now` is what the mapping holds, `committed` what the newest commit does, expired keys included."""
+    """`now` holds the values of the mapping, `committed` those of the newest commit, with expired keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class ExpiryMachine(RuleBasedStateMachine):
                     kept.at = before.at
             after[key] = kept
         for key, before in self.committed.items():
-            # What has expired stays, unless something was done about the key.
+            # Expired keys stay, unless they were changed.
             kept = self.now.get(key)
             if key not in after and kept is not None and not (kept.asked or kept.set_):
                 after[key] = before
@@ -254,7 +254,7 @@ TestExpiry.settings = settings(max_examples=600 if SOAK else 100, stateful_step_
 
 
 def test_on_servers(server_url: str) -> None:
-    """Redis, PostgreSQL and S3 hold what the model says, too."""
+    """Redis, PostgreSQL and S3 agree with the model too."""
     with open_store(server_url) as store:
         numbers = count()
 

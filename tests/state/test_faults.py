@@ -1,4 +1,4 @@
-"""Failures of the store: whatever call fails, the mapping stays as it was and a retry succeeds."""
+"""Failures of the store: if any call fails, the mapping stays as it was and a retry succeeds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vstate.testing import Faulty
 def check_after_failure(
     operation: Operation, state: Versioned, seen: Undisturbed, error: VStateError
 ) -> None:
-    """Nothing happened, or the error said that this is not known; called again, the operation happens once.
+    """Nothing happened, or the error said that the outcome is unknown. A repeated call takes effect once.
 
-    A call of several writes may have made the first ones. Then calling again does the rest.
+    A call of several writes may have made the first ones. The repeated call makes the others.
     """
     unknown = isinstance(error, StoreUnavailable) and error.outcome_unknown
     there = stored(state.store, state.branch)
@@ -41,7 +41,9 @@ def check_after_failure(
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_store_that_fails_at_each_call(name: str, after: bool, tmp_path: Path) -> None:
-    """Whichever call fails, and however long the store stays away: the handle goes on, and nothing happens twice."""
+    """If any call fails, for however long the store is away, the handle goes on, and nothing happens
+    twice.
+    """
     operation, stores = OPERATIONS[name], Stores("Memory", tmp_path)
     undisturbed(operation, stores)
     seen = undisturbed(operation, stores)
@@ -102,7 +104,7 @@ def test_a_lost_answer_counts_once(away: int) -> None:
 
 
 def test_a_write_that_lands_after_the_look() -> None:
-    """A server carries a commit out after the handle looked and did not find it: made again, it counts once."""
+    """A server commits after the handle has looked and found nothing. The repeated commit counts once."""
     memory = Memory()
     state = Versioned(Late(memory))
     late = state.store
@@ -127,7 +129,10 @@ def test_a_write_that_lands_after_the_look() -> None:
 
 
 def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
-    """An update whose outcome was unknown is undone, and then lands: its error said so, and nothing else is lost."""
+    """An update with unknown outcome is undone and lands later.
+
+    Its error said so, and nothing else is lost.
+    """
     memory = Memory()
     state = Versioned(Late(memory))
     late = state.store
@@ -152,7 +157,7 @@ def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
 
 
 class Late(Faulty):
-    """A store that says of one transaction that its outcome is unknown, and carries it out later."""
+    """A store that reports one transaction's outcome as unknown, and carries it out later."""
 
     holds = False
 
@@ -211,7 +216,10 @@ def in_a_transaction(state: Versioned, function: Callable[[Versioned], object]) 
 
 
 def test_a_quota_reached_in_the_middle_of_a_commit(tmp_path: Path) -> None:
-    """A commit past size_limit raises StoreFull, writes nothing and keeps all staged; a smaller one succeeds."""
+    """A commit past size_limit raises StoreFull, writes nothing and keeps all changes staged.
+
+    A smaller one succeeds.
+    """
     noise = random.Random(1)
     with Disk(tmp_path / "s", size_limit=400_000) as disk:
         state = Versioned(disk)
@@ -234,7 +242,7 @@ def test_a_quota_reached_in_the_middle_of_a_commit(tmp_path: Path) -> None:
 
 
 def test_a_full_store_through_the_faulty_one() -> None:
-    """StoreFull raised by a store goes to the caller as it is, with everything staged."""
+    """The caller gets the store's StoreFull unchanged, and all changes stay staged."""
     memory = Memory()
     faulty = Faulty(memory, error=StoreFull)
     state = Versioned(faulty)
@@ -248,7 +256,7 @@ def test_a_full_store_through_the_faulty_one() -> None:
 
 
 def test_what_cannot_be_a_store(tmp_path: Path) -> None:
-    """A path that is a file, a database that is none and a directory of nobody's are refused with advice."""
+    """A file, a foreign database and a directory without access are refused with advice."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidInput, match="a file is in its way"):
         Versioned(tmp_path / "file")

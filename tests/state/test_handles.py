@@ -48,7 +48,7 @@ def test_different_keys_are_merged() -> None:
 
 
 def test_a_value_that_was_set_to_what_it_was_is_no_conflict() -> None:
-    """Nor is it an edit behind the back of the commit, though it was never read: the other handle's counts."""
+    """A key set to its committed value, without reading it, is no edit: the other handle's value stays."""
     a, b = two()
     a["shared"] = [2]
     a.commit()
@@ -103,7 +103,7 @@ def test_first_commits_of_two_handles() -> None:
 
 
 def test_refresh() -> None:
-    """refresh loads what others committed, keeps what is staged, and keeps unchanged objects."""
+    """refresh loads the commits of others, keeps staged changes, and keeps unchanged objects."""
     a, b = two()
     held = b["b"]
     b["shared"].append("staged")
@@ -118,7 +118,7 @@ def test_refresh() -> None:
 
 
 def test_refresh_follows_head() -> None:
-    """A handle that follows HEAD goes where HEAD went, one that names its branch does not."""
+    """A handle on HEAD follows it to another branch. A handle on a named branch does not."""
     a, follower = two()
     named = Versioned(a.store, branch="main")
     a.switch("other", create=True)
@@ -276,7 +276,7 @@ class Item:
 
 @pytest.mark.slow
 def test_a_dict_that_a_thread_keeps_growing_is_committed() -> None:
-    """A commit of a dict that another thread adds objects to without a pause goes through."""
+    """A dict to which another thread keeps adding objects can be committed."""
     state = Versioned()
     state["items"] = items = {i: Item(i) for i in range(5000)}
     stop = threading.Event()
@@ -346,7 +346,7 @@ def test_fork_while_another_thread_commits() -> None:
         opener.start()
         child = os.fork()
     if child == 0:
-        # Ends the child if it waits for a lock that nobody holds.
+        # Ends the child if it waits for a lock that no thread holds.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(5)
         try:
@@ -386,13 +386,14 @@ def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:
-    """A process that changed a key that another one changed meanwhile gets MergeConflict and keeps its change."""
+    """A process that changed the same key as another gets MergeConflict and keeps its change."""
     with Versioned(tmp_path / "s") as state:
         state["k"] = [1]
         state.commit()
         state["k"].append("mine")
         run_python(
-            "import sys; from vstate import Versioned\ns = Versioned(sys.argv[1]); s['k'].append('theirs'); s.commit()",
+            "import sys; from vstate import Versioned\ns = Versioned(sys.argv[1]); s['k'].append('theirs'); "
+            "s.commit()",
             tmp_path / "s",
         )
         with pytest.raises(MergeConflict, match="'k'"):

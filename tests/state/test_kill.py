@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of commits: what was acknowledged is there, and all of it is whole."""
+"""SIGKILL in the middle of commits: every acknowledged commit is there, and whole."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_many_kills(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
         os.close(writing)
-        # Some commits first, then a moment that falls anywhere in the next ones.
+        # Make some commits first, then kill at a random moment of the next ones.
         wanted, heard = chance.randrange(0, 4), b""
         while heard.count(b"\n") < wanted:
             part = os.read(reading, 4096)

@@ -1,4 +1,4 @@
-"""Leases: one holder at a time, whoever stops, dies, or has a wrong clock."""
+"""Leases: one holder at a time, even if a process stops, dies, or has a wrong clock."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def row_of(store: KVStore, name: str = "job") -> LeaseRow:
 
 
 def test_one_holder_and_then_the_next(opened: Open) -> None:
-    """Entering takes it, leaving gives it back at once; the number grows and is in what is committed."""
+    """Entering takes the lease and leaving gives it back at once.
+
+    The fencing token grows, and commits record it.
+    """
     state, other = Versioned(opened()), Versioned(opened())
     with state.lease("job", 60) as lease:
         assert lease.held
@@ -110,7 +113,7 @@ def test_one_holder_and_then_the_next(opened: Open) -> None:
 
 
 def test_it_waits_for_the_holder(opened: Open) -> None:
-    """`wait` says how long; whoever waits for ever has it soon after it is given back."""
+    """`wait` limits the wait. An endless wait ends soon after the lease is given back."""
     state, other = Versioned(opened()), Versioned(opened())
     got: list[int] = []
 
@@ -133,7 +136,7 @@ def test_it_waits_for_the_holder(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_it_is_renewed(opened: Open) -> None:
-    """The holder keeps it for many times its time, by changing the row; nobody gets it meanwhile."""
+    """The holder keeps the lease for many times its ttl, by changing the row. No other handle gets it."""
     state, other = Versioned(opened()), Versioned(opened())
     with state.lease("job", 2) as lease:
         with pytest.raises(LeaseHeld):
@@ -145,7 +148,9 @@ def test_it_is_renewed(opened: Open) -> None:
 
 
 def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
-    """Before, while it is held, once it is lost, and when it was given up; it asks no store."""
+    """The lease describes itself before, while and after it is held, and after its loss, without a call of
+    the store.
+    """
     state = Versioned(opened())
     lease = state.lease("nightly", 30)
     assert repr(lease) == "<Lease 'nightly', ttl 30 s: not taken>"
@@ -165,7 +170,7 @@ def test_its_repr_says_how_it_is_with_it(opened: Open) -> None:
 
 
 def test_the_longest_is_given_back(opened: Open) -> None:
-    """Its thread waits for centuries, which is more than a thread can be told to wait, and ends with the block."""
+    """The thread waits for centuries, longer than one wait of a thread may take, and ends with the block."""
     state = Versioned(opened())
     with state.lease("job", timedelta(days=365 * 999)) as lease:
         time.sleep(0.05)
@@ -175,7 +180,7 @@ def test_the_longest_is_given_back(opened: Open) -> None:
 
 
 def test_what_it_refuses(opened: Open) -> None:
-    """Names are those of branches, times are positive, a lease is entered once, its info is its own."""
+    """Names are those of branches, times are positive, a lease is entered once, and its info is its own."""
     state = Versioned(opened())
     for name in ("", "a b", "../x", "a:b"):
         with pytest.raises(InvalidInput):
@@ -202,8 +207,9 @@ def test_what_it_refuses(opened: Open) -> None:
 
 
 def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that does not change is free after its time and a tenth, since it was first seen: not before, and also
-    for one who only asks now and then, without waiting.
+    """A row that does not change is free after its ttl and a tenth, counted from the first look.
+
+    Not before, and also for a contender that asks now and then without waiting.
     """
     store, name = opened(), "job"
     store.set("lease/job", LeaseRow("somebody", "process 1 on mars", 100.0, 41).encode())
@@ -225,7 +231,7 @@ def test_a_dead_holder_is_waited_for_by_the_own_clock(opened: Open, monkeypatch:
 
 
 def test_the_time_of_day_does_not_matter(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who holds it nor who wants it looks at a clock that somebody can set."""
+    """Neither the holder nor a contender uses a clock that can be set."""
     state, other = Versioned(opened()), Versioned(opened())
     for skew in (-1e8, 1e8):
         with monkeypatch.context() as patched:
@@ -242,7 +248,7 @@ def test_the_time_of_day_does_not_matter(opened: Open, monkeypatch: pytest.Monke
 
 
 def test_a_holder_that_does_not_renew_has_lost_it(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its time is over by its own clock it commits nothing, though nobody has taken it yet."""
+    """After its ttl by its own clock the holder commits nothing, even if no contender took the lease."""
     store = opened()
     state = Versioned(store)
     with time_passes(monkeypatch) as passing:
@@ -264,7 +270,7 @@ def test_a_holder_that_does_not_renew_has_lost_it(opened: Open, monkeypatch: pyt
 
 
 def test_another_holder_between_look_and_commit(opened: Open) -> None:
-    """The row is compared when the branch moves: what this process takes for its own is not enough."""
+    """The branch moves only if the row still has the holder's token. The process's own view is not enough."""
     store = opened()
     state = Versioned(store)
     state["n"] = 0
@@ -321,7 +327,7 @@ def test_a_renewal_beside_a_commit_does_not_hurt() -> None:
 
 
 def test_commits_of_others_are_merged(opened: Open) -> None:
-    """A lease is on a name, not on the branch: what others commit to other keys is kept, as always."""
+    """A lease has a name and protects no branch: others' commits to other keys are kept, as always."""
     state, other = Versioned(opened()), Versioned(opened())
     with state.lease("job", 60) as lease:
         other["theirs"] = 1
@@ -343,7 +349,7 @@ def test_commits_of_others_are_merged(opened: Open) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_store_that_fails_for_a_while(lost: bool, opened: Open) -> None:
-    """Renewing is tried again until it works; if it does not in time, the lease is lost, and says so."""
+    """Renewing is repeated until it works. If it fails for the whole ttl, the lease is lost and says so."""
 
     class Failing(Faulty):
         failing = False
@@ -406,7 +412,7 @@ def test_an_answer_that_is_lost(opened: Open) -> None:
 
 
 def test_threads_share_one_handle(opened: Open) -> None:
-    """Leases of one handle exclude each other as those of several do."""
+    """Leases of one handle exclude each other, like leases of several handles."""
     state = Versioned(opened())
     inside, fences = [0], []
 
@@ -427,7 +433,7 @@ def test_threads_share_one_handle(opened: Open) -> None:
 
 
 def test_upkeep_knows_leases(opened: Open) -> None:
-    """gc leaves them; fsck checks them, and after a repair the numbers go on above all that were given."""
+    """gc keeps leases. fsck checks them, and after a repair tokens go on above all earlier ones."""
     store = opened()
     state = Versioned(store)
     state["n"] = 1
@@ -518,7 +524,7 @@ def test_eight_processes_and_one_critical_section(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
 def test_a_stopped_holder(tmp_path: Path) -> None:
-    """Stopped beyond its time, it has lost the lease when it goes on, and its commit does not land."""
+    """A holder that was stopped beyond its ttl has lost the lease, and its commit does not land."""
     with holder(tmp_path / "store", 0.5) as process, Disk(tmp_path / "store") as store:
         process.send_signal(signal.SIGSTOP)
         state = Versioned(store)
@@ -559,7 +565,9 @@ def test_a_holder_that_goes_on_commits(tmp_path: Path) -> None:
 
 
 def test_on_servers(server_url: str) -> None:
-    """On Redis, PostgreSQL and S3 too there is one holder, and who has lost the lease commits nothing."""
+    """Redis, PostgreSQL and S3 too have one holder at a time, and a holder that lost its lease commits
+    nothing.
+    """
     with open_store(server_url) as one, open_store(server_url) as two:
         state, other = Versioned(one), Versioned(two)
         with state.lease("job", 60) as lease:
@@ -582,7 +590,7 @@ def test_on_servers(server_url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_has_no_lease(opened: Open) -> None:
-    """The child neither commits under its parent's lease nor gives it back; the parent goes on."""
+    """The child neither commits under its parent's lease nor gives it back. The parent goes on."""
     store = opened()
     state = Versioned(store)
     with state.lease("job", 3) as lease:
@@ -613,7 +621,7 @@ def test_a_fork_has_no_lease(opened: Open) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
-    """Wherever Ctrl-C comes, while it is taken or given back: once the exception is gone, the next one gets it."""
+    """After Ctrl-C at any moment of taking or giving back, the next contender gets the lease."""
 
     def work() -> None:
         with state.lease("job", 0.3):
@@ -636,7 +644,7 @@ def test_an_interruption_at_any_moment_leaves_no_lease_behind() -> None:
 
 
 def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
-    """Nobody waits for a holder that was told that it has not got the lease."""
+    """No contender waits for a holder whose lease was refused."""
 
     class Deaf(Faulty):
         deaf = True
@@ -653,7 +661,7 @@ def test_an_answer_that_is_lost_as_it_is_taken(opened: Open) -> None:
     with pytest.raises(StoreUnavailable):
         lease.__enter__()
     assert not lease.held
-    with pytest.raises(InvalidInput, match="ask for a new one"):
+    with pytest.raises(InvalidInput, match="make a new one"):
         lease.__enter__()
     with state.lease("job", 60, wait=0) as lease:
         assert lease.fence == 2
@@ -675,7 +683,7 @@ def test_a_lease_that_nobody_left_is_given_back(opened: Open) -> None:
 
 
 class Quiet(Memory):
-    """A Memory that tells of changes, so that who waits need not look; there are none."""
+    """A Memory that can be listened to, without any change to hear."""
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:

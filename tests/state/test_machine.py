@@ -41,7 +41,7 @@ def containers(value: Any) -> list[Any]:
 
 
 class VersionedMachine(RuleBasedStateMachine):
-    """Each branch of the model is a list of states; `now` is what the mapping should hold."""
+    """Each branch of the model is a list of states. `now` holds the values of the mapping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class VersionedMachine(RuleBasedStateMachine):
                 self.now[key] = copy.deepcopy(self.committed[key])
             else:
                 self.now.pop(key, None)
-        # References to what was discarded are the program's own now.
+        # The program now owns the references to discarded values.
         self._moved()
 
     @precondition(lambda self: self.commits)

@@ -1,4 +1,4 @@
-"""merge, cherry_pick, revert and merge policies: what becomes of two branches, key by key."""
+"""merge, cherry_pick, revert and merge policies: the merge of two branches, key by key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def commit(state: Versioned, **values: Any) -> None:
 
 
 def test_each_side_keeps_its_own_keys() -> None:
-    """Keys that one side added, changed or removed end as that side has them, in a commit with two parents."""
+    """Keys that one side changed get that side's value, in a commit with two parents."""
     main, side = pair({"a": 1, "b": 2, "gone": 3, "same": 4})
     commit(main, a=10, mine=1)
     commit(side, b=20, theirs=2)
@@ -65,7 +65,7 @@ def test_each_side_keeps_its_own_keys() -> None:
 
 
 def test_fast_forward_and_up_to_date() -> None:
-    """A branch that has nothing of its own goes to the other's commit; one that has all of it stays."""
+    """A branch without commits of its own moves to the other's commit. A branch that has all of it stays."""
     main, side = pair({"a": 1})
     held = main["a"]
     commit(side, a=2)
@@ -175,7 +175,7 @@ def test_uncommitted_changes_are_not_mixed_in() -> None:
 
 
 def test_objects_in_hand_stay_the_same_unless_merged() -> None:
-    """A merge hands out new objects for the keys that it changed, and only for those."""
+    """A merge hands out new objects for changed keys only."""
     main, side = pair({"mine": [1], "theirs": [1]})
     mine, theirs = main["mine"], main["theirs"]
     commit(main, x=1)
@@ -204,7 +204,7 @@ CASES: list[tuple[str, Any, Any, Any, Any]] = [
 @pytest.mark.parametrize("way", ["merge", "race"])
 @pytest.mark.parametrize(("policy", "change", "merged"), [("counter", 1, 2), ("append", [7], [7, 7])])
 def test_equal_changes_add_up(policy: str, change: Any, merged: Any, way: str) -> None:
-    """Two steps of a counter are two, also when both sides come to the same; so are two appended items."""
+    """Two steps of a counter add up, even if both sides come to the same number. So do two appended items."""
     base: Any = 0 if policy == "counter" else []
     main, side = pair({"k": base, "gone": base}, **{"": policy})
     other = side if way == "merge" else Versioned(main.store, branch="main")
@@ -279,7 +279,7 @@ def test_newest_takes_the_later_commit_of_the_key() -> None:
 
 
 def test_append_keeps_the_order_of_the_commits() -> None:
-    """What both sides appended in turn stands in the order in which it was committed."""
+    """Items that both sides appended in turn keep the order of their commits."""
     main, side = pair({"log": [0]}, log="append")
     for i, state in enumerate([main, side, main, side, side, main], 1):
         state["log"].append(i)
@@ -299,7 +299,9 @@ def test_the_longest_prefix_counts_and_given_policies_go_first() -> None:
 
 
 def test_policies_are_kept_with_the_branch(tmp_path: Path) -> None:
-    """Another process reads them; a fork and a renamed branch have them, a deleted branch's are gone."""
+    """Policies are stored: another process reads them, a fork and a renamed branch have them, a deleted
+    branch does not.
+    """
     main, side = pair({"n": 0}, Disk(tmp_path), n="counter")
     assert Versioned(Disk(tmp_path)).policies() == {"n": "counter"}
     assert side.policies() == {"n": "counter"}
@@ -341,7 +343,10 @@ def test_a_function_is_a_policy() -> None:
 
 
 def test_a_function_is_imported_by_name_in_another_handle() -> None:
-    """Who did not set the policy finds the function by its name; one that is gone is named in the conflict."""
+    """Another process finds the policy's function by its name.
+
+    A missing function is named in the conflict.
+    """
     main, side = pair({"k": ""}, k=longest)
     commit(main, k="aa")
     commit(side, k="bbb")
@@ -357,7 +362,9 @@ def test_a_function_is_imported_by_name_in_another_handle() -> None:
 
 @pytest.mark.parametrize("policy", ["best", lambda base, ours, theirs: ours, 7])
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
-    """An unknown name, a function that nobody could import, and anything else, before anything is stored."""
+    """An unknown name, a function that cannot be imported, and any other object are refused before
+    anything is stored.
+    """
     main, _ = pair({"k": 1})
     with pytest.raises((InvalidInput, TypeError)):
         main.set_policy("k", policy)
@@ -386,7 +393,7 @@ def _explode() -> None:
 
 
 def test_a_value_that_does_not_load_is_a_conflict() -> None:
-    """What a policy needs and cannot load ends as a conflict, and ours, theirs by name still work."""
+    """If a policy cannot load a value, the key conflicts. ours and theirs still work."""
     main, side = pair({"k": [0]}, k="append")
     commit(main, k=[0, 1])
     commit(side, k=Unloadable())
@@ -402,7 +409,7 @@ def test_a_value_that_does_not_load_is_a_conflict() -> None:
 
 
 def test_cherry_pick_takes_one_commit() -> None:
-    """Only what that commit changed arrives, with its message and where it came from."""
+    """Only the changes of that commit arrive, with its message and its origin."""
     main, side = pair({"a": 1, "b": 1})
     commit(side, a=2)
     side["b"] = 2
@@ -437,7 +444,7 @@ def test_revert_takes_one_commit_back() -> None:
 
 
 def test_revert_of_a_counter() -> None:
-    """Policies decide what was changed since: a counter's step is taken back, later steps stay."""
+    """Policies merge the later changes: the counter's step is undone, and later steps stay."""
     state = Versioned()
     state.set_policy("n", "counter")
     for n in (1, 11, 12):
@@ -447,7 +454,7 @@ def test_revert_of_a_counter() -> None:
 
 
 def test_a_merge_on_a_branch_that_moved_is_done_again() -> None:
-    """What another handle committed meanwhile is merged with, not lost."""
+    """A commit of another handle is merged, not lost."""
     main, side = pair({"a": 0})
     commit(side, b=1)
     other = Versioned(main.store, branch="main")

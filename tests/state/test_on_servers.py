@@ -1,4 +1,4 @@
-"""Versioned over the real servers: the model, and what a commit costs in round trips."""
+"""Versioned over real servers: the model, and the round trips of a commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server_store(server_url: str) -> Iterator[KVStore]:
 
 @pytest.fixture
 def proxied(server_url: str) -> Iterator[tuple[Proxy, str]]:
-    """A proxy in front of the server, and the URL that goes through it."""
+    """A proxy in front of the server, and the URL through it."""
     with Proxy.before(server_url) as proxy:
         yield proxy, proxy.through(server_url)
 
@@ -48,7 +48,7 @@ def test_the_model_holds(server_store: KVStore) -> None:
 def test_round_trips(
     proxied: tuple[Proxy, str], server_url: str, record_property: pytest.FixtureRequest
 ) -> None:
-    """At 50 ms of latency: a commit of one key of 10,000 waits for two, opening and reading one key for six at most."""
+    """A commit of one key of 10,000 takes two round trips; opening and reading one key take six at most."""
     proxy, url = proxied
     with open_store(server_url) as direct:
         first = Versioned(direct, branch="main")
@@ -65,7 +65,7 @@ def test_round_trips(
             assert state["key-7"] == number
             opening = proxy.rounds()
             state["key-7"] = number + 1
-            state.status()  # what is read of the tree is read
+            state.status()  # read the tree's nodes beforehand
             proxy.heal()
             assert state.commit() is not None
             commit = proxy.rounds()
@@ -74,8 +74,8 @@ def test_round_trips(
             assert state.commit() is not None
             return opening, commit, proxy.rounds()
 
-    # On a busy machine requests side by side may come too late for one round trip. The longer the latency, the
-    # less often: so a second try is slower. More round trips never look like fewer.
+    # On a busy machine requests side by side may come too late for one round trip, the longer the latency the
+    # less often. So a second try is slower. More round trips never look like fewer.
     for attempt in range(8):
         opening, commit, again = measure(7 + 2 * attempt, LATENCY * (1 + attempt))
         if opening <= 6 and commit <= 2 and again <= 2:
@@ -87,7 +87,10 @@ def test_round_trips(
 
 @pytest.mark.parametrize("verdict", ["cut", "whole"], ids=["before", "after"])
 def test_a_server_that_stays_away(proxied: tuple[Proxy, str], server_url: str, verdict: str) -> None:
-    """The connection is cut at each piece of a commit, and the server stays away: made again, it counts once."""
+    """The connection is cut at each piece of a commit, and the server stays away.
+
+    The repeated commit counts once.
+    """
     proxy, url = proxied
     url = re.sub("timeout=[0-9.]+", "timeout=2", url)
     unknown, rounds = 0, 0

@@ -86,7 +86,9 @@ def test_a_branch_that_went_and_came_back_keeps_its_reflog(atomic: bool) -> None
 
 
 def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
-    """Its base is gone: the commit raises NotFound, the store stays whole, and the handle can go on."""
+    """gc removed the commit's base: the commit raises NotFound, the store stays whole, and the handle can
+    go on.
+    """
     store = Memory()
     stale = history(2, store)
     writer = Versioned(store)
@@ -106,7 +108,7 @@ def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
 
 
 def test_a_handle_that_cannot_read_its_base_any_more_is_told_the_way_out() -> None:
-    """With changes, refresh says what to do, and discard does it; nothing is dropped before."""
+    """With changes, refresh names discard, which helps. Nothing is dropped before."""
     store = Memory()
     history(2, store)
     stale = Versioned(store)
@@ -154,7 +156,7 @@ def test_a_gc_keeps_the_shallow_rows_that_another_makes() -> None:
 
 
 def test_a_cut_leaves_other_branches_whole() -> None:
-    """What a branch that was not named shares is not cut; named together, both are."""
+    """History that an unnamed branch shares is not cut. If both branches are named, it is."""
     store = Memory()
     state = history(8, store)
     state.fork("dev")
@@ -187,7 +189,7 @@ def test_what_only_a_detached_head_was_on_survives_a_cut() -> None:
 
 
 def test_a_failed_gc_has_cut_nothing() -> None:
-    """The history is as it was when gc stops at damage."""
+    """gc that stops at damage leaves history unchanged."""
     store = Memory()
     state = history(5, store)
     head = state.head
@@ -200,7 +202,7 @@ def test_a_failed_gc_has_cut_nothing() -> None:
 
 
 def test_an_interrupted_publish_leaves_no_commit_without_its_tree() -> None:
-    """Also a store whose `set_many` may set any part of what it was given."""
+    """The same on a store whose `set_many` may write any part of its items."""
     inner = Memory()
 
     class LastFirst(Faulty):
@@ -306,7 +308,7 @@ def test_an_edit_during_a_merge_is_not_lost() -> None:
 
 
 def test_a_rerun_leaves_other_threads_edits_alone() -> None:
-    """What the function of an update did not touch is not taken back with it."""
+    """A rerun undoes the changes of update's function, and no edits of other threads."""
     state = history(1)
     state["mine"], state["n"] = [1], 0
     state.commit()
@@ -334,7 +336,7 @@ def test_a_rerun_leaves_other_threads_edits_alone() -> None:
 
 
 def test_head_is_looked_up_once() -> None:
-    """revert("HEAD") reverts what was HEAD here, not what another committed meanwhile."""
+    """revert("HEAD") reverts this handle's HEAD, not a later commit of another."""
     state = history(1)
     state["mine"] = 1
     state.commit("mine")
@@ -347,7 +349,7 @@ def test_head_is_looked_up_once() -> None:
 
 
 def test_a_merge_stays_on_its_branch() -> None:
-    """HEAD was moved to another branch meanwhile: neither merge nor update follows it."""
+    """HEAD moved to another branch meanwhile: neither merge nor update follows it."""
     store = Memory()
     state = history(1, store)
     side = state.fork("feature")
@@ -439,7 +441,7 @@ def test_an_update_may_wait_for_its_own_threads() -> None:
 
 
 def test_a_conflict_of_another_state_is_not_retried() -> None:
-    """It comes out of the function as it is."""
+    """A Conflict of the function itself reaches the caller unchanged."""
     state = history(1)
     runs = []
 
@@ -495,7 +497,7 @@ def next_transact(store: Faulty, state: Versioned) -> int:
 
 
 def test_append_goes_on_after_cross_merges() -> None:
-    """However often branches merge each other, every item is there, once."""
+    """However often branches merge each other, every item is there once."""
     state = history(1)
     state.set_policy("log", "append")
     state["log"] = []
@@ -518,7 +520,7 @@ def test_append_goes_on_after_cross_merges() -> None:
 
 @pytest.mark.parametrize("first", ["b", b"b", ["b"], ("b",)], ids=["str", "bytes", "list", "tuple"])
 def test_a_lost_race_appends_behind_what_is_there(first: Any) -> None:
-    """Under the policy append what is on the branch keeps its place, whatever a merge put there before."""
+    """Under the policy append, items of the branch keep their place after any merge."""
     kind = type(first)
 
     def more(state: Versioned, name: str) -> None:
@@ -545,7 +547,7 @@ def test_a_lost_race_appends_behind_what_is_there(first: Any) -> None:
 
 
 def test_a_lost_race_appends_to_what_was_cut_short() -> None:
-    """The branch may have dropped old items meanwhile; what this side appended is behind what is left."""
+    """If the branch dropped old items, this side's appended items come after the remaining ones."""
     store = Memory()
     state = Versioned(store, branch="main")
     state["t"] = [1, 2, 3]

@@ -86,7 +86,7 @@ def test_several_steps_are_one_move(state: Versioned) -> None:
 
 
 def test_commits_without_a_message(state: Versioned) -> None:
-    """The reflog says that there was a commit, and no more; undo and redo know their lines all the same."""
+    """The reflog line only says that there was a commit. undo and redo still recognise their own lines."""
     other = Versioned(state.store)
     commit(state, "", k=4)
     commit(other, " \n", other=1)
@@ -104,7 +104,10 @@ def test_commits_without_a_message(state: Versioned) -> None:
 
 
 def test_old_lines_without_a_message_read_as_new_ones(state: Versioned) -> None:
-    """A colon with nothing behind it, and undoing it, as they were written before; a message that ends so is kept."""
+    """Old lines with an empty message and their undo are read.
+
+    A message that ends like such a line is kept.
+    """
     refs, before = state.repo.refs, [made.oid for made in state.log()]
     moves = [
         "commit: ",
@@ -128,7 +131,7 @@ def test_old_lines_without_a_message_read_as_new_ones(state: Versioned) -> None:
 
 
 def test_nothing_is_lost(state: Versioned) -> None:
-    """What was undone is a revision of the reflog still, and keeps its commit."""
+    """An undone commit stays a revision of the reflog, and gc keeps it."""
     head = state.head
     state.undo()
     assert state.checkout("main@{1}").commit == head
@@ -137,7 +140,7 @@ def test_nothing_is_lost(state: Versioned) -> None:
 
 
 def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> None:
-    """Only what differs is loaded anew; an edit in place of the rest is in the next commit."""
+    """Only differing values are loaded anew. An edit in place of another value is in the next commit."""
     same = state["same"]
     state.undo()
     assert state["k"] == 2
@@ -147,7 +150,7 @@ def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> Non
 
 
 def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
-    """Before it there was no branch: the error says how to do without it. Nothing has moved."""
+    """There was no branch before: the error says how to delete it. Nothing has moved."""
     with pytest.raises(InvalidInput, match=r"began with 'commit: c0'.*vstate branch -d main"):
         state.undo(steps=4)
     assert state.head == state.repo.branch("main")
@@ -159,7 +162,7 @@ def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
 
 
 def test_nothing_to_undo() -> None:
-    """Before the first commit, and when the reflog is gone; steps are counted from 1."""
+    """Before the first commit, and without a reflog, nothing can be undone. Steps count from 1."""
     state = Versioned()
     with pytest.raises(NotFound, match="no branch 'main'"):
         state.undo()
@@ -199,7 +202,7 @@ def test_a_detached_head_has_nothing_to_undo(state: Versioned) -> None:
 
 
 def test_another_writer_came_in_between(state: Versioned) -> None:
-    """What this handle has not seen is not undone: refresh first."""
+    """A commit that this handle has not seen is not undone: the error asks for a refresh."""
     other = Versioned(state.store)
     commit(other, "theirs", theirs=1)
     with pytest.raises(RefMoved):
@@ -230,7 +233,7 @@ def test_a_line_of_a_move_that_did_not_happen_is_passed_over(state: Versioned) -
 
 
 def test_a_commit_that_gc_removed_cannot_be_gone_back_to(state: Versioned) -> None:
-    """That is said before anything moves."""
+    """The error comes before anything moves."""
     head, before = state.head, state.checkout("HEAD~1").commit
     state.store.delete(f"o/{before.id}")
     fresh = Versioned(state.store)
@@ -288,7 +291,7 @@ def test_undo_waits_for_the_transaction_of_another_thread(state: Versioned) -> N
 
 
 class Undoing(RuleBasedStateMachine):
-    """A branch against a model: where it was before each move that is not undone, and what was undone."""
+    """A branch against a model: its earlier positions, and its undone moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -383,7 +386,9 @@ def test_blame_agrees_with_log(state: Versioned) -> None:
 
 
 def test_bisect_gives_snapshots_to_the_predicate() -> None:
-    """It finds the first commit where the predicate fails, in about log2 tests, and loads what it asks for."""
+    """bisect finds the first commit where the predicate fails, in about log2 tests, and loads only the
+    keys it reads.
+    """
     state = Versioned()
     for number in range(100):
         commit(state, f"c{number}", k={"number": number, "broken": number >= 37})

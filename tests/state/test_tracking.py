@@ -1,4 +1,4 @@
-"""Tracking: what counts as unshared, and what does not."""
+"""Tracking: the values that count as unshared."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def inner_twice() -> list[Any]:
 
 @pytest.mark.parametrize(
     "make",
-    [list, dict, lambda: {"a": [1, {"b": {2}}]}, lambda: bytearray(b"x"), lambda: {1, "a"}, Plain, Slots, cycle,
+    [list, dict, lambda: {"a": [1, {"b": {2}}]}, lambda: bytearray(b"x"), lambda: {1, "a"}, Plain, Slots,
+     cycle,
      inner_twice, lambda: [Plain(), Slots()], lambda: ([1], (2, [3])), lambda: {"x": "y" * 1000, "n": 1.5}],
 )  # fmt: skip
 def test_alone_is_unshared(make: Callable[[], Any]) -> None:
@@ -92,7 +93,8 @@ def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[An
 
 @pytest.mark.parametrize(
     "make",
-    [deque, OrderedDict, lambda: {"f": lambda: 1}, WithDel, lambda: [deque([1])], lambda: [list(range(1000, 1300)), [[]] * 3, object()]],
+    [deque, OrderedDict, lambda: {"f": lambda: 1}, WithDel, lambda: [deque([1])],
+     lambda: [list(range(1000, 1300)), [[]] * 3, object()]],
 )  # fmt: skip
 def test_doubt_is_shared(make: Callable[[], Any]) -> None:
     """A type whose references cannot be seen counts as shared."""
@@ -109,11 +111,15 @@ BOUND = [1].append
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, True), (1, True), ("a", True), ((1, "a"), True), (frozenset({1}), True), (len, True), ((1, (2,)), False),
-     ([], False), (([],), False), (BOUND, False), ({}.get, False), (bytearray(), False), (Plain, False)],
+    [(None, True), (1, True), ("a", True), ((1, "a"), True), (frozenset({1}), True), (len, True),
+     ((1, (2,)), False), ([], False), (([],), False), (BOUND, False), ({}.get, False), (bytearray(), False),
+     (Plain, False)],
 )  # fmt: skip
 def test_immutable(value: Any, expected: bool) -> None:
-    """Only what cannot change, nor hold what can, is immutable; a list's own method holds the list."""
+    """Only values that cannot change, and hold none that can, are immutable.
+
+    A list's bound method holds the list.
+    """
     assert is_immutable(value) is expected
 
 
@@ -146,7 +152,9 @@ def test_an_edit_through_the_method_of_a_part() -> None:
 def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names of attributes that were not one object are one when they are loaded: no change, and found out for good."""
+    """Attribute names that were several objects are one after loading: no change, and recognised from then
+    on.
+    """
     store, values = Memory(), [Plain(), Plain()]
     values[1].__dict__ = {"".join(["it", "ems"]): [1]}
     state = Versioned(store)

@@ -1,4 +1,4 @@
-"""Transactions, turns and what runs inside them."""
+"""Transactions, their turns, and the code that runs inside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vstate.state.base import handle_of
 
 
 class TakesTwo(Exception):
-    """Pickles, but does not unpickle: its args are not those of its __init__."""
+    """Pickles but does not unpickle, because its args do not match its __init__."""
 
     def __init__(self, one: object, two: object) -> None:
         super().__init__(one)
@@ -81,7 +81,7 @@ def test_a_transaction_may_end_in_another_context() -> None:
 
 
 def test_a_savepoint_that_cannot_be_loaded_loses_nothing_else() -> None:
-    """Undoing goes on past a value that does not unpickle, and the program's own exception is what is raised."""
+    """Undoing continues past a value that does not unpickle, and the program's own exception is raised."""
     for _ in range(3):
         state = Versioned()
         state["base"] = 0
@@ -221,7 +221,7 @@ def test_pickling_sees_the_state_as_it_is() -> None:
 
 
 def test_what_pickling_takes_from_the_state_stays_open() -> None:
-    """A value that nobody held, but that another's pickling code took and kept, is compared at the next commit."""
+    """A value that another value's pickling code kept is compared at the next commit."""
     state = Versioned()
     state["seen"] = []
     Writes.state = state
@@ -233,7 +233,7 @@ def test_what_pickling_takes_from_the_state_stays_open() -> None:
 
 
 def test_a_reducer_of_copyreg_keeps_a_value_open() -> None:
-    """What a registered reducer reads cannot be seen, so such a value is compared at each commit."""
+    """A registered reducer may read anything, so such a value is compared at each commit."""
     elsewhere = [1]
     state = Versioned()
     state["first"] = Reduced()
@@ -290,7 +290,7 @@ def test_a_view_shows_what_cannot_be_loaded() -> None:
 
 
 def test_a_savepoint_of_what_was_committed_since_brings_back_nothing() -> None:
-    """What was staged then is the committed state, which others may have changed meanwhile."""
+    """Changes staged before are the committed state, which others may have changed since."""
     state = Versioned()
     state["a"] = 1
     savepoint = handle_of(state).savepoint()
@@ -331,7 +331,7 @@ def test_nested_transactions_may_be_collected_in_any_order() -> None:
 
 
 def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
-    """A transaction inside another one that ends well is a part of it, and goes with it."""
+    """An inner transaction that succeeds belongs to the outer one, and is undone with it."""
     state = Versioned()
     with pytest.raises(ZeroDivisionError), state.transaction():
         state["a"] = 1

@@ -1,4 +1,4 @@
-"""Turns of tasks: in their order, woken by whoever ends one, whatever becomes of those that wait."""
+"""Turns of tasks: in order, woken when a turn ends, whatever happens to waiting tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loops import in_a_loop
 
 from vstate.state.turns import Turn, Turns
 
-SOON = 30  # seconds: those that nobody wakes look again after twice as many, in these tests
+SOON = 30  # seconds; in these tests a task that is not woken looks again after twice as long
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ async def test_a_turn_whose_bell_an_interruption_kept_silent_is_found_to_be_over
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_task_of_a_loop_that_does_not_run_any_more_is_in_nobodys_way(closed: bool) -> None:
-    """Neither one that was closed, nor one that was only stopped, for longer than a moment."""
+    """A task of a closed or stopped loop delays others only for a moment."""
     turns, order, turn = Turns(), list[int](), Turn()
     loop = asyncio.new_event_loop()
     with turn.bell, turn.held:

@@ -1,4 +1,4 @@
-"""update: a function is run again until nobody was in its way."""
+"""update: a function runs again until no other commit is in its way."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def test_what_it_did_not_look_at_is_merged() -> None:
 
 
 def test_attempts_end() -> None:
-    """After the last attempt the conflict is raised, and nothing has changed; events of failed runs are gone."""
+    """After the last attempt the conflict is raised and nothing has changed.
+
+    Events of failed runs are dropped.
+    """
     state, other = start(n=1)
     runs = []
 
@@ -131,7 +134,7 @@ def test_attempts_end() -> None:
 
 
 def test_what_the_function_raises_comes_out() -> None:
-    """Its changes are gone, and values in hand are what they were."""
+    """Its changes are undone, and values in hand are as before."""
     state, _ = start(n=1, log=[1])
 
     def function(now: Versioned) -> None:
@@ -185,7 +188,7 @@ def test_objects_in_hand_stay_the_same() -> None:
 
 
 def test_what_is_in_hand_is_not_copied() -> None:
-    """An update costs the same however many values the handle has in hand: they stay in one and the same dict."""
+    """An update costs the same for any number of values in hand: all stay in one dict."""
     state = Versioned()
     state.update({f"k{i}": i for i in range(100)})
     state.commit()
@@ -221,7 +224,7 @@ def test_threads_with_handles_of_their_own_lose_nothing() -> None:
 
 
 def test_a_generator_function_is_refused() -> None:
-    """Nobody would go through it."""
+    """A generator function is refused, because its body would never run."""
     state = Versioned(Memory())
 
     def change(now: Versioned) -> Any:
@@ -234,7 +237,7 @@ def test_a_generator_function_is_refused() -> None:
 
 
 def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
-    """It knows then what was done, in the attempt that was committed."""
+    """The message is made from the result of the attempt that was committed."""
     state, _ = start(tasks=["b", "a"])
 
     def take(state: Versioned) -> str:
@@ -256,7 +259,10 @@ def test_the_message_may_be_a_function_of_what_the_function_returned() -> None:
 
 
 def test_a_commit_of_another_thread_waits_for_an_update() -> None:
-    """While the function of an update runs, commit() in another thread waits its turn; inside it is refused."""
+    """While the function of an update runs, commit() in another thread waits its turn.
+
+    Inside the function it is refused.
+    """
     state, _ = start(n=0)
     inside, done = threading.Event(), threading.Event()
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Watching a branch: what others commit, in order, none missed."""
+"""Watching a branch: the commits of others, in order, none missed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put(store: KVStore, message: str = "", **values: object) -> Commit | None:
 
 
 def test_changes_of_other_handles_come_in_order() -> None:
-    """Each commit's changes, sorted by key, with what was there before."""
+    """Each commit's changes come sorted by key, with their old values."""
     store = Memory()
     state = Versioned(store, branch="main")
     with state.watch() as watch:
@@ -67,7 +67,7 @@ def test_changes_of_other_handles_come_in_order() -> None:
 
 
 def test_its_own_commits_come_too() -> None:
-    """A watch tells of the commits of its own state."""
+    """A watch reports the commits of its own state."""
     state = Versioned(Memory(), branch="main")
     with state.watch() as watch:
         state["mine"] = 1
@@ -86,7 +86,7 @@ def test_only_keys_of_the_pattern_come() -> None:
 
 
 def test_it_begins_where_the_state_is() -> None:
-    """What was committed before is not told; what came after the state was loaded is."""
+    """Earlier commits are not reported. Commits after the state was loaded are."""
     store = Memory()
     put(store, old=1)
     state = Versioned(store, branch="main")
@@ -138,7 +138,7 @@ def test_a_reset_comes_as_what_differs() -> None:
 
 
 def test_commits_after_a_jump_come_one_by_one() -> None:
-    """However late the watch looks: the branch went where its reflog says, and each commit there is told."""
+    """A late watch follows the branch along its reflog, and reports each commit there."""
     store = Memory()
     first = put(store, n=0)
     put(store, n=1)
@@ -175,7 +175,7 @@ def test_an_undo_and_a_redo_are_told() -> None:
 
 
 def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
-    """What differs comes as changes of the commit that the branch is at, where nobody knows the way."""
+    """Without a path between two commits the difference comes as changes of the branch's commit."""
     store = Memory()
     first = put(store, n=0)
     put(store, n=1)
@@ -193,7 +193,10 @@ def test_a_jump_without_a_reflog(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_branch_that_expired_and_began_anew() -> None:
-    """The new branch's commits come against what the old one held; that the old one expired is no commit."""
+    """The new branch's commits are compared with the values of the old one.
+
+    Expiry of the old one is no commit.
+    """
     with standing_still() as now:
         store = Memory()
         state = Versioned(store, branch="guest", ttl=10)
@@ -230,7 +233,7 @@ def test_an_expired_key_is_told_when_it_is_purged() -> None:
 
 
 def test_a_commit_that_is_gone_before_it_was_looked_at() -> None:
-    """The branch left it, and gc removed it: what came instead is told."""
+    """The branch left the commit, and gc removed it: the commits instead of it are reported."""
     store = Memory()
     put(store, a=1)
     state = Versioned(store, branch="main")
@@ -246,7 +249,7 @@ def test_a_commit_that_is_gone_before_it_was_looked_at() -> None:
 
 
 def test_the_commit_seen_last_is_gone() -> None:
-    """Nobody knows any more what changed since: it says so, and what to do."""
+    """The changes since are unknown: the error says so, and gives advice."""
     store = Memory()
     put(store, a=1)
     watch = Versioned(store, branch="main").watch()
@@ -268,7 +271,7 @@ def test_the_commit_seen_last_is_gone() -> None:
 
 @pytest.mark.slow
 def test_an_interruption_at_any_moment_loses_nothing() -> None:
-    """Whoever goes on after Ctrl-C gets each change once, in order."""
+    """A program that goes on after Ctrl-C gets each change once, in order."""
     wanted = [("a", 0), ("b", 0), ("a", 1), ("c", 2)]
     moment, came = 0, True
     while came:
@@ -295,7 +298,7 @@ def test_an_interruption_at_any_moment_loses_nothing() -> None:
 
 
 class Still(Memory):
-    """A Memory that tells of nothing, and takes its time to say so."""
+    """A Memory without changes whose waits take half a second."""
 
     @contextmanager
     def listening(self, key: str) -> Iterator[Callable[[float], None]]:
@@ -304,7 +307,10 @@ class Still(Memory):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_fork_while_a_thread_waits() -> None:
-    """The child can close the state, and its watch has ended there; one that nobody is in goes on in both."""
+    """The child can close the state, and its watch has ended there.
+
+    A watch that no thread waits in goes on in both.
+    """
     store = Still()
     state = Versioned(store, branch="main")
     busy, free = state.watch(), state.watch()
@@ -374,7 +380,7 @@ def test_the_watch_of_a_namespace() -> None:
 
 
 def test_on_servers(server_url: str) -> None:
-    """Redis, PostgreSQL and S3: what another connection commits is told, in order, also after a jump."""
+    """Redis, PostgreSQL and S3: commits of another connection come in order, also after a jump."""
     with open_store(server_url) as one, open_store(server_url) as two:
         first = put(two, n=0)
         assert first is not None
@@ -398,7 +404,7 @@ def test_on_servers(server_url: str) -> None:
 
 
 def test_a_merge_comes_as_one_commit() -> None:
-    """What another branch changed comes with the merge commit."""
+    """Changes of another branch come with the merge commit."""
     store = Memory()
     put(store, a=1)
     state = Versioned(store, branch="main")
@@ -430,7 +436,7 @@ def test_a_detached_state_cannot_be_watched() -> None:
 
 
 def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None:
-    """Four writers, 40 commits each: every one is told, once, in the order of the branch."""
+    """Four writers, 40 commits each: every commit is reported once, in the order of the branch."""
     state = Versioned(tmp_path, branch="main")
     watch = state.watch("w*")
 
@@ -455,7 +461,7 @@ def test_none_is_missed_by_a_slow_reader_of_many_writers(tmp_path: Path) -> None
 
 
 def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    """The watch goes on after the last commit that it saw, at whichever call the store failed."""
+    """After a failure at any call of the store, the watch goes on behind the last commit that it saw."""
     calls = 1
     while True:
         store = Memory()
@@ -475,7 +481,7 @@ def test_a_store_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_close_ends_the_iteration() -> None:
-    """Whoever waits in another thread is let go, and the loop ends."""
+    """A thread that waits is released, and the loop ends."""
     state = Versioned(Memory(), branch="main")
     watch = state.watch()
     ended = threading.Event()
@@ -493,7 +499,7 @@ def test_close_ends_the_iteration() -> None:
 
 
 def test_subscribers_are_called_in_order() -> None:
-    """In one thread, a call after the other; close waits for the one under way, and no other comes."""
+    """Calls come in one thread, one after another. close waits for the running call, and no other follows."""
     store = Memory()
     state = Versioned(store, branch="main")
     calls: Queue[tuple[str, object, int]] = Queue()
@@ -564,7 +570,7 @@ def test_a_watch_in_an_event_loop() -> None:
 
 @pytest.mark.slow
 def test_closing_in_an_event_loop() -> None:
-    """aclose does not hold up the loop, and whoever waits is let go."""
+    """aclose does not block the loop, and releases a waiting task."""
 
     async def main() -> None:
         looking, go = threading.Event(), threading.Event()

@@ -215,7 +215,7 @@ _FACTORIES = (list, dict, set, frozenset, tuple, bytearray, bytes, str, int, flo
 
 
 def test_the_two_of_copyreg_load() -> None:
-    """An object made as protocol 1 says it, and as protocol 2 might."""
+    """Objects made in the way of protocol 1, and of protocol 2."""
     plain = named("builtins", "object")
     for data in (
         pickled(named("copyreg", "_reconstructor"), plain, plain, b"N\x87R"),
@@ -510,7 +510,7 @@ def test_old_names_are_not_translated() -> None:
 @pytest.mark.parametrize("data", [b"\x80\x05Pname\n.", b"\x80\x05K\x01Q."])
 @pytest.mark.parametrize("before", [b"", named("uuid", "UUID") + b"0"], ids=["fast", "careful"])
 def test_persistent_ids(data: bytes, before: bytes) -> None:
-    """A pickle that asks for something outside of itself gets nothing."""
+    """A pickle that refers to something outside of itself is refused."""
     with pytest.raises(CannotLoad, match="persistent id"):
         loads(data[:2] + before + data[2:], allow=NOTHING)
 
@@ -614,7 +614,7 @@ def test_nothing_is_added_to_what_was_found(app: ModuleType, edit: bytes) -> Non
 
 
 def test_getattr_reads_members_of_allowed_classes_only(app: ModuleType) -> None:
-    """Enumerations and zones are pickled with it; on anything else it fails, and as a value it is not had."""
+    """Enumerations and zones are pickled with getattr; it fails on anything else, and cannot be a value."""
 
     def get(owner: bytes, name: str) -> bytes:
         return pickled(named("builtins", "getattr"), owner, text(name), b"\x86R")

@@ -144,7 +144,7 @@ def nothing_runs() -> Iterator[None]:
 
 
 def test_the_watch_sees_what_runs() -> None:
-    """Loading a pickle that imports and calls is seen, so that the other tests mean something."""
+    """The hook sees a pickle that imports and calls: the other tests prove something."""
     with pytest.raises(AssertionError), nothing_runs():
         pickle.loads(b"cos\ngetcwd\n)R.")
     with pytest.raises(AssertionError), nothing_runs():
@@ -512,7 +512,7 @@ def test_opcodes_in_any_order(data: bytes) -> None:
     size=st.integers(0, 200_000),
 )
 def test_small_limits_are_kept(start: bytes, body: bytes, times: int, nodes: int, size: int) -> None:
-    """With less to spend, less memory and time is spent, whatever is asked for again and again."""
+    """A smaller limit means less memory and time, for any repeated part."""
     data = start + body * times + b"."
     limits = Limits(depth=50, nodes=nodes, bytes=size)
     tracemalloc.start()
@@ -662,7 +662,7 @@ def test_plain_data_is_what_pickle_loads(value: Any, protocol: int, optimised: b
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", range(6))
 def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
-    """Many keys that could have been chosen to be slow, and were not, are read."""
+    """Many honest keys of the types that a forger can choose are read."""
     numbers = [n * 1_000_003 % 2**40 for n in range(6000)]
     pairs = [(n, str(n)) for n in range(3000)]
     value = {
@@ -681,7 +681,7 @@ def test_dicts_and_sets_with_many_keys(protocol: int) -> None:
 @pytest.mark.parametrize("first", ["int", "text"])
 @pytest.mark.parametrize("kind", [dict, set])
 def test_the_size_of_a_hash_table_is_foreseen(kind: type, first: str) -> None:
-    """The table that searches are tried on grows when the real one does, and to its size."""
+    """The model of a hash table grows when the real table does, and to the same size."""
     container: Any = kind()
     keys: Iterator[Any] = itertools.chain(
         map(str, range(1500 if first == "text" else 0)), range(0, 600_000, 7)

@@ -244,7 +244,7 @@ def test_an_array_shows_its_beginning() -> None:
 
 
 def test_a_time_in_a_named_zone() -> None:
-    """The zone's rules are not at hand, so the local time and the zone stand side by side."""
+    """Without the rules of the zone, the local time and the zone are shown beside each other."""
     value = datetime.datetime(2024, 1, 1, tzinfo=zoneinfo.ZoneInfo("UTC"))
     assert repr(_read(value)) == (
         "datetime.datetime(datetime.datetime(2024, 1, 1, 0, 0), zoneinfo.ZoneInfo('UTC'))"
@@ -287,7 +287,7 @@ def test_keys_that_are_instances() -> None:
 
 
 def test_setters_copyreg_and_persistent_ids() -> None:
-    """Less usual opcodes: extensions, persistent ids, INST and OBJ."""
+    """Rare opcodes: extensions, persistent ids, INST and OBJ."""
     assert repr(read(b"\x80\x02\x82\x07.")) == "<copyreg.extension_7>"
     assert repr(read(b"\x80\x02K\x05Q.")) == "<pickle.persistent_load(5)>"
     assert repr(read(b"Pname\n.")) == "<pickle.persistent_load('name')>"
@@ -338,7 +338,7 @@ def test_no_code_runs(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.Mon
 
 
 def test_the_exploits_do_work(tmp_path: pathlib.Path) -> None:
-    """The same bytes run under pickle.loads, so that the test above means something."""
+    """The same bytes do run under pickle.loads: the test above proves something."""
     marker = tmp_path / "ran"
     pickle.loads(_exploits(f"touch {marker}")["STACK_GLOBAL, protocol 4"])
     assert marker.exists()

@@ -180,7 +180,7 @@ def test_objects_are_compared_by_what_is_stored() -> None:
 
 
 def test_classes_that_cannot_be_hashed() -> None:
-    """A metaclass with equality of its own does not disturb."""
+    """A metaclass with its own equality does not matter."""
 
     class Meta(type):
         def __eq__(cls, other: object) -> bool:
@@ -387,7 +387,7 @@ def test_union_examples() -> None:
 
 
 def test_union_of_sets_with_doubtful_members() -> None:
-    """A set holds one of 1 and True: if the sides differ in that, or hold look-alikes, nobody can tell."""
+    """A set holds only one of 1 and True: if the sides differ in that, there is no right result."""
     refused("union", set(), {1}, {True})
     assert same(merged("union", {1}, {1}, {True}), {True})
     refused("union", set(), {Hidden("a"), Hidden("a")}, {Hidden("b")})
@@ -447,7 +447,7 @@ trees = st.recursive(
 
 
 def _model(base: Any, ours: Any, theirs: Any) -> Any:
-    """Deep merging, as short as it can be said."""
+    """Deep merging, as a short recursive definition."""
     try:
         return _three_way(base, ours, theirs)
     except Unmergeable:
@@ -532,7 +532,7 @@ def test_deep_says_where() -> None:
 
 @pytest.mark.slow
 def test_deep_ten_thousand_levels() -> None:
-    """Depth is no limit: merged where that can be, refused with the path where not."""
+    """Dicts of any depth are merged, or refused with the path."""
 
     def nested(**leaves: int) -> Any:
         return _nested(10_000, leaves)
@@ -686,7 +686,7 @@ def test_append_in_order_examples() -> None:
 
 
 def test_append_in_order_of_a_side_that_did_more_than_append() -> None:
-    """A side with a step that takes back something is one piece at its last time."""
+    """A side with a step that removes items is one piece at its last time."""
     ours = [(1, [0, "x"]), (3, [0]), (5, [0, "a", "b"])]
     theirs = [(2, [0, "c"]), (6, [0, "c", "d"])]
     assert append_in_order([0], ours, theirs) == [0, "c", "a", "b", "d"]

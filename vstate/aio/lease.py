@@ -57,9 +57,7 @@ class Lease:
 
 
 async def entered(lease: HeldLease) -> None:
-    """Wait for a lease, in a thread of its own. If this is cancelled, it ends once the lease is surely not
-    held.
-    """
+    """Wait for a lease, in a thread of its own. Cancelled, it ends once the lease is surely not held."""
     work = Future[None]()
     work.set_running_or_notify_cancel()
 

@@ -29,7 +29,7 @@ class Versioned(Writing[sync.Versioned]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(Workers(), None)
         self._open = partial(sync.Versioned, *args, **options)
-        self._given = args[0] if args else options.get("store")
+        self._place = args[0] if args else options.get("store")
         self._opening = threading.Lock()
         self._closed = False
 
@@ -59,9 +59,7 @@ class Versioned(Writing[sync.Versioned]):
         await self.close()
 
     async def close(self) -> None:
-        """Close its watches, and its store if this handle opened it. Uncommitted changes are not
-        committed.
-        """
+        """Close its watches, and the store if this handle opened it. Staged changes are not committed."""
         try:
             if self._handle is not None and not self._closed:
                 self._closed = True
@@ -72,7 +70,7 @@ class Versioned(Writing[sync.Versioned]):
     @property
     def location(self) -> str:
         """Where the store is, open or not, for messages to people; never a secret."""
-        return location_of(self._given) if self._handle is None else self._handle.store.location
+        return location_of(self._place) if self._handle is None else self._handle.store.location
 
     @property
     def head(self) -> Commit | None:
@@ -141,9 +139,7 @@ class Versioned(Writing[sync.Versioned]):
     async def lease(
         self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None
     ) -> AsyncIterator[Lease]:
-        """Hold a lease in the `async with` block: nobody else has one of that name in this store
-        meanwhile.
-        """
+        """Hold a lease in the `async with` block: nobody else in this store has one of that name."""
         handle = await self._opened()
         lease = handle.lease(name, ttl, wait=wait)
         try:

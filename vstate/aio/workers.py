@@ -29,8 +29,7 @@ class Workers:
         shielded: bool = False,
         undo: Callable[[_R], object] | None = None,
     ) -> _R:
-        """Call the function in a thread, in a copy of this context. Cancelled, it has not begun or has
-        returned.
+        """Call the function in a thread, in a copy of this context. Cancelled, it has not begun, or it ended.
 
         If `shielded`, it is called even if this is cancelled. If this is cancelled after the call, `undo`
         gets its result. InvalidInput once the state is closed.

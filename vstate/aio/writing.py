@@ -110,9 +110,7 @@ class Writing(Reading[_W]):
         return await self._in_turn(handle, call)
 
     async def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the changes, in place or by key; None if nothing changed. Cancelled, it is done or not
-        done.
-        """
+        """Commit the changes, in place or by key; None without any. Cancelled, it is done or not done."""
         handle = await self._opened()
         return await self._in_turn(handle, lambda outermost: handle.commit(message, **info))
 

@@ -196,8 +196,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
         return nullcontext()
 
     def listening(self, key: str) -> AbstractContextManager[Callable[[float], None]]:
-        """Listen for changes of `key`. The with block gets a function that waits for one, for so many seconds
-        at most.
+        """Listen for changes of `key`. The with block gets a function that waits for one, with a timeout.
 
         The function may return early, and for nothing: read the key again after it. A store that hears of
         changes returns soon after each one made since the block began. This default hears of none, and waits

@@ -275,8 +275,8 @@ class Encrypted(Front):
     # The mark
 
     def _is_marked(self) -> bool:
-        """Whether the store is encrypted; False if it is empty. InvalidInput if it is plain, or has another
-        key.
+        """Whether the store is encrypted; False if it is empty. InvalidInput if its key is another, or
+        none.
         """
         if self._marked:
             return True

@@ -1,14 +1,22 @@
-"""Files: contents that are replaced as a whole, and names that outlive a power cut."""
+"""Files: contents that are replaced as a whole, names that outlive a power cut, and locks."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from vstate.backoff import Backoff
+
+if sys.platform != "win32":
+    import fcntl
+
+_PAUSE = 0.001
 
 
 @contextmanager
@@ -52,6 +60,33 @@ def make_directory(path: Path) -> None:
     path.mkdir(exist_ok=True)
     # A new directory outlives a power cut once its parent is on the disk.
     sync_directory(path.parent)
+
+
+@contextmanager
+def locked(descriptor: int, *, seconds: float | None = None) -> Iterator[None]:
+    """Hold the lock of an open file in the block, against other processes and threads.
+
+    Raises BlockingIOError if the lock is taken for `seconds`; None waits for ever. Windows has no such lock.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    if seconds is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    else:
+        backoff = Backoff(_PAUSE, _PAUSE, seconds=seconds)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not backoff.pause():
+                    raise
+    try:
+        yield
+    finally:
+        # Closing does not suffice: a child that was forked meanwhile has the file open too.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:

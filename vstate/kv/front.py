@@ -105,8 +105,7 @@ class Front(KVStore):
 
 
 class CopyingFront(Front):
-    """`store`, with copies of its objects (keys under "o/", which never change) at hand. A subclass holds
-    them.
+    """`store`, with copies of its objects (keys under "o/", which never change) in a subclass.
 
     A write goes to the store first, a transaction as one transaction; then its objects are copied. A deleted
     object is dropped even if the deletion failed, because it may have happened. The store itself says whether
@@ -134,7 +133,11 @@ class CopyingFront(Front):
         self._keep({key: value for key, value in items.items() if is_object(key)})
 
     def delete(self, key: str) -> None:
-        self._write({key: None}, lambda: self._store.delete(key))
+        try:
+            self._store.delete(key)
+        finally:
+            if is_object(key):
+                self._drop([key])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         keys = list(keys)

@@ -12,8 +12,7 @@ from vstate.kv.base import KVStore, is_object
 from vstate.kv.front import CopyingFront, check_kvstore
 
 REST = 10.0
-"""A failed hot store rests for so many times the time of the failure. So it costs a tenth of the time at
-most."""
+"""A failed hot store rests for so many times the time of the failure: it costs a tenth of the time."""
 
 LONGEST_REST = 60.0
 """Seconds after which a hot store is tried again, however long the failure took."""

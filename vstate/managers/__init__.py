@@ -3,8 +3,7 @@
 - Each keeps records in a versioned state, so they can be logged, diffed, rolled back and branched.
 - Every method that changes something is one commit, exact beside other processes that do the same.
 - Values go in and come out as copies: a change of one is stored only by a method.
-- A store that cannot be reached raises StoreUnavailable; nothing is taken for absent because it could not be
-  read.
+- While the store cannot be reached, calls raise StoreUnavailable; no record counts as absent because of that.
 
 Records are pydantic models: `pip install 'vstate[agents]'`. `StateManager` needs none.
 """
@@ -60,19 +59,20 @@ _MODULES = {
 
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
-if TYPE_CHECKING:  # each module's own __all__ says which names come
-    from vstate.managers.agents import *  # noqa: F403
-    from vstate.managers.backends import *  # noqa: F403
-    from vstate.managers.knowledge import *  # noqa: F403
-    from vstate.managers.manager import *  # noqa: F403
-    from vstate.managers.record import *  # noqa: F403
-    from vstate.managers.recovery import *  # noqa: F403
-    from vstate.managers.speech import *  # noqa: F403
-    from vstate.managers.states import *  # noqa: F403
-    from vstate.managers.task_queue import *  # noqa: F403
-    from vstate.managers.teams import *  # noqa: F403
-    from vstate.managers.tools import *  # noqa: F403
-    from vstate.managers.workflows import *  # noqa: F403
+# ruff: noqa: F403  # the __all__ of each module says which names come
+if TYPE_CHECKING:
+    from vstate.managers.agents import *
+    from vstate.managers.backends import *
+    from vstate.managers.knowledge import *
+    from vstate.managers.manager import *
+    from vstate.managers.record import *
+    from vstate.managers.recovery import *
+    from vstate.managers.speech import *
+    from vstate.managers.states import *
+    from vstate.managers.task_queue import *
+    from vstate.managers.teams import *
+    from vstate.managers.tools import *
+    from vstate.managers.workflows import *
 else:
     __all__ = sorted(_NAMES)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from weakref import proxy
 
-from vstate.arguments import check_count, check_flag
+from vstate.arguments import check_count, check_flag, check_text
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
@@ -107,8 +107,7 @@ class RedisBackend(Redis):
         key_prefix: str = KEY_PREFIX,
         connection_pool_size: int = CONNECTIONS,
     ) -> None:
-        if not isinstance(url, str):
-            raise TypeError(f"the URL of a Redis server is a str, not a {type(url).__name__}")
+        check_text("the URL of a Redis server", url)
         check_count("connection_pool_size", connection_pool_size, 1)
         super().__init__(_address(url, db, connection_pool_size), prefix=key_prefix)
 
@@ -143,8 +142,8 @@ def open_persistence(
     A path or URL is opened later, by the first call, in a worker thread. Raises InvalidInput for anything
     else, and for a plain word that is none of the three names: write `./word` for a directory.
     """
-    if redis_url is not None and not isinstance(redis_url, str):
-        raise TypeError(f"the URL of a Redis server is a str, not a {type(redis_url).__name__}")
+    if redis_url is not None:
+        check_text("the URL of a Redis server", redis_url)
     check_store(persistence)
     if redis_url is not None and persistence != "redis":
         raise InvalidInput(

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import threading
-import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -20,7 +19,7 @@ import msgpack
 from blake3 import blake3
 
 from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
-from vstate.kv.files import replace_file
+from vstate.kv.files import locked, replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
 from vstate.repo.names.refs import HEADS
@@ -30,9 +29,6 @@ from vstate.values.budget import InertError
 from vstate.values.entry import Entry, Reader, decode_value
 from vstate.values.inspection import inspect_value
 from vstate.values.plain import plain
-
-if sys.platform != "win32":
-    import fcntl
 
 Format = Literal["json", "msgpack"]
 
@@ -46,7 +42,6 @@ LONGEST_OTHER: Final = 200_000
 PATIENCE: Final = 10.0
 """Seconds to wait while another process writes its files. Then the next commit writes them."""
 
-_PAUSE: Final = 0.001
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST_INDENTED: Final = 20_000
 _LONGEST_PART: Final = 200  # bytes; file systems allow 255
@@ -175,7 +170,7 @@ class ReadableFiles:
             self._directory.mkdir(parents=True, exist_ok=True)
             file = os.open(path, flags, 0o666)
         try:
-            with self._lock, _locked(file):
+            with self._lock, locked(file, seconds=PATIENCE):
                 yield _Note(file)
         finally:
             os.close(file)
@@ -210,27 +205,6 @@ def _as_text(value: object, *, ensure_ascii: bool) -> str:
         items = (json.dumps({name: item}, ensure_ascii=ensure_ascii)[1:-1] for name, item in value.items())
         text = "{\n" + ",\n".join(items) + "\n}"
     return text + "\n"
-
-
-@contextmanager
-def _locked(file: int) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise
-        time.sleep(_PAUSE)
-    try:
-        yield
-    finally:
-        # Closing does not suffice: a child that was forked meanwhile has the file open too.
-        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 class _Note:

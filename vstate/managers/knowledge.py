@@ -138,10 +138,10 @@ class KnowledgeStateManager(Manager):
         id = progress.knowledge_base_id
 
         def update(part: Namespace) -> IndexingProgress:
-            before, made = _progress(part).get(id), progress.model_copy(update={"updated_at": datetime.now()})
-            if before is not None and before.status is _PAUSED and made.status not in _ENDED:
-                made.status = _PAUSED
-            return _progress(part).put(made)
+            before, new = _progress(part).get(id), progress.model_copy(update={"updated_at": datetime.now()})
+            if before is not None and before.status is _PAUSED and new.status not in _ENDED:
+                new.status = _PAUSED
+            return _progress(part).put(new)
 
         done = f"{progress.processed_documents} of {progress.total_documents} documents"
         failed = f", {progress.failed_documents} failed" if progress.failed_documents else ""

@@ -51,7 +51,7 @@ class AgentRecoveryManager:
     attempts.
 
     The store counts attempts, so an agent that crashes its process does not start at zero again. After
-    `max_recovery_attempts` no more are made until the agent succeeds: a `guard` block without an error, or
+    `max_recovery_attempts` it makes no more until the agent succeeds: a `guard` block without an error, or
     `reset`.
     """
 
@@ -112,12 +112,12 @@ class AgentRecoveryManager:
         guard = Guard(agent_id)
         try:
             yield guard
-        except Exception as error:
+        except Exception as error:  # any failure of the block; a cancellation is none
             guard.error = error
             try:
                 guard.checkpoint = await self.recover(agent_id) if self.auto_recover else None
                 guard.attempts = await self.attempts(agent_id)
-            except Exception as failure:
+            except Exception as failure:  # of the store or of the agent, which may raise anything
                 error.add_note(
                     f"vstate, while it recovered agent {agent_id!r}: {type(failure).__name__}: {failure}"
                 )

@@ -81,8 +81,10 @@ class StateConfig:
             object.__setattr__(self, "backend", implied[0] if implied else "memory")
         for name in implied:
             if name != self.backend:
-                given = "file_path is" if name == "file" else "redis_url and key_prefix are"
-                raise InvalidInput(f"{given} for backend={name!r}, not for {location_of(self.backend)!r}")
+                fields_are = "file_path is" if name == "file" else "redis_url and key_prefix are"
+                raise InvalidInput(
+                    f"{fields_are} for backend={name!r}, not for {location_of(self.backend)!r}"
+                )
         check_flag("auto_save", self.auto_save)
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")

@@ -108,8 +108,8 @@ class _Subscription:
 
             def watch(handle: Any) -> Watch:
                 # read() is at the newest commit, between updates: the watch sees all later commits.
-                made: Watch = handle.watch(prefix + self.pattern)
-                return made
+                opened: Watch = handle.watch(prefix + self.pattern)
+                return opened
 
             self._watch = await state.read(watch)
         if self._over:
@@ -153,7 +153,7 @@ class _Subscription:
                     returned = self.function(key[prefix:], old, new)
                     if inspect.isawaitable(returned):
                         await returned
-                except Exception:
+                except Exception:  # a function of the program may raise anything
                     # No caller waits for this error, and the function may manage the next change.
                     _log.exception(
                         "a subscriber failed at %s %r in %s", change.kind, key[prefix:], commit.short

@@ -272,20 +272,20 @@ class Team:
     @classmethod
     def create(cls, part: Namespace, team: TeamState) -> TeamState:
         """Write a new team with its agents and the tasks of its queue. Raises AlreadyExists."""
-        made, own = cls(part, team.team_id, known=False), ("agents", "task_queue")
-        if team.team_id in made._teams:
+        new, own = cls(part, team.team_id, known=False), ("agents", "task_queue")
+        if team.team_id in new._teams:
             raise AlreadyExists(f"there is a team {team.team_id!r} already", name=team.team_id)
-        made._teams.add(StoredTeam(**{name: value for name, value in team if name not in own}))
+        new._teams.add(StoredTeam(**{name: value for name, value in team if name not in own}))
         for agent_id, agent in team.agents.items():
             if agent_id != agent.agent_id:
                 raise InvalidInput(
                     f"the agent {agent.agent_id!r} is under the id {agent_id!r}: give it one id"
                 )
-            made.agents.add(agent)
+            new.agents.add(agent)
         for status in TaskStatus:
             for task in getattr(team.task_queue, status.value):
-                made.queue.import_task(task, status)
-        return made.state()
+                new.queue.import_task(task, status)
+        return new.state()
 
     def delete(self) -> None:
         """Delete the team, its agents and its tasks; history keeps them."""

@@ -326,16 +326,19 @@ class Workflow:
 
     def checkpoints(self) -> list[WorkflowCheckpoint]:
         """The checkpoints by step, then time."""
-        return sorted(self._checkpoints.values(), key=lambda made: (made.step, timestamp(made.timestamp)))
+        return sorted(
+            self._checkpoints.values(),
+            key=lambda checkpoint: (checkpoint.step, timestamp(checkpoint.timestamp)),
+        )
 
     def checkpoint(self, checkpoint_id: str) -> WorkflowCheckpoint:
         """The checkpoint with this id. "latest" is the last one, unless that is an id. Raises KeyNotFound."""
         if checkpoint_id != _LATEST or _LATEST in self._checkpoints:
             return self._checkpoints[checkpoint_id]
-        made = self.checkpoints()
-        if not made:
+        checkpoints = self.checkpoints()
+        if not checkpoints:
             raise KeyNotFound(self._id, kind="checkpoint to resume from in workflow")
-        return made[-1]
+        return checkpoints[-1]
 
     # Changing
 
@@ -384,15 +387,15 @@ class Workflow:
 
     def put_checkpoint(self, checkpoint: WorkflowCheckpoint) -> WorkflowCheckpoint:
         """Write a checkpoint, with missing parts from the workflow as it is now."""
-        workflow, fields, made = self.state, checkpoint.model_fields_set, checkpoint.model_copy()
+        workflow, fields, new = self.state, checkpoint.model_fields_set, checkpoint.model_copy()
         if "step" not in fields:
-            made.step = workflow.current_step
+            new.step = workflow.current_step
         if checkpoint.state is None:
-            made.state = workflow
+            new.state = workflow
         if "context" not in fields:
-            made.context = made.state.context if isinstance(made.state, WorkflowState) else workflow.context
-        (made.state if isinstance(made.state, WorkflowState) else workflow).require_step(made.step)
-        return self._checkpoints.put(made)
+            new.context = new.state.context if isinstance(new.state, WorkflowState) else workflow.context
+        (new.state if isinstance(new.state, WorkflowState) else workflow).require_step(new.step)
+        return self._checkpoints.put(new)
 
     def _new_id(self, workflow: WorkflowState) -> str:
         id = f"step-{workflow.current_step}"

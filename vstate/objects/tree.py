@@ -137,10 +137,9 @@ def level(key: str) -> int:
 
 
 # Reading
-
-
-# Each reader takes `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent. None
-# shows them, as history does.
+#
+# Readers take `at`, a moment in microseconds since 1970-01-01 UTC: keys that have expired by then are absent.
+# With None they are there, as in history.
 
 
 def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
@@ -154,16 +153,14 @@ def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = 
             return None
         node = _loaded(read, node.items[i])
     i = bisect_left(node.keys, key)
-    if i < len(node.keys) and node.keys[i] == key and not _is_over(node, i, at):
+    if i < len(node.keys) and node.keys[i] == key and (at is None or not _is_over(node, i, at)):
         return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
     return None
 
 
-def _is_over(node: Node, i: int, at: int | None) -> bool:
+def _is_over(node: Node, i: int, at: int) -> bool:
     """Whether a key of a leaf has expired by this moment."""
-    if at is None or node.expiries is None:
-        return False
-    due = node.expiries[i]
+    due = None if node.expiries is None else node.expiries[i]
     return due is not None and due <= at
 
 
@@ -195,7 +192,7 @@ def scan(
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if not _is_over(node, i, at):
+            if at is None or not _is_over(node, i, at):
                 yield key, node.items[i]  # type: ignore[misc]
             last = key
         position = 0
@@ -212,7 +209,7 @@ def scan(
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:
-    """The number of keys that begin with `prefix`. Reads the two edges of the range, and nodes with expired keys."""
+    """The number of keys under `prefix`. Reads the edges of the range, and nodes with expired keys."""
     end = _after(prefix)
     total = count(read, root) if end is None else _rank(read, root, end)
     over = 0 if at is None else sum(1 for _ in expired(read, root, at, prefix))

@@ -115,17 +115,17 @@ class _Bound:
         if self._costs(value) <= self._limit:
             return
         if self._shrink != "oldest":
-            kept = self._call_shrink(value)
-            if type(value) is list and type(kept) is list:
-                value[:] = kept  # edit in place: the program may hold the list
-                kept = value
-            self._state[key] = kept
+            shrunk = self._call_shrink(value)
+            if type(value) is list and type(shrunk) is list:
+                value[:] = shrunk  # edit in place: the program may hold the list
+                shrunk = value
+            self._state[key] = shrunk
             return
-        kept, number = self._without_oldest(value)
+        shrunk, number = self._without_oldest(value)
         if isinstance(value, list):
             del value[:number]
-            kept = value
-        self._state[key] = kept
+            shrunk = value
+        self._state[key] = shrunk
 
     def _check_sequence(self) -> None:
         sequence = self._sequence
@@ -141,27 +141,27 @@ class _Bound:
         if self._shrink == "oldest":
             del sequence[: self._without_oldest(items)[1]]
             return
-        kept = self._call_shrink(items)
-        if not isinstance(kept, list) or len(kept) > size:
+        shrunk = self._call_shrink(items)
+        if not isinstance(shrunk, list) or len(shrunk) > size:
             raise InvalidInput(
-                f"shrink of {self._name} returned {quoted(kept)}: return a list of no more items than it gets"
+                f"shrink of {self._name} returned {quoted(shrunk)}: return a list that is no longer"
             )
         same = 0
-        while same < len(kept) and kept[-1 - same] == items[-1 - same]:
+        while same < len(shrunk) and shrunk[-1 - same] == items[-1 - same]:
             same += 1
         # New items replace the last ones before the unchanged tail. Items before them are deleted.
-        front, new = size - same, len(kept) - same
+        front, new = size - same, len(shrunk) - same
         for position in range(new):
-            sequence[front - new + position] = kept[position]
+            sequence[front - new + position] = shrunk[position]
         del sequence[: front - new]
 
     def _call_shrink(self, value: Any) -> Any:
         assert callable(self._shrink)
-        kept = called("shrink", self._shrink, copy.deepcopy(value))
-        if kept is None:
+        shrunk = called("shrink", self._shrink, copy.deepcopy(value))
+        if shrunk is None:
             raise InvalidInput(f"shrink of {self._name} returned None: return the part to keep")
-        self._require_within(kept)
-        return kept
+        self._require_within(shrunk)
+        return shrunk
 
     def _costs(self, value: Any) -> float:
         cost = called("cost", self._cost, value)
@@ -169,8 +169,8 @@ class _Bound:
             raise InvalidInput(f"cost of {self._name} returned {quoted(cost)}: return a number from 0 on")
         return cost
 
-    def _require_within(self, kept: Any) -> None:
-        cost = self._costs(kept)
+    def _require_within(self, shrunk: Any) -> None:
+        cost = self._costs(shrunk)
         if cost > self._limit:
             raise InvalidInput(
                 f"{self._name} costs {cost} after shrinking, and its limit is {self._limit}: raise the "

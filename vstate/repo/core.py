@@ -316,7 +316,9 @@ class Core:
         return now is not None and self.is_behind(commit, now)
 
     def _has_landed_after(self, error: StoreUnavailable, branch: str, commit: ObjectId) -> bool:
-        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not answer this either."""
+        """As `has_landed`; raises `error`, whose outcome stays unknown, if the store does not
+        answer this either.
+        """
         try:
             return self.has_landed(branch, commit)
         except StorageError as failure:
@@ -442,8 +444,8 @@ class Core:
     def rename_branch(self, old: str, new: str) -> Commit:
         """Rename a branch, and move HEAD along; AlreadyExists if the name is taken.
 
-        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile. A rename that was cut
-        short, or whose answer was lost, goes on where it was when it is called again.
+        Raises RefMoved, and leaves both branches, if a commit reached the old one meanwhile. A rename that
+        was cut short, or whose answer was lost, goes on where it was when it is called again.
         """
         commit = self.branch(old)
         rows = self.policies.rows_for(check_ref_name(new), old)

@@ -13,16 +13,12 @@ from typing import Any
 
 from blake3 import blake3
 
+from vstate.arguments import check_text
 from vstate.errors import CorruptStore, InvalidInput
-from vstate.kv.files import make_directory, replace_file
+from vstate.kv.files import locked, make_directory, replace_file
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.shielding import in_thread
 from vstate.sessions.state_module import StateModule, load_all, save_all
-
-try:
-    import fcntl
-except ImportError:  # on Windows, processes that save at once may lose modules of each other
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("vstate")
 
@@ -56,10 +52,12 @@ class JSONSession(SessionBase):
         if then_save_dir:
             if session_id is not None or len(then_save_dir) > 1:
                 raise TypeError("JSONSession takes save_dir, and session_id= for a single session")
-            self.session_id: str | None = _check_id("session_id", save_dir)
+            self.session_id: str | None = check_text("session_id", save_dir, empty=False)
             save_dir = then_save_dir[0]
         else:
-            self.session_id = None if session_id is None else _check_id("session_id", session_id)
+            self.session_id = (
+                None if session_id is None else check_text("session_id", session_id, empty=False)
+            )
         self.save_dir = os.fspath("./" if save_dir is None else save_dir)
 
     def __repr__(self) -> str:
@@ -75,9 +73,9 @@ class JSONSession(SessionBase):
 
     def path_of(self, session_id: str, user_id: str = "") -> str:
         """The file of a session, existing or not."""
-        parts = [_escaped(_check_id("session_id", session_id))]
+        parts = [_escaped(check_text("session_id", session_id, empty=False))]
         if user_id:
-            parts.insert(0, _escaped(_check_id("user_id", user_id)))
+            parts.insert(0, _escaped(check_text("user_id", user_id, empty=False)))
         return os.path.join(self.save_dir, "_".join(parts) + ".json")
 
     async def save_session_state(
@@ -161,14 +159,6 @@ def _place(path: Path, older: Path | None) -> str:
     return str(path if older is None or path.exists() else older)
 
 
-def _check_id(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__name__}")
-    if not value:
-        raise InvalidInput(f"{name} is empty")
-    return value
-
-
 def _escaped(text: str) -> str:
     short = _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in _bytes(found[0])), text)
     if len(short) <= _LONGEST:
@@ -210,17 +200,10 @@ def _parse(text: str) -> Any:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock for saves in a directory, against other processes and threads."""
+    """Hold the lock for saves in a directory. On Windows, processes that save at once may lose modules."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        with locked(descriptor):
+            yield
     finally:
-        try:
-            if fcntl is not None:
-                # Closing does not suffice: a child that was forked meanwhile would hold the lock until it
-                # ends.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+        os.close(descriptor)

@@ -44,23 +44,23 @@ class RedisStateService(StateService):
         self._url = redis_url
         self._client = redis_client
         self._timeout = socket_timeout or 30.0
-        self._made: list[Redis | redis.Redis] = []
+        self._opened: list[Redis | redis.Redis] = []
 
     def _make_store(self) -> KVStore:
         from vstate.kv.redis import Redis  # late: the driver is optional
 
         if self._client is None:
             store = Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
-            self._made = [store]
+            self._opened = [store]
         else:
             client = _like(self._client)
             store = Redis(client=client, prefix=_PREFIX, timeout=self._timeout)
-            self._made = [store, client]
+            self._opened = [store, client]
         return store
 
     def _close_store(self) -> None:
-        made, self._made = self._made, []
-        for each in made:
+        opened, self._opened = self._opened, []
+        for each in opened:
             each.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vstate.arguments import check_text
 from vstate.errors import InvalidInput, InvalidRecord
 from vstate.patterns.paths import join_path, split_path
 from vstate.state.base import ReadableState
@@ -49,13 +50,6 @@ def session_of(session_key: str) -> str:
     if len(parts) != 3:
         raise InvalidRecord(session_key, "the key of a session has the ids of a user and a session")
     return parts[2]
-
-
-def check_text(name: str, value: object) -> str:
-    """The value. Raises TypeError unless it is a str."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is a str, not {type(value).__name__}")
-    return value
 
 
 def check_round(round_id: object) -> int | None:

@@ -237,7 +237,7 @@ def _noting(text: str) -> Iterator[None]:
     """Add a note to an error: the place where it happened."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # raised again
         error.add_note(text)
         raise
 

@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
-from vstate.arguments import check_seconds
+from vstate.arguments import check_seconds, check_text
 from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
@@ -27,7 +27,6 @@ from vstate.sessions.rounds import (
     SESSIONS,
     check_number,
     check_round,
-    check_text,
     highest_round,
     number_of,
     path_of,
@@ -118,7 +117,7 @@ class StateService:
         """Whether the service is started and the store answers. Never raises."""
         try:
             await self._read(lambda state: None)
-        except Exception:
+        except Exception:  # a store of the program may raise anything
             return False
         return True
 
@@ -156,7 +155,7 @@ class StateService:
         """
         if not isinstance(state, dict):
             raise TypeError(f"a state is a dict, not {type(state).__name__}")
-        path, asked = path_of(user_id, session_id), check_round(round_id)
+        path, requested = path_of(user_id, session_id), check_round(round_id)
         frozen = Frozen(state, "state", "state")
         filling = _filling(frozen.size)
         number = 0
@@ -168,7 +167,7 @@ class StateService:
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
             highest = highest_round(mapping, path)
-            number = asked if asked is not None else 1 if highest is None else highest + 1
+            number = requested if requested is not None else 1 if highest is None else highest + 1
             if number > MOST_ROUNDS:
                 raise InvalidInput(f"a round is a number up to {MOST_ROUNDS}, not {number}")
             # Thawed for each attempt: the mapping alone refers to it, so no later commit looks for edits of
@@ -184,10 +183,10 @@ class StateService:
         self, user_id: str, session_id: str | None = None, round_id: int | None = None
     ) -> dict[str, Any] | None:
         """The state of a round, by default the highest; None if there is none."""
-        path, asked = path_of(user_id, session_id), check_round(round_id)
+        path, requested = path_of(user_id, session_id), check_round(round_id)
 
         def read(mapping: Versioned) -> tuple[dict[str, Any] | None, bool]:
-            found = _load(mapping, path, asked)
+            found = _load(mapping, path, requested)
             return found, found is not None and self._is_due(mapping, path)
 
         async with self._call() as state:
@@ -247,15 +246,15 @@ class StateService:
         Without `round_id` it deletes a session; without both ids, all sessions of the user.
         History keeps them. The next save follows the rounds that are left. A session without rounds is gone.
         """
-        asked = check_round(round_id)
+        requested = check_round(round_id)
         path = path_of(user_id, session_id)
-        everything = asked is None and session_id is None
+        everything = requested is None and session_id is None
         deleted = 0
 
         def delete(mapping: Versioned) -> None:
             nonlocal deleted
-            if asked is not None:
-                key = round_key(path, asked)
+            if requested is not None:
+                key = round_key(path, requested)
                 deleted = int(session_key(path) in mapping and key in mapping)
                 if deleted:
                     del mapping[key]
@@ -350,11 +349,11 @@ def _filling(size: int) -> bytes:
     return bytes(-(-max(0, missing) // _FILLING) * _FILLING)
 
 
-def _load(mapping: ReadableState, path: str, asked: int | None) -> dict[str, Any] | None:
+def _load(mapping: ReadableState, path: str, requested: int | None) -> dict[str, Any] | None:
     """A copy of the state of a round, by default the highest; None if there is none."""
     if session_key(path) not in mapping:
         return None
-    number = highest_round(mapping, path) if asked is None else asked
+    number = highest_round(mapping, path) if requested is None else requested
     found = None if number is None else mapping.get(round_key(path, number))
     if found is None or number is None:
         return None

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any, Self
 
 from vstate import aio
+from vstate.arguments import check_text
 from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
@@ -185,12 +186,8 @@ class VersionedSession(SessionBase):
 
 
 def _path(user_id: str, session_id: str) -> str:
-    for name, id in (("session_id", session_id), ("user_id", user_id)):
-        if not isinstance(id, str):
-            raise TypeError(f"{name} is a str, not {type(id).__name__}")
-    if not session_id:
-        raise InvalidInput("session_id is empty")
-    return join_path(user_id, session_id)
+    check_text("session_id", session_id, empty=False)
+    return join_path(check_text("user_id", user_id), session_id)
 
 
 def _session_key(path: str) -> str:

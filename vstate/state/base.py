@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 from weakref import ref
 
 from vstate.arguments import called, require_plain
-from vstate.errors import InvalidInput, KeyNotFound
+from vstate.errors import InvalidInput, KeyNotFound, NotVersioned
 from vstate.forks import ForkAware, survive_forks
 from vstate.objects import expiry
 from vstate.objects.canonical import plain
@@ -32,7 +32,8 @@ from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
 
 if TYPE_CHECKING:
-    from vstate.state.namespace import Namespace
+    from vstate.repo.core import Revision
+    from vstate.state.watching import Watch
 
 MAX_KEY_BYTES = 4096
 
@@ -71,7 +72,7 @@ def ttl_microseconds(ttl: float | timedelta) -> int:
 
 
 def make_expiry(ttl: float | timedelta, *, sliding: bool) -> Expiry:
-    """The expiry of a key that lives for `ttl` seconds from now, or from each change if it slides; InvalidInput."""
+    """The expiry of a key with this time to live, from now or, sliding, from each change; InvalidInput."""
     length = ttl_microseconds(ttl)
     return Expiry(expiry.now() + length, length if sliding else 0)
 
@@ -253,14 +254,15 @@ class State(ReadableState, MutableMapping[str, Any]):
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         """Let a key count as absent after `ttl`, in seconds or as a timedelta; None takes the expiry away.
 
-        The expiry is staged, and committed with the value. It goes wherever the value goes: into branches, merges,
-        pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit that changes the
-        value. Without `sliding`, an edit in place leaves the time as it is, and setting the key takes the expiry
-        away: nobody said that the new value expires, and a value that vanished unasked would be lost.
+        The expiry is staged, and committed with the value. It goes wherever the value goes: into branches,
+        merges, pushes and rollbacks. The time begins now; with `sliding`, it begins again with each commit
+        that changes the value. Without `sliding`, an edit in place leaves the time as it is, and setting the
+        key takes the expiry away: nobody said that the new value expires, and a value that vanished unasked
+        would be lost.
 
-        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if the key
-        was changed. History stays: `checkout` shows the commit as it was made. The reader's clock decides.
-        Raises KeyNotFound, and InvalidInput for a time that is none.
+        No mapping, listing or count has an expired key. `purge` removes it, and so does the next commit if
+        the key was changed. History stays: `checkout` shows the commit as it was made. The reader's clock
+        decides. Raises KeyNotFound, and InvalidInput for a time that is none.
         """
 
     @abstractmethod
@@ -274,12 +276,14 @@ class State(ReadableState, MutableMapping[str, Any]):
         """As `update` with a function promises, on the whole state."""
 
     def before_commit(self, hook: Callable[[], object]) -> Callable[[], None]:
-        """Call the function at the beginning of each commit made through this handle, until the result is called.
+        """Call the function at the beginning of each commit made through this handle, until the result is
+        called.
 
-        It runs in the turn of the commit, before changes are looked for, and once a commit: again with each attempt of
-        an update. It may read and change the state, and should do the same if it is called again after an
-        interruption. Its exception stops the commit, and everything is still staged. It cannot commit nor move
-        the branch. No other thread can write to the state meanwhile, so it should not wait for one.
+        It runs in the turn of the commit, before changes are looked for, and once a commit: again with each
+        attempt of an update. It may read and change the state, and should do the same if it is called again
+        after an interruption. Its exception stops the commit, and everything is still staged. It cannot
+        commit nor move the branch. No other thread can write to the state meanwhile, so it should not wait
+        for one.
         """
         return self._handle.hooks.add(hook)
 
@@ -300,11 +304,11 @@ class State(ReadableState, MutableMapping[str, Any]):
     def update(self, other: Any = (), /, **values: Any) -> Commit | None:
         """With a function: call it with this state and commit its changes. With a mapping or pairs: set them.
 
-        The function sees the newest commit, and runs again until nobody else has changed a key that it read or
-        changed. It should do nothing but read and change the state. After `attempts` runs the last Conflict is raised
-        and nothing has changed; the same goes for an exception of the function. The result is the commit, None if
-        nothing changed. Inside a task or transaction the function runs once, and the outer one commits. Raises
-        UncommittedChanges rather than mix earlier changes in.
+        The function sees the newest commit, and runs again until nobody else has changed a key that it read
+        or changed. It should do nothing but read and change the state. After `attempts` runs the last
+        Conflict is raised and nothing has changed; the same goes for an exception of the function. The result
+        is the commit, None if nothing changed. Inside a task or transaction the function runs once, and the
+        outer one commits. Raises UncommittedChanges rather than mix earlier changes in.
 
         `message` may be a function, which makes the message from the function's result.
         """
@@ -327,11 +331,13 @@ class State(ReadableState, MutableMapping[str, Any]):
         self._handle.record_event(event)
         return event
 
-    def namespace(self, name: str) -> Namespace:
+    @abstractmethod
+    def namespace(self, name: str) -> State:
         """The mapping of the keys under `name/`. Namespaces nest, and one commit covers all of the state."""
-        from vstate.state.namespace import Namespace  # late: it stands on this module
 
-        return Namespace(self, name)
+    def _watch(self, prefix: str, pattern: str, since: Revision | None) -> Watch:
+        """As `Versioned.watch`, for keys that begin with `prefix`, told without the prefix."""
+        raise NotVersioned("watch")
 
 
 def handle_of(state: State) -> StateHandle:

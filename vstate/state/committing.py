@@ -149,7 +149,10 @@ def land(
 
 
 def _seal(handle: Handle, plan: Plan) -> None:
-    """Compare the values that nobody can reach no more until they are handed out again. It only saves time."""
+    """Compare the values that nobody can reach no more until they are handed out again.
+
+    It only saves time.
+    """
     hand = handle.at.hand
     handed = hand.handed
     for key in plan.unshared:
@@ -204,8 +207,8 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
         handle.change(lambda at: at.moved(pending=None))
     elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
         error.message += (
-            f"; whether commit {landing.commit.short} was made is not known: the next call on this state looks, "
-            "and state.head tells then"
+            f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
+            "looks, and state.head tells then"
         )
     else:
         look = partial(_look_for, handle, landing, may_be_late=False)

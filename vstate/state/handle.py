@@ -1,8 +1,9 @@
 """Handle: the values of one branch in hand, and where on the branch they are.
 
-Two attributes hold all that lasts: `at`, an immutable position, and the slots of its hand. Every operation settles
-what an earlier one left, makes a plan, assigns one new position, and then takes the steps of that position. So an
-exception leaves the handle before the operation or after it, and the next call finds out where.
+Two attributes hold all that lasts: `at`, an immutable position, and the slots of its hand. Every operation
+settles the rest of an earlier one, makes a plan, assigns one new position, and then takes the steps of that
+position. So an exception leaves the handle before the operation or after it, and the next call finds out
+where.
 """
 
 from __future__ import annotations
@@ -71,9 +72,11 @@ _T = TypeVar("_T")
 
 
 class Handle(StateHandle):
-    """The working tree of one branch. Threads may share it: `lock` is held around everything but cached reads.
+    """The working tree of one branch. Threads may share it: `lock` is held around everything but cached
+    reads.
 
-    `turns` says whose transaction may run. `follows_head` means that the handle goes where the store's HEAD goes.
+    `turns` says whose transaction may run. `follows_head` means that the handle goes where the store's HEAD
+    goes.
     """
 
     def __init__(self, repo: Repository, head: Head, *, follows_head: bool) -> None:
@@ -145,8 +148,8 @@ class Handle(StateHandle):
             if self._operation() is not None and is_live(self._operation):
                 self.hooks.require_none()
                 raise InvalidInput(
-                    "another call on this state is under way in this thread; a signal handler, a finalizer or a "
-                    "merge policy cannot commit or move the branch then: leave that out"
+                    "another call on this state is under way in this thread; a signal handler, a finalizer "
+                    "or a merge policy cannot commit or move the branch then: leave that out"
                 )
             token = Lock()
             with token:
@@ -159,10 +162,13 @@ class Handle(StateHandle):
         if self._comparing() is not None and is_live(self._comparing):
             raise InvalidInput(f"a state cannot be {done} by the pickling of one of its own values")
 
-    # Settling what an operation left, whatever ended it
+    # Settling the rest of an operation that did not end
 
     def settle_after(self, error: BaseException) -> None:
-        """Settle while an exception goes on to the caller, who gets that one. If it fails, the next call settles."""
+        """Settle while an exception goes on to the caller, who gets that one.
+
+        If it fails, the next call settles.
+        """
         try:
             with self.lock:
                 self.settle()
@@ -170,7 +176,7 @@ class Handle(StateHandle):
             error.add_note(f"vstate, while it undid the changes: {failure}")
 
     def settle(self) -> Position:
-        """Go where the handle turns out to be; the lock is held. Each step is one assignment, and can be repeated."""
+        """Go where the handle turns out to be; the lock is held. Each step is one repeatable assignment."""
         at = self.at
         return at if at.rest is None else self._settle(at.rest)
 
@@ -278,7 +284,7 @@ class Handle(StateHandle):
             pass
 
     def go(self, **fields: Any) -> None:
-        """Change fields of the position, and take its steps. Until they are taken, every reader takes the lock."""
+        """Change fields of the position, and take its steps. Until then every reader takes the lock."""
         self.change(lambda at: at.moved(**fields))
         self.take_steps()
 
@@ -317,10 +323,10 @@ class Handle(StateHandle):
                     return slot.value
 
     def _put(self, at: Position, key: str, old: Slot | None, new: Slot) -> bool:
-        """Assign the slot of a key, and put its value into the cache; False if the position or the slot is another.
+        """Assign the slot of a key and cache its value; False if the position or the slot changed since.
 
-        Only a signal handler or a finalizer can change them while the lock is held. Nothing is called between
-        the test and the end, so that none runs there.
+        Only a signal handler or a finalizer changes them while the lock is held. None runs between the test
+        and the end, because nothing is called there.
         """
         hand, only = at.hand, {key}
         value, fixed, set_at, _, due, wanted = new
@@ -437,7 +443,7 @@ class Handle(StateHandle):
             return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
-        """The dirty keys with this prefix, for which the tree does not count; and, sorted, those that are there."""
+        """The dirty keys with this prefix, which the tree does not decide; and the present ones, sorted."""
         hand, now = self.at.hand, expiry.now()
         slots = {
             key: slot
@@ -511,7 +517,8 @@ class Handle(StateHandle):
     # Uncommitted changes
 
     def compare(self) -> Plan:
-        """How the values in hand differ from the head, as the program asks it; Unpicklable names every culprit.
+        """How the values in hand differ from the head, as the program asks it; Unpicklable names every
+        culprit.
 
         The lock is held, and the handle is settled. An update depends on all that it compares.
         """

@@ -1,4 +1,4 @@
-"""Lease: the right of one process to do something, for as long as it shows that it lives."""
+"""Lease: the right of one process to do something alone, for as long as the process renews it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ _RETRIES = 20  # so many more, when the store fails
 
 
 class Lease:
-    """What `Versioned.lease` returns; to be entered by `with`, once. It is for the process that took it, not its forks.
+    """A lease, to be entered by `with`, once. It belongs to the process that took it, not to its forks.
 
-    A thread renews it while the with block runs. `held` turns false once, when that has not worked for `ttl`
-    seconds or somebody else has it, and never true again. An interruption that keeps the end of the with block
-    from giving it back leaves that to the thread, which does so once the exception is let go of.
+    A thread renews the lease while the with block runs. `held` turns false when no renewal has worked for
+    `ttl` seconds, or when somebody else has the lease, and never turns true again. If an exception keeps the
+    end of the with block from giving the lease back, the thread gives it back once the exception is let go
+    of.
     """
 
     def __init__(self, handle: Handle, name: str, *, ttl: float, wait: float | None) -> None:
         if ttl < SHORTEST_TTL:
             raise InvalidInput(
-                f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not {ttl:g} s"
+                f"the ttl of a lease is {SHORTEST_TTL:g} s or more, so that it can be renewed in time, not "
+                f"{ttl:g} s"
             )
         self.name = name
         self.ttl = ttl
@@ -45,14 +47,19 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """How many holders this lease has had, this one included. What is told this number, and refuses a lower one
-        than it was told before, is safe from a holder that does not know yet that it has lost the lease.
+        """The fencing token: how many holders this lease has had, this one included.
+
+        A service that is told this number, and refuses a lower one than before, is safe from a holder that
+        does not know yet that it has lost the lease.
         """
         return self._tenure.fence
 
     @property
     def held(self) -> bool:
-        """Whether nobody else can have the lease yet, by the clock of this process alone; asks no store."""
+        """Whether nobody else can have the lease yet, by the clock of this process alone.
+
+        It asks no store.
+        """
         return self._tenure.held
 
     def check(self) -> None:
@@ -62,13 +69,16 @@ class Lease:
             self._tenure.look()
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
-        """Commit the state, as its own `commit` does, unless the lease is lost: LeaseLost then, with nothing committed.
+        """Commit the state, as its own `commit` does. If the lease is lost, raise LeaseLost and commit
+        nothing.
 
-        In a store with transactions the lease is compared in the very transaction that moves the branch. In
-        any other it is read right before. The commit's info says under which lease it was made, and its fence.
+        A store with transactions compares the lease in the transaction that moves the branch. Any other store
+        reads the lease right before. The commit's info has the name of the lease and its fence.
         """
         if "lease" in info:
-            raise InvalidInput("a lease's commit has its own info called 'lease': choose another name")
+            raise InvalidInput(
+                "the commit of a lease has an info called 'lease' already: choose another name"
+            )
         with self._tenure.lock:
             self._tenure.require_held()
         return commit(
@@ -77,12 +87,12 @@ class Lease:
 
     @contextmanager
     def rows(self) -> Iterator[Mapping[str, bytes | None]]:
-        """As a Guard promises: the lease's own row, which is not renewed meanwhile."""
+        """As a Guard promises: the lease's own row. It is not renewed meanwhile."""
         with self._tenure.lock:
             yield {lease_key(self.name): self._tenure.require_held().encode()}
 
     def stop_waiting(self) -> None:
-        """Have whoever waits to enter it, in another thread, get LeaseHeld within a second or so."""
+        """Make a thread that waits to enter the lease raise LeaseHeld, within a second or so."""
         self._tenure.left = True
 
     def __repr__(self) -> str:
@@ -96,15 +106,18 @@ class Lease:
         self._tenure.end()
 
     def __del__(self) -> None:
-        # No lock here, which the collector may have interrupted somebody in.
+        # Without the lock: the collector may call this in a thread that holds it.
         if "_tenure" in self.__dict__:
             self._tenure.left = True
 
 
 class Tenure(ForkAware):
-    """What one holder has of a lease, and the thread that renews it: it outlives a `Lease` that nobody left."""
+    """The time of one holder, and the thread that renews the lease.
 
-    # A state holds its lock while it commits under a lease, a lease its own while it asks the store.
+    It outlives a `Lease` that nobody left.
+    """
+
+    # A state holds its own lock while it takes the lock of a lease, so forks take them in this order too.
     fork_order = 1
 
     def __init__(self, repo: Repository, name: str, ttl: float) -> None:
@@ -113,7 +126,7 @@ class Tenure(ForkAware):
         self._ttl = ttl
         self._key = lease_key(name)
         self._owner = secrets.token_hex(16)
-        self.lock = threading.RLock()  # around the row, while it is changed and while it is relied upon
+        self.lock = threading.RLock()  # held while the row is changed or relied upon
         self._row: LeaseRow | None = None
         self._until = 0.0
         self._lost = "it has not been taken"
@@ -121,7 +134,7 @@ class Tenure(ForkAware):
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self.left = False
-        """Whether it is to be given back."""
+        """Whether the thread has to give the lease back."""
 
     @property
     def fence(self) -> int:
@@ -134,7 +147,10 @@ class Tenure(ForkAware):
         return not self._lost and clock() < self._until
 
     def standing(self) -> str:
-        """In words, how it is with the lease by what is known here; takes no lock and asks no store."""
+        """The state of the lease in words, as far as this process knows.
+
+        It takes no lock and asks no store.
+        """
         row = self._row
         if row is None:
             return "given up" if self._used and self.left else "not taken"
@@ -142,9 +158,9 @@ class Tenure(ForkAware):
         return f"{how}, fence {row.fence}"
 
     def begin(self, wait: float | None) -> None:
-        """Take the lease, and keep it."""
+        """Take the lease, and begin to renew it."""
         if self._used:
-            raise InvalidInput(f"lease {self._name!r} has been used: ask for a new one")
+            raise InvalidInput(f"lease {self._name!r} has been used: make a new one with state.lease()")
         self._used = True
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         try:
@@ -162,7 +178,7 @@ class Tenure(ForkAware):
                 target=self._keep_renewing, name=f"vstate lease {self._name}", daemon=True
             )
             self._thread.start()
-        except BaseException:  # interrupted, or an answer was lost: nobody knows yet that it is taken
+        except BaseException:  # after an interruption or a lost answer, the lease may be taken all the same
             self.left = True
             with suppress(VStateError):
                 self._repo.leases.give_back(self._name, self._owner)
@@ -170,7 +186,7 @@ class Tenure(ForkAware):
             raise
 
     def end(self) -> None:
-        """Have the thread, which nothing interrupts, give the lease back, and wait for that."""
+        """Let the thread give the lease back, because no signal interrupts it, and wait for that."""
         self.left = True
         self._wake.set()
         if self._thread is not None and self._thread.ident is not None:
@@ -181,7 +197,7 @@ class Tenure(ForkAware):
     def _keep_renewing(self) -> None:
         regular = min(self._ttl / _RENEWALS, threading.TIMEOUT_MAX)
         pause = regular
-        # Both: an interruption may have kept `end` from waking this thread.
+        # Both conditions: an exception may have kept `end` from waking this thread.
         while not self._wake.wait(pause) and not self.left:
             pause = regular
             with self.lock:
@@ -190,16 +206,16 @@ class Tenure(ForkAware):
                         pause = 0.0
                 except LeaseLost:
                     return
-                except Exception:  # whatever a store raises: it may work again before the time is over
+                except Exception:  # of whatever store: it may work again before the time is over
                     pause = regular / _RETRIES
         with self.lock:
             if not self._lost:
                 self._lost = "it was released"
-                with suppress(Exception):  # then it runs out by itself
+                with suppress(Exception):  # a lease that is not given back runs out by itself
                     self._repo.leases.give_back(self._name, self._owner)
 
     def _renew(self, row: LeaseRow) -> bool:
-        """Renew the lease; False if it has to be tried again, with the row that turned out to be there."""
+        """Renew the lease. False if the row had changed and is still ours: try again."""
         began = clock()
         if not self._repo.store.compare_and_swap(self._key, row.encode(), row.renewed().encode()):
             self.look()
@@ -212,7 +228,7 @@ class Tenure(ForkAware):
         mine = self.require_held()
         row = self._repo.leases.read(self._name)
         if row is not None and (row.owner, row.fence) == (mine.owner, mine.fence):
-            # Perhaps with a renewal whose answer was lost. It may be older than it looks: the time is not begun anew.
+            # A renewal whose answer was lost may be in it. Its time is unknown, so `_until` stays.
             self._row = row
             return
         if row is None:
@@ -224,7 +240,7 @@ class Tenure(ForkAware):
         self.require_held()
 
     def require_held(self) -> LeaseRow:
-        """The row that the store has if the lease is this holder's; LeaseLost if that is certain not to be."""
+        """The row in the store, if this holder has the lease; LeaseLost if it certainly has not."""
         if not self._lost and clock() >= self._until:
             self._lost = f"it was not renewed for {self._ttl:g} s"
         if self._row is None or self._lost:
@@ -239,11 +255,11 @@ class Tenure(ForkAware):
         self.lock.acquire()
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on in the parent; the child has no lease, and releases none."""
+        """Go on in the parent. The child has no lease, and gives none back."""
         if not child:
             self.lock.release()
             return
         self.lock = threading.RLock()
         self._wake = threading.Event()
         self._thread = None
-        self._lost = self._lost or f"process {os.getppid()} has it, of which this is a fork"
+        self._lost = self._lost or f"process {os.getppid()} has it, and this process is its fork"

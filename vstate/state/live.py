@@ -15,6 +15,7 @@ from vstate.objects import expiry
 from vstate.objects.commit import Event
 from vstate.objects.expiry import Expiry
 from vstate.state.base import Message, State, StateHandle, check_key, make_expiry, missing
+from vstate.state.namespace import Namespace
 from vstate.state.turns import Turn
 
 
@@ -67,7 +68,8 @@ class LiveHandle(StateHandle):
             if keys is None:
                 keys = self._sorted = sorted(self.values)
             start = bisect_left(keys, prefix)
-            # In the order of the keys, their first characters are less than, equal to, or greater than the prefix.
+            # In the order of the keys, their first characters are less than, equal to, or greater than the
+            # prefix.
             end = bisect_right(keys, prefix, lo=start, key=lambda key: key[: len(prefix)])
             return keys, start, end
 
@@ -172,6 +174,9 @@ class Live(State):
             found = self._handle.expiries.get(key)
         return None if found is None else found.moment
 
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
+
     def purge(self) -> None:
         """Let go of expired keys."""
         self._handle.drop_expired()
@@ -204,7 +209,7 @@ class Live(State):
     def _update(
         self, function: Callable[[], object], *, attempts: int = 10, message: Message = "", **info: Any
     ) -> None:
-        """Run the function once, in a transaction: there is no other writer, and no commit to have a message."""
+        """Run the function once, in a transaction: a Live has no other writer, and no commits."""
         with self.transaction():
             called("the function of an update", function)
 
@@ -233,7 +238,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh", "reset",
-    "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags", "undo", "watch",
+    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh",
+    "reset", "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags",
+    "undo", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

@@ -34,10 +34,10 @@ def publish_merged(
 ) -> tuple[Commit, Sequence[str]]:
     """The commit where the branch is then, and the keys that others changed.
 
-    A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies of
-    the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises MergeConflict
-    with the keys that no policy resolves, were `edited` since, or were changed by others while `depends_on` is
-    true for them; RefMoved if the branch is gone; the error of the guard.
+    A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies
+    of the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises
+    MergeConflict with the keys that no policy resolves, were `edited` since, or were changed by others while
+    `depends_on` is true for them; RefMoved if the branch is gone; the error of the guard.
     """
     branch, commit = landing.branch, landing.commit
     before = base.oid if base else None

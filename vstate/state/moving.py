@@ -65,7 +65,7 @@ def arrive(
     agreed: Mapping[str, bytes | None] = MappingProxyType({}),
     planned: Steps | None = None,
 ) -> None:
-    """Be at a commit in which the keys `moved` have other values, and the entries `agreed` are those staged here.
+    """Be at a commit with other values for the keys `moved`; the entries `agreed` are staged here too.
 
     A key that was set after the `planned` steps were made stays set.
     """
@@ -126,7 +126,7 @@ def _go_to(handle: Handle, head: Head) -> None:
 
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
-    """Go to another commit with what is staged; values that are the same there stay the same objects."""
+    """Go to another commit with the staged changes. Values that are the same there stay the same objects."""
     at = handle.at
     try:
         plan = handle.plan()
@@ -181,7 +181,7 @@ def _require_nothing_staged(handle: Handle) -> None:
     deleted = any(slot.value is ABSENT for slot in at.hand.slots.values())
     if plan.changes or plan.unpicklable or deleted or at.events:
         raise NotFound(
-            f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that you "
-            "need, then call discard() and refresh()",
+            f"gc has removed {at.head.short}, the commit under the uncommitted changes: copy the values that "
+            "you need, then call discard() and refresh()",
             name=at.head.id,
         )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from vstate.arguments import require_plain
-from vstate.errors import InvalidInput, NotVersioned
+from vstate.errors import InvalidInput
 from vstate.objects.commit import Commit
 from vstate.state.base import Message, State, check_key, handle_of, missing
 
@@ -69,22 +69,22 @@ class Namespace(State):
         return self._root.expires(self.prefix + check_key(key))
 
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
-        """The changes of keys of this namespace as they are committed, under their names here: see `Versioned.watch`.
+        """The changes of keys of this namespace as they are committed, under their names here: see
+        `Versioned.watch`.
 
         NotVersioned in one of a Live.
         """
-        from vstate.state.versioned import Versioned  # late: it stands on this module
-
-        if not isinstance(self._root, Versioned):
-            raise NotVersioned("watch")
         return self._root._watch(self.prefix, pattern, since)
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)` for each change that `watch` would give: see `Versioned.subscribe`."""
+        """Call `function(key, change, commit)` for each change of `watch`: see `Versioned.subscribe`."""
         from vstate.state.watching import Subscription  # late, for a quick `import vstate`
 
         require_plain("the function of subscribe", function)
         return Subscription(self.watch(pattern), function)
+
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
 
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit the whole state, as its own `commit` does."""

@@ -1,4 +1,4 @@
-"""Plan: how the slots in hand differ from a tree, and what becomes of each slot once that is committed.
+"""Plan: how the slots in hand differ from a tree, and the step of each slot once the changes are committed.
 
 Making a plan changes only caches, so an exception at any line leaves nothing to undo.
 """
@@ -22,11 +22,11 @@ from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encod
 class Plan:
     """The difference between the slots and a tree.
 
-    - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before they
-      are stored, and `objects` the objects that the entries need.
+    - `changes`: the new entry of each key that differs, None for a deleted key; `encoded` the same before
+      they are stored, and `objects` the objects that the entries need.
     - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
       a savepoint has to set them again.
-    - `steps`: what becomes of each slot once the changes are committed.
+    - `steps`: the successor of each slot, once the changes are committed.
     - `unshared`: keys whose values nobody outside could reach.
     - `unpicklable`: the exception of each value that could not be pickled.
     """
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def staged(self) -> dict[str, Encoded | None]:
-        """What a savepoint needs to bring this state of the keys back."""
+        """The entries that bring the keys back to this state."""
         return {**self.encoded, **self.unchanged}
 
     @property

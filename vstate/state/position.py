@@ -1,7 +1,7 @@
-"""Position: where a handle is and what it has begun, as one immutable record.
+"""Position: where a handle is, and the calls that it has begun, as one immutable record.
 
-A handle has one position, and one assignment replaces it. So whatever is raised, at whatever line, the handle is
-at the old position or at the new one.
+A handle has one position, and one assignment replaces it. So whatever is raised, at whatever line, the handle
+is at the old position or at the new one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
 Token = LockType
 """Says that an operation is under way: `with token`, in the frame of the operation.
 
-Whoever has to know refers to the token weakly. The operation is over when the lock is free or nothing holds the token
-any more. So no exception can leave it set, and no `finally` has to run.
+Everybody else refers to the token weakly. The operation is over when the lock is free or nothing holds the
+token any more. So no exception can leave it set, and no `finally` has to run.
 """
 
 OVER: Final[ReferenceType[Token]] = ref(Lock())
@@ -39,7 +39,7 @@ def is_live(token: ReferenceType[Token]) -> bool:
 
 
 class Landing(NamedTuple):
-    """A commit on its way to the branch, and what follows if it gets there."""
+    """A commit on its way to the branch, and the steps and events that it covers."""
 
     branch: str
     commit: Commit
@@ -48,7 +48,10 @@ class Landing(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A call of the store whose outcome the handle has not seen. `look` asks the store, and goes where it says."""
+    """A call of the store whose outcome the handle has not seen.
+
+    `look` asks the store, and goes where it says.
+    """
 
     token: ReferenceType[Token]
     look: Callable[[], None]
@@ -66,7 +69,10 @@ class Notes:
 
 
 class Attempt(NamedTuple):
-    """One attempt of an update. `running` while its function runs; `events` are those recorded before it began."""
+    """One attempt of an update.
+
+    `running` while its function runs; `events` are those recorded before it began.
+    """
 
     token: ReferenceType[Token]
     notes: Notes
@@ -75,7 +81,7 @@ class Attempt(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A savepoint: what was staged then. Once the epoch has moved on, a commit holds it: nothing is staged."""
+    """The staged changes of a savepoint. Once the epoch has moved on, a commit holds them: none is staged."""
 
     token: ReferenceType[Token]
     epoch: int
@@ -90,8 +96,8 @@ class Unsettled(NamedTuple):
     - `attempt`: the attempt of an update that is under way.
     - `open`: the savepoints that are under way, the outermost first.
     - `owed`: the savepoint that the handle has to go back to.
-    - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out, as
-      long as the branch has not moved.
+    - `doubts`: commits that were not on the branch when the handle looked. A server may still carry one out,
+      as long as the branch has not moved.
     """
 
     steps: Steps | None = None
@@ -108,8 +114,9 @@ SETTLED: Final = Unsettled()
 class Position(NamedTuple):
     """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
-    `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another commit.
-    `epoch` counts the commits that landed. `rest` is None where nothing is unsettled, which one test finds out.
+    `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another
+    commit. `epoch` counts the commits that landed. `rest` is None where nothing is unsettled, which one test
+    finds out.
     """
 
     hot: Mapping[str, Any]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Savepoint:
-    """Where the values of a handle were, for whoever may go back there.
+    """The values of a handle at some moment, to go back to.
 
-    Dropped without `restore` or `release`, it is restored: whatever ended the frame that held it.
+    A savepoint that is dropped without `restore` or `release` is restored, however its frame ended.
     """
 
     __slots__ = ("_handle", "token")
@@ -111,7 +111,10 @@ def _saved_slot(handle: Handle, key: str, encoded: Encoded | None) -> Slot:
 
 
 def _is_same(one: Encoded | None, other: Encoded | None) -> bool:
-    """Whether two staged entries are the same change. A sliding expiry begins anew each time that somebody looks."""
+    """Whether two staged entries are the same change.
+
+    A sliding expiry begins anew each time that somebody looks.
+    """
     if one is None or other is None:
         return one is other
     if one.entry == other.entry:

@@ -46,12 +46,13 @@ CLEAN: Final = Mark("CLEAN")
 
 
 class Base(NamedTuple):
-    """The committed form of a value in hand: its entry and chunks, and other entries that mean the same value.
+    """The committed form of a value in hand: its entry and chunks, and other entries that mean the same
+    value.
 
-    The entries are without `expiry`, the time at which the key expires. `loaded` says that the value was unpickled
-    from `entry` and was not compared with a second copy yet. Pickling such a value again may give other bytes
-    (shared strings, the order of a set). So a difference counts as a change only if an untouched second copy
-    gives other bytes too; `alternates` remembers the bytes of the copy.
+    The entries are without `expiry`, the time at which the key expires. `loaded` says that the value was
+    unpickled from `entry` and was not compared with a second copy yet. Pickling such a value again may give
+    other bytes (shared strings, the order of a set). So a difference counts as a change only if an untouched
+    second copy gives other bytes too; `alternates` remembers the bytes of the copy.
     """
 
     entry: bytes
@@ -70,7 +71,8 @@ class Slot(NamedTuple):
     - `set_at`: when the key was set or deleted since the last commit; 0 if it was not.
     - `base`: a cache of the committed form; None means that the tree knows.
     - `due`: when the key counts as absent; None for never.
-    - `wanted`: the expiry that was asked for since the last commit, None to take an expiry away, else UNASKED.
+    - `wanted`: the expiry that was asked for since the last commit, None to take an expiry away, else
+      UNASKED.
     """
 
     value: Any
@@ -90,7 +92,7 @@ class Slot(NamedTuple):
         return self.due is not None and self.due <= at
 
     def hides(self, entry: bytes) -> bool:
-        """Whether the key counts as absent now, or was absent when it was set, though this entry is committed."""
+        """Whether the committed entry counts as absent: it has expired now, or had when the key was set."""
         due = moment_of(entry)
         if due is None:
             return False
@@ -142,10 +144,10 @@ class Hand:
     def apply(self, steps: Steps) -> None:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
 
-        Applying again changes nothing. A slot that was set again since keeps its value and forgets its base: the
-        tree under it has changed. A signal handler that uses the state in between takes all the steps first, so
-        a slot that is not `now` any more is left alone. No handler runs between a test with `in` or `is` and the
-        assignment that follows, because nothing is called there.
+        Applying again changes nothing. A slot that was set again since keeps its value and forgets its base:
+        the tree under it has changed. A signal handler that uses the state in between takes all the steps
+        first, so a slot that is not `now` any more is left alone. No handler runs between a test with `in` or
+        `is` and the assignment that follows, because nothing is called there.
         """
         slots = self.slots
         for key, (old, new) in steps.items():

@@ -14,7 +14,8 @@ from vstate.values.inspection import describe
 
 
 class Snapshot(ReadableState):
-    """A read-only mapping of the keys and values of one commit. Values are loaded when asked for, and then kept.
+    """A read-only mapping of the keys and values of one commit. Values are loaded when asked for, and then
+    kept.
 
     Editing a value in place changes this snapshot's copy only, never the store.
     """

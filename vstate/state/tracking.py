@@ -1,8 +1,8 @@
 """Tracking: whether anything outside can still reach, and so change, a value that the state holds.
 
 On CPython every reference is counted. A value is *unshared* when each object in it is referenced exactly
-as often as the value itself explains. Whatever this cannot decide counts as shared: that costs a check at
-the next commit, never an edit.
+as often as the value itself explains. In doubt a value counts as shared: that costs a comparison at the next
+commit, and never loses an edit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NODE_BUDGET = 20_000
 """A value of more objects is not walked: pickling it costs about as much as the walk."""
 
 CYCLE_BUDGET = 200
-"""The budget when the value itself has more references than its holder's: mostly somebody else has one, but
-in a small value it is worth a look whether they come from inside, as those of a child to its parent do."""
+"""The budget when the value itself has more references than its holder's. Mostly somebody outside has one. In
+a small value a look is worth its cost: the references may come from inside, as from a child to its parent."""
 
 IMMUTABLE = frozenset(
     {
@@ -29,7 +29,7 @@ IMMUTABLE = frozenset(
         date, datetime, time, timedelta, timezone, Decimal,
     }
 )  # fmt: skip
-"""Types whose instances nothing can change, nor anything that they hold."""
+"""Types whose instances cannot change, and hold nothing that can."""
 
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _FROZEN = frozenset({tuple, frozenset})
@@ -59,9 +59,10 @@ def is_unshared(holder: Any, key: Any) -> bool:
 
 
 def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
-    """How many references more than the value explains its root and its inner objects have; or None.
+    """The surplus references of the root and of each inner object, beyond those that the value explains; or
+    None.
 
-    `objects` holds the root alone, and grows. The root has one reference more, that of its holder.
+    `objects` holds the root alone at first, and grows. The root has one reference more, from its holder.
     """
     inside = {id(objects[0]): 0}
     position = 0
@@ -84,7 +85,7 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
             else:
                 inside[known] = 1
                 objects.append(part)
-                if len(objects) > budget + 1:  # each is to be walked, which would be too many
+                if len(objects) > budget + 1:  # too many to walk
                     return None
             part = None
         position += 1
@@ -98,17 +99,17 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
 
 _INSTANCES = True
-"""Whether a walk sees that somebody holds an instance's `__dict__`; tried out below. CPython 3.13 hides it."""
+"""Whether a walk notices that somebody holds an instance's `__dict__`; tried below. CPython 3.13 hides it."""
 
 _PLAIN_CLASSES: dict[type, bool] = {}
 
 
 def _plain_instance(kind: type) -> bool:
-    """Whether this is a class written in Python that keeps to the usual protocol.
+    """Whether this is a class written in Python without hooks for pickling.
 
-    That is: all that pickle would take of it is in its attributes, where the collector sees them.
+    Then pickle takes only its attributes, which the collector sees.
     """
-    if kind in dispatch_table:  # where `copyreg.pickle` put a reducer, perhaps just now
+    if kind in dispatch_table:  # asked each time: `copyreg.pickle` may have added a reducer since
         return False
     if not _INSTANCES and kind.__dictoffset__:
         return False
@@ -129,7 +130,7 @@ def _plain_instance(kind: type) -> bool:
 
 
 def _calibrate() -> tuple[int, int] | None:
-    """What `_walk` finds for a value that is certainly unshared: the references it takes itself."""
+    """The result of `_walk` for a value that is certainly unshared: the walk's own references."""
     holder = {"": [[]]}  # type: ignore[var-annotated]
     objects = [holder[""]]
     return _walk(objects, NODE_BUDGET)

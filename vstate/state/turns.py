@@ -56,8 +56,8 @@ class Bell:
 class Turn:
     """One turn: `with turn.bell, turn.held: turns.take(turn)`. It is over however the block ends.
 
-    `held` is the truth. It is a lock, whose release in a `with` no exception prevents; the `__exit__` of a class
-    written in Python may never begin. `bell` rings after it.
+    `held` is the truth. It is a lock, whose release in a `with` no exception prevents; the `__exit__` of a
+    class written in Python may never begin. `bell` rings after it.
     """
 
     __slots__ = ("__weakref__", "bell", "held")
@@ -108,8 +108,8 @@ class _Waiter:
 class Turns:
     """Whose transaction may run on a state now.
 
-    Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a transaction
-    is part of it. Any other thread is not, unless it runs in a copy of the context.
+    Nesting goes by context, not by thread: a task or an `asyncio.to_thread` call that starts inside a
+    transaction is part of it. Any other thread is not, unless it runs in a copy of the context.
     """
 
     def __init__(self) -> None:
@@ -146,8 +146,8 @@ class Turns:
             return
         if _in_event_loop():
             raise Conflict(
-                "another task or transaction on the same state is under way, and waiting for it would stop the "
-                "event loop that it may run in; make this task an async def, or use asyncio.to_thread"
+                "another task or transaction on the same state is under way, and waiting for it would stop "
+                "the event loop that it may run in; make this task an async def, or use asyncio.to_thread"
             )
         began = time.monotonic()
         warned = False
@@ -163,7 +163,7 @@ class Turns:
         # Not past waiting tasks: a task that takes one turn after another would never let them have one.
         if not self._waiting and self._taken(turn):
             return
-        import asyncio  # late, for a quick `import vstate`: whoever awaits has it already
+        import asyncio  # late, for a quick `import vstate`: a program that awaits has imported it
 
         began = time.monotonic()
         warned = False
@@ -237,9 +237,9 @@ class Turns:
         if time.monotonic() - began < _WARN_AFTER_SECONDS:
             return False
         warnings.warn(
-            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same state; if "
-            "the other one waits for this thread, start the thread's work with contextvars.copy_context().run, "
-            "which makes it a part of the other",
+            f"waiting for over {_WARN_AFTER_SECONDS:.0f} s for another task or transaction on the same "
+            "state; if the other one waits for this thread, start the thread's work with "
+            "contextvars.copy_context().run, which makes it a part of the other",
             RuntimeWarning,
             stacklevel=4,
         )

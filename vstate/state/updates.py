@@ -34,7 +34,10 @@ def run_update(
     message: Message = "",
     **info: Any,
 ) -> Commit | None:
-    """Call the function and commit its changes, as `State.update` promises; `in_turn` if the caller has the turn."""
+    """Call the function and commit its changes, as `State.update` promises.
+
+    `in_turn` says that the caller has the turn.
+    """
     if attempts < 1:
         raise InvalidInput(f"attempts is a number from 1 on, not {attempts}")
     if in_turn:

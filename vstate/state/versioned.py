@@ -33,6 +33,7 @@ from vstate.state.base import Message, State, check_key, ttl_microseconds
 from vstate.state.committing import commit, commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
+from vstate.state.namespace import Namespace
 from vstate.state.snapshot import Snapshot
 from vstate.state.transactions import Transaction
 from vstate.state.updates import run_update
@@ -56,7 +57,7 @@ _ATTEMPTS = 10
 def alone(
     method: Callable[Concatenate[Versioned, _P], _T],
 ) -> Callable[Concatenate[Versioned, _P], _T]:
-    """A method that waits until no other thread's transaction is open on the state, and runs with its lock held."""
+    """A method that waits until no other thread's transaction is open, and runs with the lock held."""
 
     @wraps(method)
     def call(self: Versioned, /, *args: _P.args, **options: _P.kwargs) -> _T:
@@ -75,11 +76,13 @@ class Versioned(State):
     Reading a value unpickles it, which can run code: open stores that you trust, or narrow that down.
 
     - `sign` is a key, or the path of its file, that signs every commit made here.
-    - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or signed a
-      commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not built upon.
-    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the first commit made with it.
-      With `sliding` the time begins again whenever anybody moves the branch. No list has an expired branch, and no
-      revision leads to it. Opening it begins a new, empty branch. `gc` removes its objects and its reflog.
+    - `trust` are public keys, your own among them. A commit is trusted if one of the keys signed it, or
+      signed a commit that leads to it. Any other commit raises UntrustedCommit: it is not unpickled, and not
+      built upon.
+    - `ttl`, in seconds or as a timedelta, lets the named branch expire, so long after the first commit made
+      with it. With `sliding` the time begins again whenever anybody moves the branch. No list has an expired
+      branch, and no revision leads to it. Opening it begins a new, empty branch. `gc` removes its objects and
+      its reflog.
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
     """
@@ -122,7 +125,10 @@ class Versioned(State):
         self._handle = Handle(repo, head, follows_head=branch is None)
 
     def close(self) -> None:
-        """Close its watches, and the store if this handle opened it. Uncommitted changes are not committed."""
+        """Close its watches, and the store if this handle opened it.
+
+        Uncommitted changes are not committed.
+        """
         watches = list(self._handle.watches)
         for watch in watches:  # all of them first, because each close() waits for a look under way
             watch.end()
@@ -190,6 +196,9 @@ class Versioned(State):
     def _describe(self, key: str) -> str:
         return self._handle.describe(key)
 
+    def namespace(self, name: str) -> Namespace:
+        return Namespace(self, name)
+
     def expire(self, key: str, ttl: float | timedelta | None, *, sliding: bool = False) -> None:
         self._handle.expire(key, ttl, sliding=sliding)
 
@@ -199,10 +208,11 @@ class Versioned(State):
 
     @alone
     def purge(self) -> Commit | None:
-        """Commit the removal of expired keys on this branch, in a commit of its own; None if none has expired.
+        """Commit the removal of expired keys on this branch, in a commit of its own; None if none has
+        expired.
 
-        It reads no value, and tries again when others commit meanwhile. Uncommitted changes here stay so. In a
-        merge, a new value that somebody gave an expired key stays. Raises DetachedHead, StorageError.
+        It reads no value, and tries again when others commit meanwhile. Uncommitted changes here stay so. In
+        a merge, a new value that somebody gave an expired key stays. Raises DetachedHead, StorageError.
         """
         from vstate.repo.merge.expiring import purge  # late, for a quick `import vstate`
 
@@ -228,22 +238,23 @@ class Versioned(State):
     def commit(self, message: str = "", **info: Any) -> Commit | None:
         """Commit all changes, in place or by key, and the recorded events; None if there are none.
 
-        `info` is plain data kept with the commit. If another writer moved the branch and changed other
-        keys, or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
+        `info` is plain data kept with the commit. If another writer moved the branch and changed other keys,
+        or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
         a merge commit, whose second parent is this change alone. Read the keys that it merged again.
 
-        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that cannot
-        be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is still staged,
-        unless a StorageError says `outcome_unknown`: then the next call finds out, and `head` tells.
+        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that
+        cannot be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is
+        still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
+        tells.
         """
         return commit(self._handle, message, info)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Self]:
         """Commit at the end of the with block; on an exception discard the changes made inside.
 
-        Inside another transaction, or a task, the outer one commits. Transactions of several threads on one handle
-        follow one another. A failing transaction discards every change made on the handle since it began, so give
-        independent work handles of its own.
+        Inside another transaction, or a task, the outer one commits. Transactions of several threads on one
+        handle follow one another. A failing transaction discards every change made on the handle since it
+        began, so give independent work handles of its own.
         """
         return Transaction(self._handle, self, message, info)
 
@@ -266,9 +277,10 @@ class Versioned(State):
     def watch(self, pattern: str = "*", *, since: Revision | None = None) -> Watch:
         """The changes of keys like `agent:*` as they are committed to the branch, here or by other processes.
 
-        An iterator and an async iterator of (key, Change, Commit) that waits for the next one; it begins after
-        `since`, a commit of this branch, or after the commit that this state is at. This state itself does not
-        move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead, NotFound.
+        An iterator and an async iterator of (key, Change, Commit) that waits for the next one; it begins
+        after `since`, a commit of this branch, or after the commit that this state is at. This state itself
+        does not move: `refresh` it to read the new values there, or read `change.new`. Raises DetachedHead,
+        NotFound.
         """
         return self._watch("", pattern, since)
 
@@ -283,10 +295,11 @@ class Versioned(State):
         return watch
 
     def subscribe(self, pattern: str, function: Callable[[str, Change, Commit], object]) -> Subscription:
-        """Call `function(key, change, commit)`, in a thread of its own, for each change that `watch` would give.
+        """Call `function(key, change, commit)`, in a thread of its own, for each change that `watch` would
+        give.
 
-        One call at a time, in order. An exception of the function is logged, to the logger "vstate", and the next
-        change comes all the same. Ends when the subscription or this state is closed.
+        One call at a time, in order. An exception of the function is logged, to the logger "vstate", and the
+        next change comes all the same. Ends when the subscription or this state is closed.
         """
         from vstate.state.watching import Subscription
 
@@ -296,12 +309,12 @@ class Versioned(State):
     def lease(self, name: str, ttl: float | timedelta = 30, *, wait: float | None = None) -> Lease:
         """A lease, to be entered by `with`: nobody else holds one of that name in this store meanwhile.
 
-        A thread renews it. If this process stops for longer than `ttl`, or dies, another holder may take it over;
-        `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a fencing token: a number that grows
-        with each holder. Entering waits `wait` seconds for another holder, None for ever, 0 not at all, and then
-        raises LeaseHeld, which names the holder. InvalidInput for a `ttl` below a tenth of a second. The lease of a
-        dead holder is free once its row has not changed for its `ttl` and a tenth more, by the waiting process's own
-        clock: no clocks of different machines are compared.
+        A thread renews it. If this process stops for longer than `ttl`, or dies, another holder may take it
+        over; `lease.commit` then raises LeaseLost and commits nothing. `lease.fence` is a fencing token: a
+        number that grows with each holder. Entering waits `wait` seconds for another holder, None for ever, 0
+        not at all, and then raises LeaseHeld, which names the holder. InvalidInput for a `ttl` below a tenth
+        of a second. The lease of a dead holder is free once its row has not changed for its `ttl` and a tenth
+        more, by the waiting process's own clock: no clocks of different machines are compared.
         """
         from vstate.state.lease import Lease  # late, for a quick `import vstate`
 
@@ -330,16 +343,16 @@ class Versioned(State):
     def diff(self, old: Revision | None = None, new: Revision | None = None) -> Diff:
         """The keys that differ: HEAD to the working state, `old` to the working state, or `old` to `new`.
 
-        The working state has no expired keys. Since `old` they count as removed; since HEAD they do not, because
-        no commit is due for them.
+        The working state has no expired keys. Since `old` they count as removed; since HEAD they do not,
+        because no commit is due for them.
         """
         return self._handle.diff(old, new)
 
     def blame(self, key: str, path: str | None = None) -> Commit:
         """The commit that last changed the key, or the part of its value at `path`, as seen from HEAD.
 
-        The path is written as `diff.details` prints it, `messages[3].content`. Uncommitted changes do not count, and
-        nothing is unpickled. Raises KeyNotFound, and NotFound for a path that leads nowhere.
+        The path is written as `diff.details` prints it, `messages[3].content`. Uncommitted changes do not
+        count, and nothing is unpickled. Raises KeyNotFound, and NotFound for a path that leads nowhere.
         """
         return self.repo.blame("HEAD", check_key(key), path, head=self._handle.own_head())
 
@@ -348,8 +361,8 @@ class Versioned(State):
     ) -> Commit:
         """The first commit at which `predicate` is false, found in about log2 as many tests as commits.
 
-        The predicate gets the Snapshot of a commit. It must be true at `good`, and false at `bad`, a later commit.
-        Raises InvalidInput otherwise.
+        The predicate gets the Snapshot of a commit. It must be true at `good`, and false at `bad`, a later
+        commit. Raises InvalidInput otherwise.
         """
         return self.repo.bisect(
             lambda commit: predicate(self.checkout(commit)), good, bad, head=self._handle.own_head()
@@ -397,8 +410,8 @@ class Versioned(State):
     def undo(self, *, steps: int = 1) -> Commit:
         """Put the branch where it was before its last `steps` moves, of whatever kind; nothing is lost.
 
-        Undoing twice goes two moves back, `redo` forward again; the reflog has all moves. Raises UncommittedChanges,
-        DetachedHead, InvalidInput if there is nothing to undo, and RefMoved.
+        Undoing twice goes two moves back, `redo` forward again; the reflog has all moves. Raises
+        UncommittedChanges, DetachedHead, InvalidInput if there is nothing to undo, and RefMoved.
         """
         return self._move_back(
             "undo", lambda branch: self.repo.find_undo(branch, steps=steps, seen=self._handle.at.head)
@@ -457,7 +470,8 @@ class Versioned(State):
         return result
 
     def cherry_pick(self, rev: Revision, *, policy: PolicyOption = None, message: str = "") -> Commit | None:
-        """Commit here the changes of the commit `rev` against its first parent; None if they are here already.
+        """Commit here the changes of the commit `rev` against its first parent; None if they are here
+        already.
 
         Raises MergeConflict and UncommittedChanges as `merge` does.
         """
@@ -520,14 +534,16 @@ class Versioned(State):
     def set_policy(self, prefix: str, policy: Policy | None) -> None:
         """Say how keys that begin with `prefix` are merged when both sides changed them; None: not at all.
 
-        The policy is kept with the branch. Every process uses it, for commits that lost a race too; the longest
-        prefix counts. A policy is one of
+        The policy is kept with the branch. Every process uses it, for commits that lost a race too; the
+        longest prefix counts. A policy is one of
 
         - "ours", "theirs", "newest": one side, the other, or the side whose commit is later;
         - "counter": a number, to which the differences of both sides are added;
-        - "union": a set, or a list as one, with the additions of both sides and without the removals of either;
-        - "append": a list, text or bytes with the additions of both sides at its end, in the order of the commits; the
-          additions of a commit that lost a race go behind everything that the branch has by then;
+        - "union": a set, or a list as one, with the additions of both sides and without the removals of
+          either;
+        - "append": a list, text or bytes with the additions of both sides at its end, in the order of the
+          commits; the additions of a commit that lost a race go behind everything that the branch has by
+          then;
         - "deep": a dict, merged by path; "text": a text, merged by lines;
         - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
           ABSENT for a side without the key, returns ABSENT to delete the key, and raises if it cannot decide.

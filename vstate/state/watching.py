@@ -1,4 +1,4 @@
-"""Watching: the changes of a branch as they are committed, by whomever."""
+"""Watching: the changes of a branch, as anybody commits them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from vstate.repo.names.refs import HEADS, REF
 from vstate.repo.repository import Repository
 
 Seen = tuple[str, Change, Commit]
-"""A key, what happened to it, and the commit that did it."""
+"""A key, its change, and the commit that made the change."""
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a watch looks at the branch, whether or not the store has told of a change."""
+"""Seconds after which a watch looks at the branch, even if the store has not reported a change."""
 
 _FIRST_PAUSE = 0.05  # seconds, doubled with each failure of the store
 _LONGEST_PAUSE = 5.0
@@ -36,14 +36,15 @@ _log = logging.getLogger("vstate")
 
 
 class Watch(ForkAware):
-    """An iterator, and an async iterator, of (key, Change, Commit): it waits for the next change, and ends when it
-    is closed.
+    """An iterator, and an async iterator, of (key, Change, Commit). It waits for the next change until it is
+    closed.
 
-    Commits come in the order of the branch, the keys of each sorted. None is missed: while the store cannot be
-    reached it tries again, and goes on after the last commit that it saw. Where the branch jumps, by a reset or
-    over a merge, what differs comes as changes of the commit that it jumped to. That a key expires is no commit; its
-    removal by `purge` is one. Raises UntrustedCommit where the state would, and NotFound if gc has removed the commit
-    seen last. One thread or task at a time takes from a watch; one that another thread was in ends in a fork.
+    Commits come in the order of the branch, the keys of each commit sorted. No commit is missed: while the
+    store cannot be reached, the watch tries again, and goes on after the last commit that it saw. If the
+    branch jumps, by a reset or over a merge, the differences come as changes of the commit that it jumped to.
+    An expiry makes no commit; the removal of the key by `purge` does. Raises UntrustedCommit where the state
+    would, and NotFound if gc has removed the last commit that it saw. One thread or task at a time takes from
+    a watch. In a forked child, a watch that another thread was using has ended.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Watch(ForkAware):
 
     @property
     def seen(self) -> Commit | None:
-        """The last commit that was looked at: `watch(since=...)` goes on from there. Changes of it may still come."""
+        """The last commit that the watch saw.
+
+        `watch(since=...)` goes on there; changes of it may still come.
+        """
         return self._seen
 
     @property
@@ -86,7 +90,7 @@ class Watch(ForkAware):
         return self._take()
 
     def _take(self) -> Seen:
-        # Not popleft: an interruption behind that call would lose it.
+        # Not popleft: an exception right after that call would lose the change.
         found = self._ready[0]
         del self._ready[0]
         return found
@@ -95,12 +99,12 @@ class Watch(ForkAware):
         return self
 
     async def __anext__(self) -> Seen:
-        # What a look in a thread finds stays ready, also if whoever waits for it is cancelled.
+        # The changes that a thread finds stay ready, even if the task that waits for them is cancelled.
         while not self._ready:
             if self._closed.is_set():
                 raise StopAsyncIteration
             if self._threads is None:
-                # Its own, since it waits most of the time: many watches would use up the loop's threads.
+                # A thread of its own, which mostly waits: many watches would use up the loop's threads.
                 self._threads = ThreadPoolExecutor(1, thread_name_prefix="vstate watch")
             try:
                 look = self._threads.submit(self._look)
@@ -110,11 +114,14 @@ class Watch(ForkAware):
         return self._take()
 
     def end(self) -> None:
-        """End the iteration, after what was found already, without waiting for a look under way."""
+        """End the iteration after the changes found so far, without waiting for a look under way."""
         self._closed.set()
 
     def close(self) -> None:
-        """End the iteration, after what was found already. Waits for a look under way, for a second at most."""
+        """End the iteration after the changes found so far.
+
+        Waits for a look under way, for a second at most.
+        """
         self.end()
         with self._lock:
             self._stop_listening()
@@ -142,7 +149,7 @@ class Watch(ForkAware):
         """Do nothing: waiting for a look under way could take a second."""
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on, but for a watch in the child that a thread was in which the child has not got."""
+        """Go on. In the child, end a watch that a thread of the parent was using."""
         if not child:
             return
         self._threads = None
@@ -153,7 +160,7 @@ class Watch(ForkAware):
             self._closed.set()
 
     def _look(self) -> None:
-        """Find what is new; if nothing is, wait a while for it."""
+        """Find new changes; if there are none, wait a while for them."""
         with self._lock:
             if self._ready or self._closed.is_set():
                 return
@@ -179,10 +186,10 @@ class Watch(ForkAware):
         try:
             self._listening.close()
         except StoreUnavailable:
-            pass  # it is gone already
+            pass  # the connection is gone already
 
     def _advance(self) -> None:
-        """Go through the branch up to its head, or up to a commit with a change that is asked for."""
+        """Follow the branch to its head, or to a commit with a change that matches."""
         while not self._ready:
             if not self._ahead and not self._follow():
                 return
@@ -195,10 +202,10 @@ class Watch(ForkAware):
                 self._require_seen()
                 if self._repo.objects.is_stored(oid):
                     raise
-                # The branch has left it, and gc has removed it: the way to where the branch is now is another one.
+                # The branch has left this commit, and gc has removed it. Find the way to the new head.
                 self._ahead = deque()
                 continue
-            # Together: an interruption after a call in between would lose them, or tell them twice.
+            # No call in between: an exception there would lose the changes, or report them twice.
             self._ready, self._seen = found, commit
             del self._ahead[0]
 
@@ -209,16 +216,19 @@ class Watch(ForkAware):
                 yield name, diff[key], commit
 
     def _require_seen(self) -> None:
-        """NotFound if gc has removed the commit that was seen last, without which nobody knows what changed since."""
+        """Raise NotFound if gc has removed the last commit seen: the changes since then cannot be found."""
         if self._seen is not None and not self._repo.objects.is_stored(self._seen.oid):
             raise NotFound(
-                f"gc has removed {self._seen.short}, up to which this watch has seen the branch: watch it anew, "
-                "from where it is now",
+                f"gc has removed {self._seen.short}, the last commit that this watch saw: watch it anew, "
+                "from the newest commit",
                 name=self._seen.id,
             )
 
     def _follow(self) -> bool:
-        """Find the commits from the one seen last to the head of the branch; whether there are any."""
+        """Find the commits between the last one seen and the head of the branch.
+
+        Returns whether there are any.
+        """
         head = self._repo.refs.read(HEADS + self._branch)
         if head is None or (self._seen is not None and head == self._seen.oid):
             return False
@@ -232,7 +242,7 @@ class Watch(ForkAware):
         return True
 
     def _way(self, seen: Commit | None, to: ObjectId) -> list[ObjectId] | None:
-        """The commits from `seen` up to this one, by first parents; None if it does not come from there."""
+        """The commits from `seen` up to this one, by first parents; None if `seen` is no ancestor of it."""
         between = []
         for commit in self._repo.history.first_parents(to):
             if seen is not None and commit.time <= seen.time:
@@ -243,7 +253,7 @@ class Watch(ForkAware):
         return between[::-1]
 
     def _moves(self, head: ObjectId) -> list[ObjectId]:
-        """Where the branch has been since it was at the commit seen last, by its reflog, as far as that is still there."""
+        """The stored commits that the branch was at since the last one seen, by its reflog."""
         assert self._seen is not None
         moves = [head]
         with suppress(CorruptStore):
@@ -266,11 +276,11 @@ class Subscription:
 
     @property
     def active(self) -> bool:
-        """Whether the function is still called for what comes."""
+        """Whether the function is still called for new changes."""
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Call the function no more; waits for a call under way, unless it is that call which closes."""
+        """Stop calling the function. Waits for a call under way, unless that call closes the subscription."""
         self._watch.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -294,7 +304,7 @@ class Subscription:
                 try:
                     called("the function of subscribe", self._function, key, change, commit)
                 except Exception:
-                    # The next change may be one that it can deal with; nobody waits here to be told.
+                    # The function may manage the next change, and there is no caller to raise this to.
                     _log.exception("a subscriber failed at %s %r in %s", change.kind, key, commit.short)
         except Exception:
             _log.exception("%r ended", self)

@@ -419,9 +419,7 @@ class KVStoreTests:
         assert dict(store.items()) == {"format": b"1", "r/heads/main": b"a"}
 
     def test_exclusively_writes_what_the_plan_returns(self, store: KVStore) -> None:
-        """The plan reads committed values, and its writes are carried out; or nothing happens, and False is
-        returned.
-        """
+        """The plan reads committed values and its writes are done; or nothing happens and it is False."""
         store.set_many({OBJECT: b"object", "r/heads/main": b"old"})
         seen: list[bytes | None] = []
 

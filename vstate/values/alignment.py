@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 class Aligner:
     """Aligns sequences of hashable items, with a bounded number of steps for all of them.
 
-    `left` is the number of steps that are left; three million take about a second. If a range of items differs
+    `left` is the number of steps that are left; three million take about a second. If a range differs
     too much, or no steps are left, it counts as one change: some equal items are then not matched.
     """
 

@@ -384,7 +384,7 @@ def _text(base: Any, ours: Any, theirs: Any) -> Any:
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {"counter": _counter, "union": _union, "append": _append, "deep": _deep, "text": _text}
 )
-"""The policies by name. Each raises Unmergeable when it cannot decide, as if one side removed the value.
+"""The policies by name. Each raises Unmergeable when it cannot decide, as when one side removed the value.
 
 Call a policy even if both sides have the same value: both may have counted one more.
 """

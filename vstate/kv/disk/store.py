@@ -103,8 +103,7 @@ class Disk(TransactionalStore, ForkAware):
         packed = pack(key)
         reader = self._reader
         if packed[0:1] == OBJECT_MARK and reader.connection is not None:
-            # The short way of most reads: an object that is there. Anything else, errors too, goes the long
-            # way.
+            # The short way of most reads: an object that is there. Anything else goes the long way.
             try:
                 with reader.lock:
                     if reader.connection is not None:

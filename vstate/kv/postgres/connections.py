@@ -132,9 +132,7 @@ class Connections:
             self._give_back(connection, writing)
 
     def connect(self, within: float = math.inf) -> Connection:
-        """A new connection, for the caller to close. It takes `within` seconds at most, name servers
-        aside.
-        """
+        """A new connection, for the caller to close. Name servers aside, `within` bounds the seconds."""
         try:
             connection = Connection.connect(
                 self._address.dsn, autocommit=True, prepare_threshold=None, **self._options(within)

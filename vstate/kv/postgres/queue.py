@@ -54,9 +54,7 @@ class Locks:
         self._closed = False
 
     def acquire(self, name: str) -> tuple[Connection | None, bool]:
-        """Wait for the lock. The connection that holds it, None after PATIENCE; and whether another had
-        it.
-        """
+        """Wait for the lock: its connection, None after PATIENCE; and whether another had the lock."""
         if not self._session.exists:
             return None, False
         connection = self._connection()

@@ -190,9 +190,7 @@ class Statements:
         )
 
     def write(self, *, expecting: bool, sets: bool, deletes: bool, listened: bool) -> bytes:
-        """A statement that writes if every expectation holds. It returns whether it did, and has
-        listeners.
-        """
+        """A statement that writes if every expectation holds. Its row: whether it did; whether to notify."""
         which = expecting, sets, deletes, listened
         made = self._written.get(which)
         if made is None:

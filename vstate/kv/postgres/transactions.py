@@ -199,8 +199,7 @@ class Transactions:
                 steps.append((statements.ask_turn, (turn_number(skipped),)))
             steps.append((statement, parameters))
             if last:
-                # Sent together, so that a commit is one round trip. Were the client to decide first, it would
-                # be two.
+                # Sent together, so that a commit is one round trip. A decision of the client would take two.
                 steps.append((statements.commit, None))
                 attempt.committing = True
             connection.sending = sum(len(value) for _, value in part)

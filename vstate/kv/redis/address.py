@@ -35,9 +35,7 @@ class Address:
 
     @classmethod
     def of_url(cls, url: str, timeout: float) -> Self:
-        """The server at the URL. InvalidInput if the URL cannot be read, or the driver refuses its
-        options.
-        """
+        """The server at the URL. InvalidInput if the URL is wrong, or the driver refuses its options."""
         if not isinstance(url, str):
             raise InvalidInput(f"the URL of a Redis store is a str, not {type(url).__name__}")
         scheme, mark, rest = url.partition("://")

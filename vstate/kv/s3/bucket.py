@@ -103,8 +103,7 @@ class Bucket(ForkLocked):
         path = self.check_name(name)
         size = self._repeat(lambda: int(self._open().head(path)["size"]))
         if size is None and not self._exists:
-            # The answer to a HEAD has no words: only the answer to a GET tells a missing bucket from a
-            # missing object.
+            # The answer to a HEAD does not tell a missing bucket from a missing object. A GET does.
             self.read(name)
             self._exists = True
         return size
@@ -132,9 +131,7 @@ class Bucket(ForkLocked):
         return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
-        """Repeat the conditional write until its outcome is known. Returns whether it was done, once or
-        twice.
-        """
+        """Repeat the conditional write until its outcome is known: whether it was done, once or twice."""
         backoff = self._backoff()
         while True:
             attempt = self.write_if(name, data, mark)

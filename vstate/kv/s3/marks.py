@@ -23,9 +23,7 @@ class Marks(ForkLocked):
         self._keys: OrderedDict[str, tuple[bytes | None, Mark]] = OrderedDict()
 
     def note(self, key: str, value: bytes | None, mark: Mark | None) -> None:
-        """Keep the value of the key, None if a swap deleted it. Without a mark the key is absent: forget
-        it.
-        """
+        """Keep the value of the key, None if a swap deleted it; without a mark, forget the key."""
         if is_object(key):
             return
         with self._lock:

@@ -64,8 +64,7 @@ def beginning_of(prefix: str) -> str:
 
 
 def just_before(name: str) -> str | None:
-    """A text to list from: it sorts behind every name before `name`, and before `name` and all that begin
-    with it.
+    """A text to list from: it sorts after all names before `name`, and before all that begin with it.
 
     None if there is no such text. The text is no name and no directory: servers differ in whether a listing
     that starts behind a directory leaves out its contents.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 from vstate.backoff import Backoff
@@ -112,11 +113,13 @@ class S3(KVStore, ForkAware):
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = list(dict.fromkeys(map(check_key, keys)))
-        values = self._bucket.together([_calling(self.get, key) for key in wanted])
+        values = self._bucket.together([partial(self.get, key) for key in wanted])
         return {key: value for key, value in zip(wanted, values, strict=True) if value is not None}
 
     def set_many(self, items: Mapping[str, bytes]) -> None:
-        writes = [_calling(self._write, check_key(key), check_value(value)) for key, value in items.items()]
+        writes: list[Callable[[], None]] = [
+            partial(self._write, check_key(key), check_value(value)) for key, value in items.items()
+        ]
         self._bucket.together([*writes, *self._pending_probe()] if writes else [])
 
     def delete_many(self, keys: Iterable[str]) -> None:
@@ -143,7 +146,7 @@ class S3(KVStore, ForkAware):
                 if not missing:
                     return found
         rest = list(missing.values())
-        there = self._bucket.together([_calling(self.__contains__, key) for key in rest])
+        there = self._bucket.together([partial(self.__contains__, key) for key in rest])
         return found | {key for key, is_there in zip(rest, there, strict=True) if is_there}
 
     def _pages(self, prefix: str) -> Iterator[list[tuple[str, int]]]:
@@ -255,7 +258,7 @@ class S3(KVStore, ForkAware):
                 found.append("an object was overwritten on a condition that did not hold")
             elif first.mark and write(names[0], b"second", first.mark).outcome == "refused":
                 found.append("an object was not overwritten on a condition that did hold")
-            attempts = self._bucket.together([_calling(write, names[1], b"one", None)] * 4)
+            attempts = self._bucket.together([partial(write, names[1], b"one", None)] * 4)
             if [attempt.outcome for attempt in attempts].count("done") > 1:
                 found.append("several of the writers that created one object at a time succeeded")
         finally:
@@ -265,8 +268,7 @@ class S3(KVStore, ForkAware):
     # Transactions
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As promised by KVStore for a store without transactions, in two round trips instead of one for each
-        step.
+        """As promised by KVStore for a store without transactions, in two round trips, not one a step.
 
         1. Objects are set, all side by side. Beside them, the expected keys are read, except the one to be
            swapped if this handle remembers it with the expected value.
@@ -296,8 +298,8 @@ class S3(KVStore, ForkAware):
             for key, value in expected.items()
             if key not in values or (value is not None and self._marks.mark_of(key, value) is None)
         ]
-        checks = [_calling(self._look, key, expected[key]) for key in to_read]
-        sets: list[Callable[[], Any]] = [_calling(self._write, key, value) for key, value in objects.items()]
+        checks = [partial(self._look, key, expected[key]) for key in to_read]
+        sets: list[Callable[[], Any]] = [partial(self._write, key, value) for key, value in objects.items()]
         probe = self._pending_probe() if swapped else ()
         try:
             results: list[Any] = self._bucket.together([*checks, *sets, *probe])
@@ -311,7 +313,7 @@ class S3(KVStore, ForkAware):
             if not self._swap_beside(key, expected[key], values[key], rows):
                 return False
         else:
-            self._bucket.together([_calling(self._write, key, value) for key, value in rows.items()])
+            self._bucket.together([partial(self._write, key, value) for key, value in rows.items()])
         if gone := [key for key, value in others.items() if value is None]:
             self._after_swap(bool(swapped), lambda: self.delete_many(gone))
         return True
@@ -321,7 +323,7 @@ class S3(KVStore, ForkAware):
     ) -> bool:
         names = list(rows)
         creating = (
-            self._bucket.begin([_calling(self._create, row, rows[row]) for row in names]) if rows else []
+            self._bucket.begin([partial(self._create, row, rows[row]) for row in names]) if rows else []
         )
         try:
             swapped = self.compare_and_swap(key, expected, new)
@@ -330,7 +332,7 @@ class S3(KVStore, ForkAware):
             outcomes = [future.exception() or future.result().outcome for future in creating]
         if swapped:
             late = [row for row, outcome in zip(names, outcomes, strict=True) if outcome != "done"]
-            calls = [_calling(self._write, row, rows[row]) for row in late]
+            calls = [partial(self._write, row, rows[row]) for row in late]
             self._after_swap(True, lambda: self._bucket.together(calls))
         return swapped
 
@@ -415,7 +417,3 @@ def _reopen(url: str, options: dict[str, Any], timeout: float) -> S3:
 
 def _new_locks() -> list[threading.Lock]:
     return [threading.Lock() for _ in range(_LOCKS)]
-
-
-def _calling(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    return lambda: function(*arguments)

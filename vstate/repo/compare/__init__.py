@@ -1,1 +1,1 @@
-"""Compare values and trees without unpickling: diff, paths inside values, alignment."""
+"""Compare values and trees without unpickling: diff, details inside values, paths, fingerprints."""

@@ -25,8 +25,8 @@ def connected(
     """The core of another store, and the name of its remote if it has one here.
 
     `place` is that core, its store, the name of a remote, a path or URL, or None for the default remote. A
-    store that is opened here is closed again. `create` allows a new store; NotFound otherwise, with a hint if
-    the caller has the choice, that is unless `create` is None.
+    store that is opened here is closed again. NotFound if there is no store, unless `create` allows a new
+    one. If `create` is False, not None, the error suggests it.
     """
     if isinstance(place, Core):
         yield place, None

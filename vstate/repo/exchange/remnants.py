@@ -15,7 +15,10 @@ from vstate.repo.upkeep.salvage import Salvage
 
 
 class Remnants:
-    """Tells remnants from other commits of a store. A remnant may lack objects: no history continues with it."""
+    """Tells remnants from other commits of a store.
+
+    A remnant may lack objects: no history continues with it.
+    """
 
     def __init__(self, store: KVStore, history: History) -> None:
         self._store = store

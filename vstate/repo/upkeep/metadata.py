@@ -10,7 +10,7 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
@@ -68,14 +68,12 @@ _PARSERS: Mapping[str, tuple[str, Callable[[bytes], object]]] = {
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object with this key; None if the key is not that of an object."""
-    if len(key) != len(OBJECT_PREFIX) + 64 or not key.startswith(OBJECT_PREFIX):
-        return None
-    digits = key[len(OBJECT_PREFIX) :]
     try:
-        oid = ObjectId(bytes.fromhex(digits))
+        oid = ObjectId(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
     except ValueError:
         return None
-    return oid if oid.hex() == digits else None  # fromhex also takes capitals and spaces
+    # fromhex also takes capitals and spaces.
+    return oid if len(oid) == ID_BYTES and OBJECT_PREFIX + oid.hex() == key else None
 
 
 def is_foreign(key: str) -> bool:
@@ -201,7 +199,7 @@ class Metadata:
         newest = max(self._salvage.keys(f"{REFLOG}{HEAD}:"), default=None)
         line = None if newest is None else self._line(newest, self._salvage.row(newest))
         if isinstance(line, ReflogEntry) and _named_in(line):
-            self._break(HEAD, f"it is on branch {branch!r}, which is not there")
+            self._break(HEAD, f"it is on branch {branch!r}, which does not exist")
 
     def find_lost_refs(self) -> None:
         """Find the refs that are missing although no reflog line says that they were deleted.
@@ -218,7 +216,7 @@ class Metadata:
                 # The last line is still the last one: nobody has moved the ref meanwhile.
                 if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
                     self.gone[name] = new
-                    self._break(name, f"it is not there; by its reflog it was at {new}")
+                    self._break(name, f"its row is lost; by its reflog it was at {new}")
         head = self.raw_refs.get(HEAD, b"")
         if head.startswith(_SYMBOLIC):
             self._read_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
