@@ -92,7 +92,7 @@ def prepared(filled: Mapping[str, bytes], prepare: Action) -> Versioned:
 
 
 def ended(state: Versioned) -> tuple[Contents, int] | None:
-    """The contents and the events after a last commit, the same here and for a new handle; None for a conflict."""
+    """The contents and events after a last commit, the same for a new handle; None after a conflict."""
     hand = state._handle.at.hand
     for key, slot in hand.slots.items():
         assert not slot.dirty or key in hand.dirty, key
@@ -112,7 +112,7 @@ def ended(state: Versioned) -> tuple[Contents, int] | None:
 @pytest.mark.parametrize("name", HANDLERS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_uses_the_state(call: str, name: str, filled: Mapping[str, bytes]) -> None:
-    """It runs before the call or after it, whatever the moment, or is told that it cannot: nothing is lost."""
+    """At any moment, it runs before the call or after it, or is refused: nothing is lost."""
     (operation, prepare), handler = CALLS[call], HANDLERS[name]
     outcomes: list[object] = []
     for actions in ((handler, operation), (operation, handler)):

@@ -50,7 +50,7 @@ def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] |
 
 
 def look_at_branch(handle: Handle) -> None:
-    """Go where the branch is. A conflict or an untrusted commit is the next commit's: others moved the branch."""
+    """Go where the branch is. A conflict or an untrusted commit there is left to the next commit."""
     with suppress(Conflict, UntrustedCommit):
         go_to_newest(handle)
     handle.change(lambda at: at.moved(pending=None))

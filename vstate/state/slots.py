@@ -196,8 +196,8 @@ class Hand:
     def forget(self, keys: Iterable[str], planned: Steps) -> dict[str, Step]:
         """Steps that drop the slots of the keys. `planned` are the steps of a plan that was made before.
 
-        The plan has a step for each slot that was dirty then. A slot that is dirty without a step was set by a
-        signal handler since, and stays.
+        The plan has a step for each slot that was dirty then. If another slot is dirty now, a signal handler
+        has set its key since, and the slot stays.
         """
         steps: dict[str, Step] = {}
         for key in keys:
