@@ -191,7 +191,7 @@ def test_a_failing_update_keeps_its_error_and_is_undone_once_the_store_is_back()
 
 
 def test_a_transaction_that_cannot_be_undone_yet_is_not_used() -> None:
-    """A commit inside it fails, and the store stays away: no read sees its half, and no write goes into it."""
+    """A commit inside it fails, and the store stays away: nothing is read from its half or written to it."""
     faulty = Faulty(Memory(), after=True)
     state = Versioned(faulty)
     state["n"] = 0
