@@ -64,6 +64,28 @@ def raised_at(function: Callable[[], object], line: int | None, kind: type[BaseE
     return passed, None
 
 
+def called_within(function: Callable[[], object], moment: int, handler: Callable[[], object]) -> bool:
+    """Call the function, and the handler in the middle of it, where Python may run a signal handler.
+
+    These moments are those of `interrupted`. Returns whether there was such a moment.
+    """
+    passed = 0
+
+    def profiler(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal passed
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            passed += 1
+            if passed == moment:
+                handler()
+
+    sys.setprofile(profiler)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return passed >= moment
+
+
 def interrupted(function: Callable[[], object], moment: int | None) -> tuple[int, KeyboardInterrupt | None]:
     """Call the function, and raise KeyboardInterrupt at one of the moments at which Python handles signals.
 

@@ -190,6 +190,26 @@ def test_a_failing_update_keeps_its_error_and_is_undone_once_the_store_is_back()
         assert dict(state) == {"n": 0, "list": [0]}
 
 
+def test_a_transaction_that_cannot_be_undone_yet_is_not_used() -> None:
+    """A commit inside it fails, and the store stays away: nothing is read from its half or written to it."""
+    faulty = Faulty(Memory(), after=True)
+    state = Versioned(faulty)
+    state["n"] = 0
+    state.commit()
+    faulty.calls.clear()
+    with pytest.raises(StoreUnavailable), state.transaction():
+        state["list"] = [1]
+        faulty.fail_at, faulty.away = 1, 100
+        state.commit("inside")
+    with pytest.raises(StoreUnavailable):
+        state["list"]
+    with pytest.raises(StoreUnavailable):
+        state["n"] = 1
+    faulty.fail_at = None
+    state["n"] = 2
+    assert dict(state) == {"n": 2, "list": [1]}  # the commit inside had landed
+
+
 def in_a_transaction(state: Versioned, function: Callable[[Versioned], object]) -> None:
     with state.transaction():
         function(state)

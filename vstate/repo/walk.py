@@ -95,14 +95,20 @@ class Entries:
     def __init__(self) -> None:
         self._met: set[bytes] = set()
 
-    def new(self, leaf: Node) -> list[tuple[str, bytes]]:
-        """The keys and the entries of a leaf, without the entries that were met lately."""
+    def new(self, leaf: Node) -> list[bytes]:
+        """The entries of a leaf that were not met lately."""
         met = self._met
         if len(met) > _REMEMBERED_ENTRIES:
             met.clear()
-        found = [(key, entry) for key, entry in zip(leaf.keys, leaf.items, strict=True) if entry not in met]
-        met.update(entry for _, entry in found)  # type: ignore[misc]  # a node that was read holds bytes only
+        found = [entry for entry in leaf.items if entry not in met]
+        met.update(found)  # type: ignore[arg-type]  # a node that was read holds bytes only
         return found  # type: ignore[return-value]
+
+    def new_items(self, leaf: Node) -> list[tuple[str, bytes]]:
+        """The entries of a leaf that were not met lately, with their keys."""
+        found = set(self.new(leaf))
+        items = zip(leaf.keys, leaf.items, strict=True) if found else ()
+        return [(key, entry) for key, entry in items if entry in found]
 
     def all(self, leaf: Node) -> Iterator[tuple[str, bytes]]:
         """The keys and all entries of a leaf; `new` leaves them out from now on."""
@@ -110,11 +116,11 @@ class Entries:
         return zip(leaf.keys, leaf.items, strict=True)  # type: ignore[arg-type]
 
 
-def links_of(leaf: bytes, entry: bytes) -> Iterator[Link]:
+def links_of(leaf: bytes, entry: bytes) -> Sequence[Link]:
     """The links of an entry; CorruptObject, naming the leaf, if the entry cannot be decoded."""
     if entry.startswith(_ATOM):
-        return
+        return ()
     try:
-        yield from Entry.decode(entry).links
+        return list(Entry.decode(entry).links)
     except ValueError as error:
         raise CorruptObject(leaf.hex(), str(error)) from error

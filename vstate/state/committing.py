@@ -15,8 +15,8 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.state.handle import KEEP_BYTES, KEEP_COUNT, Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, Landing, Pending, Position, Unsettled, is_live
-from vstate.state.slots import FORGET, Slot, Step
+from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, is_live
+from vstate.state.slots import Slot
 
 
 def commit(
@@ -47,11 +47,12 @@ def commit_now(
     if handle.at.rest is not None and (attempt := handle.at.rest.attempt) is not None:
         attempt.notes.open = False
     while True:
+        handle.at.hand.handed = set()
         plan, at = handle.require_picklable(handle.plan()), handle.at
         root, objects, nodes = tree.update(handle.repo.objects.node, handle.tree, plan.changes)
         if root == handle.tree and not at.events:
             if plan.steps or at.rest is not None:
-                handle.go(handle.at.moved(steps=plan.steps, attempt=None))
+                handle.go(steps=plan.steps, attempt=None)
             _seal(handle, plan)
             return None
         commit = handle.repo.build_commit(
@@ -62,9 +63,7 @@ def commit_now(
             if isinstance(new, Slot) and new.due is not None:
                 at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = Pending(ref(token), partial(_look_for, handle, landing))
-        at = handle.at
-        rest = Unsettled(None, pending) if at.rest is None else at.rest._replace(pending=pending)
-        handle.at = Position(at.hot, at.hand, at.head, at.branch, at.events, at.epoch, rest)
+        _await(handle, pending)
         try:
             with token:
                 head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard)
@@ -76,6 +75,11 @@ def commit_now(
             raise
         _seal(handle, plan)
         return head
+
+
+def _await(handle: Handle, pending: Pending) -> None:
+    """Note a call of the store. Readers still take values without the lock."""
+    handle.change(lambda at: at._replace(rest=(at.rest or SETTLED)._replace(pending=pending)))
 
 
 def _publish(
@@ -125,17 +129,20 @@ def land(
 
     It ends the attempt of an update, unless it is an earlier commit that landed `late`.
     """
-    at, attempt = handle.at, handle.rest.attempt if late else None
-    events: tuple[Event, ...] = ()
-    if at.events is not landing.events:  # some came while the commit was made
-        known = set(map(id, landing.events))
-        events = tuple(event for event in at.events if id(event) not in known)
-    steps: dict[str, Step] = dict(landing.steps)
-    for key in moved:
-        steps[key] = at.hand.slots.get(key), FORGET
-    rest = Unsettled(steps, None, attempt, handle.rest.open, handle.rest.owed)
-    hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
-    handle.at = Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
+    steps = landing.steps | handle.at.hand.forget(moved, landing.steps)
+
+    def landed(at: Position) -> Position:
+        rest = at.rest or SETTLED
+        events: tuple[Event, ...] = ()
+        if at.events is not landing.events:  # some came while the commit was made
+            known = set(map(id, landing.events))
+            events = tuple(event for event in at.events if id(event) not in known)
+        attempt = rest.attempt if late else None
+        rest = rest._replace(steps=steps, pending=None, attempt=attempt, doubts=())
+        hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
+        return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
+
+    handle.change(landed)
     handle.take_steps()
 
 
@@ -145,11 +152,13 @@ def _seal(handle: Handle, plan: Plan) -> None:
     It only saves time.
     """
     hand = handle.at.hand
+    handed = hand.handed
     for key in plan.unshared:
-        if hand.handed is not None and key not in hand.handed and (slot := hand.slots.get(key)) is not None:
-            if slot.dirty:
-                continue
-            hand.open.discard(key)
+        if handed is None or (slot := hand.slots.get(key)) is None or slot.dirty:
+            continue
+        sealed = {key}
+        if key not in handed:  # a signal handler may hand it out, but not between this line and the next
+            hand.open -= sealed
             hand.idle += (slot.base.size if slot.base else 0) + KEEP_BYTES // KEEP_COUNT
     hand.handed = None
     if hand.idle > KEEP_BYTES:
@@ -161,8 +170,8 @@ def _look_for(handle: Handle, landing: Landing, *, may_be_late: bool = True) -> 
     if handle.repo.has_landed(landing.branch, landing.commit.oid):
         land(handle, landing, landing.commit)
     else:
-        doubts = (*handle.rest.doubts, landing) if may_be_late else handle.rest.doubts
-        handle.at = handle.at.moved(pending=None, doubts=doubts)
+        late = (landing,) if may_be_late else ()
+        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, *late)))
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
@@ -190,11 +199,10 @@ def _stop_at_doubt(handle: Handle, branch: str, head: ObjectId) -> None:
 
 def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Landing) -> None:
     """Drop the pending call if the error says that nothing was written; else say how to find out."""
-    rest = handle.rest
-    if rest.pending is not pending:
+    if handle.rest.pending is not pending:
         return
     if not may_have_written(error):
-        handle.at = handle.at.moved(pending=None)
+        handle.change(lambda at: at.moved(pending=None))
     elif isinstance(error, StoreUnavailable) and error.outcome_unknown:
         error.message += (
             f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
@@ -202,7 +210,7 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
         )
     else:
         look = partial(_look_for, handle, landing, may_be_late=False)
-        handle.at = handle.at._replace(rest=rest._replace(pending=pending._replace(look=look)))
+        _await(handle, pending._replace(look=look))
 
 
 class _LandedLate(Exception):

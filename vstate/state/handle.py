@@ -198,14 +198,15 @@ class Handle(StateHandle):
                 raise
         if (rest := self.rest).attempt is not None and not is_live(rest.attempt.token):
             self._undo(rest.attempt)
-        open_now = self.rest.open
+        at = self.at
+        open_now = (at.rest or SETTLED).open
         for i, saved in enumerate(open_now):
             if not is_live(saved.token):
                 # Inner savepoints now mean this one: their own would bring back changes made outside of them.
                 inner = tuple(
                     each._replace(epoch=saved.epoch, staged=saved.staged) for each in open_now[i + 1 :]
                 )
-                self.at = self.at.moved(open=open_now[:i] + inner, owed=saved)
+                self.swap(at, at.moved(open=open_now[:i] + inner, owed=saved))
                 break
         if (owed := self.rest.owed) is not None:
             restore(self, owed)
@@ -219,14 +220,12 @@ class Handle(StateHandle):
 
     def take_steps(self) -> None:
         """Take the steps of this position, if it has any."""
-        at = self.at
-        if at.rest is None or at.rest.steps is None:
-            return
-        at.hand.apply(at.rest.steps)
-        if at.rest[1:] == SETTLED[1:]:  # steps alone, as mostly
-            self.at = Position(at.hand.cache, at.hand, at.head, at.branch, at.events, at.epoch)
-        else:
-            self.at = at.moved(steps=None)
+        while (at := self.at).rest is not None and at.rest.steps is not None:
+            at.hand.apply(at.rest.steps)
+            if at.rest[1:] == SETTLED[1:]:  # steps alone, as mostly
+                self.swap(at, Position(at.hand.cache, at.hand, at.head, at.branch, at.events, at.epoch))
+            else:
+                self.swap(at, at.moved(steps=None))
 
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
@@ -248,27 +247,47 @@ class Handle(StateHandle):
             return self.settle()
         except StorageError:
             rest = self.rest
-            if rest.owed is not None or (rest.attempt is not None and not is_live(rest.attempt.token)):
+            tokens = [saved.token for saved in rest.open]
+            if rest.attempt is not None:
+                tokens.append(rest.attempt.token)
+            if rest.owed is not None or not all(map(is_live, tokens)):
                 raise
             return self.at
 
     def _undo(self, attempt: Attempt) -> None:
         """Take back an attempt of an update: the keys that it noted, and the events that came since."""
-        plan = self.plan()
+        at, plan = self.at, self.plan()
         known = set(map(id, attempt.events))
-        events = tuple(event for event in self.at.events if id(event) in known)
+        events = tuple(event for event in at.events if id(event) in known)
         # A key that the attempt neither read nor wrote is another thread's, and stays.
-        self.drop([key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
+        self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
 
-    def drop(self, keys: Iterable[str], **fields: Any) -> None:
-        """Forget the slots of the keys."""
-        slots = self.at.hand.slots
+    def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
+        """Forget the slots of the keys; False, and nothing is done, if the handle is not at `at` any more."""
+        slots = at.hand.slots
         steps: dict[str, Step] = {key: (slot, FORGET) for key in keys if (slot := slots.get(key)) is not None}
-        self.go(self.at.moved(steps=steps, **fields))
+        done = self.swap(at, at.moved(steps=steps, **fields))
+        self.take_steps()
+        return done
 
-    def go(self, at: Position) -> None:
-        """Be at another position, and take its steps. Until they are taken, every reader takes the lock."""
-        self.at = at
+    def swap(self, at: Position, new: Position) -> bool:
+        """Be at the new position; False if the handle is not at `at` any more.
+
+        The lock keeps threads out, but a signal handler or a finalizer may use the state anywhere in between.
+        """
+        if self.at is not at:
+            return False
+        self.at = new  # Python runs no handler between the test and this line: nothing is called
+        return True
+
+    def change(self, make: Callable[[Position], Position]) -> None:
+        """Be at the position that `make` makes of this one."""
+        while not self.swap(at := self.at, make(at)):
+            pass
+
+    def go(self, **fields: Any) -> None:
+        """Change fields of the position, and take its steps. Until then every reader takes the lock."""
+        self.change(lambda at: at.moved(**fields))
         self.take_steps()
 
     # Forks
@@ -285,52 +304,65 @@ class Handle(StateHandle):
 
     # The mapping
 
-    def _enter(self, key: str) -> Position:
-        """Where the handle is, for a call on one key, which an update notes; the lock is held."""
-        at = self.at
-        if at.rest is not None:
-            at = self.look()
-            if at.rest is not None and at.rest.attempt is not None and at.rest.attempt.notes.open:
-                at.rest.attempt.notes.keys.add(key)
-        return at
-
     def read(self, key: str) -> Any:
         """The value of a key that is not in `hot`; KeyNotFound."""
         if not isinstance(key, str):
             raise missing(key)
         key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
         with self.lock:
-            at = self._enter(key)
-            hand = at.hand
-            slot = hand.slots.get(key)
-            if slot is None or slot.value is UNREAD:
-                if slot is None and key in hand.cache:
-                    return hand.cache[key]
-                slot = self._read(hand, key, slot)
-                if slot.fixed and slot.due is None and slot.wanted is UNASKED:
-                    hand.cache[key] = slot.value
+            while True:
+                if (at := self.at).rest is not None:
+                    at = self.look()
+                    self._note(key)
+                old = slot = at.hand.slots.get(key)
+                if slot is None or slot.value is UNREAD:
+                    if slot is None and key in at.hand.cache:
+                        return at.hand.cache[key]
+                    slot = self._read(at.hand, key, slot)
+                elif slot.value is ABSENT or slot.over(expiry.now()):
+                    raise missing(key)
+                if self._put(at, key, old, slot):
                     return slot.value
-                hand.slots[key] = slot
-            elif slot.value is ABSENT or slot.over(expiry.now()):
-                raise missing(key)
-            if not slot.fixed:
-                hand.open.add(key)
-            if hand.handed is not None:
-                hand.handed.add(key)
-            if slot.due is None and at.hot is hand.cache:
-                hand.cache[key] = slot.value
-            return slot.value
+
+    def _put(self, at: Position, key: str, old: Slot | None, new: Slot) -> bool:
+        """Assign the slot of a key and cache its value; False if the position or the slot changed since.
+
+        Only a signal handler or a finalizer changes them while the lock is held. None runs between the test
+        and the end, because nothing is called there.
+        """
+        hand, only = at.hand, {key}
+        value, fixed, set_at, _, due, wanted = new
+        if self.at is not at or (hand.slots[key] if key in hand.slots else None) is not old:  # noqa: SIM401
+            return False  # `get` would be a call
+        if key in hand.cache:
+            del hand.cache[key]
+        if set_at or wanted is not UNASKED:
+            hand.dirty |= only
+        elif fixed and due is None:  # a clean value needs no slot
+            hand.cache[key] = value
+            return True
+        if not fixed:
+            hand.open |= only
+        if due is not None:
+            hand.timed |= only
+        hand.slots[key] = new
+        if hand.handed is not None:
+            hand.handed |= only
+        if at.hot is hand.cache and due is None and value is not ABSENT and value is not UNREAD:
+            hand.cache[key] = value
+        return True
 
     def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
-        if slot is not None and slot.over(expiry.now()):
+        slot = slot or UNTOUCHED
+        if slot.over(expiry.now()):
             raise missing(key)
         data = tree.lookup(self.repo.objects.node, self.tree, key)
         if data is None:
             raise missing(key)
         found: Expiry | None = None
         if data[:1] in EXPIRING:
-            if (slot or UNTOUCHED).hides(data):
+            if slot.hides(data):
                 raise missing(key)
             data, found = split_expiry(data)
         value, chunks, size, unordered = self.repo.load(key, data)
@@ -341,48 +373,41 @@ class Handle(StateHandle):
             # The order of a set can change with each loading; in this one copy it stays as it is now.
             now = frozenset({encode_value(value, chunks).entry}) if unordered else NO_ENTRIES
             base = Base(data, chunks, size, True, now, found)
-            hand.open.add(key)
-        if slot is not None and slot.wanted is not UNASKED:
+        if slot.wanted is not UNASKED:
             return slot._replace(value=value, fixed=fixed, base=base)
-        if found is not None:
-            hand.timed.add(key)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
 
     def write(self, key: str, value: Any) -> None:
         """Stage a value."""
         key, fixed = check_key(key), is_immutable(value)
         with self.lock:
-            at = self._enter(key)
-            if self._comparing() is not None:
+            while True:
+                if (at := self.at).rest is not None:
+                    at = self.look()
+                    self._note(key)
                 self.require_idle("written to")
-            hand, now = at.hand, expiry.now()
-            base: Base | None = None
-            wanted: Expiry | Mark = UNASKED
-            if (slot := hand.slots.get(key)) is not None and not slot.over(now):
-                base = None if fixed else slot.base
-                if isinstance(slot.wanted, Expiry) and slot.wanted.ttl > 0:
-                    wanted = slot.wanted
-            hand.dirty.add(key)
-            hand.cache.pop(key, None)
-            if not fixed:
-                hand.open.add(key)
-            hand.slots[key] = Slot(value, fixed, now, base, None, wanted)
-            if hand.handed is not None:
-                hand.handed.add(key)
-            if at.hot is hand.cache:
-                hand.cache[key] = value
+                now = expiry.now()
+                base: Base | None = None
+                wanted: Expiry | Mark = UNASKED
+                if (slot := at.hand.slots.get(key)) is not None and not slot.over(now):
+                    base = None if fixed else slot.base
+                    if isinstance(slot.wanted, Expiry) and slot.wanted.ttl > 0:
+                        wanted = slot.wanted
+                if self._put(at, key, slot, Slot(value, fixed, now, base, None, wanted)):
+                    return
 
     def delete(self, key: str) -> None:
         """Stage a deletion; KeyNotFound."""
         key = check_key(key)
         with self.lock:
-            if not self.contains(key):
-                raise missing(key)
-            self.require_idle("written to")
-            hand = self.at.hand
-            hand.dirty.add(key)
-            hand.cache.pop(key, None)
-            hand.slots[key] = Slot(ABSENT, True, expiry.now())
+            while True:
+                at = self.look()
+                slot = at.hand.slots.get(key)
+                if not self.contains(key):
+                    raise missing(key)
+                self.require_idle("written to")
+                if self._put(at, key, slot, Slot(ABSENT, True, expiry.now())):
+                    return
 
     def contains(self, key: object) -> bool:
         """Whether the key is there, if it is not in `hot`."""
@@ -390,7 +415,8 @@ class Handle(StateHandle):
             return False
         key = str.__str__(key)
         with self.lock:
-            hand = self._enter(key).hand
+            hand = self.look().hand
+            self._note(key)
             slot = hand.slots.get(key, UNTOUCHED)
             if slot.value is ABSENT or slot.over(expiry.now()):
                 return False
@@ -456,17 +482,18 @@ class Handle(StateHandle):
         """Stage when a key expires, None for never; KeyNotFound, InvalidInput."""
         key, wanted = check_key(key), None if ttl is None else make_expiry(ttl, sliding=sliding)
         with self.lock:
-            if not self.contains(key):
-                raise missing(key)
-            self.require_idle("written to")
-            hand = self.at.hand
-            slot = hand.slots.get(key, UNTOUCHED)
-            if slot is UNTOUCHED and key in hand.cache:
-                slot = Slot(hand.cache[key], True)
-            hand.dirty.add(key)
-            hand.timed.add(key)
-            hand.cache.pop(key, None)
-            hand.slots[key] = slot._replace(wanted=wanted, due=None if wanted is None else wanted.at)
+            while True:
+                at = self.look()
+                slot = at.hand.slots.get(key)
+                if not self.contains(key):
+                    raise missing(key)
+                self.require_idle("written to")
+                new = slot or UNTOUCHED
+                if slot is None and key in at.hand.cache:
+                    new = Slot(at.hand.cache[key], True)
+                due = None if wanted is None else wanted.at
+                if self._put(at, key, slot, new._replace(wanted=wanted, due=due)):
+                    return
 
     def expires(self, key: str) -> Expiry | None:
         """The expiry of a key, as a commit now would write it; KeyNotFound."""
@@ -480,6 +507,11 @@ class Handle(StateHandle):
         data = tree.lookup(self.repo.objects.node, self.tree, key)
         before = None if data is None or slot.hides(data) else split_expiry(data)[1]
         return slot.next_expiry(before, changed=True) if slot.dirty else before
+
+    def _note(self, key: str) -> None:
+        rest = self.at.rest
+        if rest is not None and rest.attempt is not None and rest.attempt.notes.open:
+            rest.attempt.notes.keys.add(key)
 
     def note_prefix(self, prefix: str) -> None:
         rest = self.at.rest
@@ -502,9 +534,7 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self._comparing = ref(token)
-            hand = self.at.hand
-            hand.handed = set()
-            return make_plan(self.repo, hand, self.tree if isinstance(root, Mark) else root)
+            return make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
 
     def require_picklable(self, plan: Plan) -> Plan:
         if plan.unpicklable:
@@ -541,19 +571,21 @@ class Handle(StateHandle):
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         chosen = set(map(check_key, keys))
         with self.lock:
-            self.settle()
-            if not chosen and self.is_base_gone():
-                self.clear()
-                return
-            self.note_prefix("")
-            # A value that has not changed stays the same object: the program may be about to edit it.
-            touched = self.plan().touched
-            self.drop(touched & chosen if chosen else touched)
+            while True:
+                at = self.settle()
+                if not chosen and self.is_base_gone():
+                    self.clear()
+                    return
+                self.note_prefix("")
+                # A value that has not changed stays the same object: the program may be about to edit it.
+                touched = self.plan().touched
+                if self.drop(at, touched & chosen if chosen else touched):
+                    return
 
     def clear(self, **fields: Any) -> None:
         """Have nothing in hand any more."""
         self.note_prefix("")
-        self.at = self.at.moved(hand=Hand(), steps=None, **fields)
+        self.change(lambda at: at.moved(hand=Hand(), steps=None, **fields))
 
     def is_base_gone(self) -> bool:
         head = self.at.head
@@ -563,7 +595,7 @@ class Handle(StateHandle):
         """Keep an event for the next commit."""
         with self.lock:
             self.look()
-            self.at = self.at._replace(events=(*self.at.events, event))
+            self.change(lambda at: at._replace(events=(*at.events, event)))
 
     def pending_events(self) -> list[Event]:
         """The events that no commit holds yet, oldest first."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from types import MappingProxyType
 from typing import TypeVar
 from weakref import ref
 
-from vstate.errors import Conflict, CorruptObject, MergeConflict, NotFound, RefMoved, VStateError
+from vstate.errors import (
+    Conflict,
+    CorruptObject,
+    MergeConflict,
+    NotFound,
+    RefMoved,
+    UntrustedCommit,
+    VStateError,
+)
 from vstate.objects import tree
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of
@@ -17,7 +26,7 @@ from vstate.repo.names.refs import HEADS, Head
 from vstate.state.committing import land_doubt, may_have_written
 from vstate.state.handle import Handle
 from vstate.state.position import Pending
-from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Step
+from vstate.state.slots import ABSENT, CLEAN, FORGET, Mark, Slot, Steps
 
 _T = TypeVar("_T")
 
@@ -30,23 +39,21 @@ def moving(handle: Handle, move: Callable[[], _T], *, look: Callable[[], None] |
     handle.require_idle("moved")
     token = Lock()
     pending = Pending(ref(token), look or partial(look_at_branch, handle))
-    handle.at = handle.at.moved(pending=pending)
+    handle.change(lambda at: at.moved(pending=pending))
     try:
         with token:
             return move()
     except VStateError as error:
         if handle.rest.pending is pending and not may_have_written(error):
-            handle.at = handle.at.moved(pending=None)
+            handle.change(lambda at: at.moved(pending=None))
         raise
 
 
 def look_at_branch(handle: Handle) -> None:
-    """Go where the branch is. A conflict is the next commit's, as if others had moved the branch."""
-    try:
+    """Go where the branch is. A conflict or an untrusted commit there is left to the next commit."""
+    with suppress(Conflict, UntrustedCommit):
         go_to_newest(handle)
-    except Conflict:
-        pass
-    handle.at = handle.at.moved(pending=None)
+    handle.change(lambda at: at.moved(pending=None))
 
 
 def arrive(
@@ -56,13 +63,19 @@ def arrive(
     *,
     branch: str | None,
     agreed: Mapping[str, bytes | None] = MappingProxyType({}),
+    planned: Steps | None = None,
 ) -> None:
-    """Be at a commit with other values for the keys `moved`; the entries `agreed` are staged here too."""
-    slots = handle.at.hand.slots
-    steps: dict[str, Step] = {key: (slots.get(key), FORGET) for key in moved}
+    """Be at a commit with other values for the keys `moved`; the entries `agreed` are staged here too.
+
+    A key that was set after the `planned` steps were made stays set.
+    """
+    hand = handle.at.hand
+    steps: Steps = {key: (hand.slots.get(key), FORGET) for key in moved}
+    if planned is not None:
+        steps = hand.forget(moved, planned)
     for key, entry in agreed.items():
-        if (slot := slots.get(key)) is None:
-            continue
+        slot = hand.slots.get(key) if planned is None else planned[key][0]
+        assert slot is not None, "a key that is staged has a slot"
         due = None if entry is None else moment_of(entry)
         if isinstance(slot.value, Mark):
             steps[key] = slot, FORGET
@@ -70,7 +83,7 @@ def arrive(
             steps[key] = slot, CLEAN
         else:
             steps[key] = slot, Slot(slot.value, slot.fixed, 0, None, due)
-    handle.go(handle.at.moved(head=commit, branch=branch, steps=steps, pending=None, doubts=()))
+    handle.go(head=commit, branch=branch, steps=steps, pending=None, doubts=())
 
 
 def begin_anew(handle: Handle, commit: Commit) -> None:
@@ -109,7 +122,7 @@ def _go_to(handle: Handle, head: Head) -> None:
     elif at.head is not None:
         raise RefMoved(f"{HEADS}{head.branch}", expected=at.head.id, actual=None)
     else:
-        handle.at = at._replace(branch=head.branch)
+        handle.change(lambda at: at._replace(branch=head.branch))
 
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:
@@ -125,7 +138,7 @@ def move(handle: Handle, commit: Commit, branch: str | None) -> None:
         _require_nothing_staged(handle)
         handle.clear(head=commit, branch=branch, pending=None, doubts=())
         return
-    arrive(handle, commit, foreign, branch=branch, agreed=agreed)
+    arrive(handle, commit, foreign, branch=branch, agreed=agreed, planned=plan.steps)
 
 
 def _foreign_changes(

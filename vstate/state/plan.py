@@ -97,8 +97,8 @@ def _drop_expired(hand: Hand) -> None:
 def _plan_value(
     plan: Plan, repo: Repository, hand: Hand, key: str, slot: Slot, root: ObjectId | None
 ) -> None:
-    if not slot.fixed and key in hand.cache:
-        del hand.cache[key]
+    if not slot.fixed:
+        hand.cache.pop(key, None)
     unshared = not slot.fixed and key in hand.open and is_unshared(slot, 0)
     base = slot.base
     if base is None:
@@ -195,11 +195,14 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
 
 
 def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) -> list[str]:
-    """The keys whose values were edited in place after the plan was made."""
+    """The keys whose values were set, or edited in place, after the plan was made."""
     edited = []
-    for key in hand.open.intersection(keys):
+    for key in (hand.open | hand.dirty).intersection(keys):
         slot = hand.slots.get(key, UNTOUCHED)
-        if slot.value is ABSENT or slot.value is UNREAD:
+        if slot.dirty and (key not in plan.steps or plan.steps[key][0] is not slot):
+            edited.append(key)  # a signal handler has set it
+            continue
+        if key not in hand.open or slot.value is ABSENT or slot.value is UNREAD:
             continue
         encoded = encode_value(slot.value, slot.base.chunks if slot.base else ())
         if key in plan.changes:

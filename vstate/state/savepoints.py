@@ -10,7 +10,7 @@ from vstate.errors import CannotLoad
 from vstate.objects import expiry
 from vstate.objects.expiry import split_expiry
 from vstate.repo.objects import Overlay
-from vstate.state.position import Saved
+from vstate.state.position import SETTLED, Position, Saved
 from vstate.state.slots import ABSENT, FORGET, Slot, Step
 from vstate.state.tracking import is_immutable
 from vstate.values.entry import Encoded
@@ -59,14 +59,18 @@ def save(handle: Handle) -> Savepoint:
         savepoint = Savepoint(handle)
         plan = handle.require_picklable(handle.plan())
         saved = Saved(ref(savepoint.token), at.epoch, plan.staged)
-        handle.at = handle.at.moved(open=(*handle.rest.open, saved))
+        handle.change(lambda at: at.moved(open=(*(at.rest or SETTLED).open, saved)))
     return savepoint
 
 
 def release(handle: Handle, savepoint: Savepoint) -> None:
     """Keep the values as they are now; the lock is held."""
-    kept = tuple(saved for saved in handle.rest.open if saved.token() is not savepoint.token)
-    handle.at = handle.at.moved(open=kept)
+
+    def released(at: Position) -> Position:
+        open_now = (at.rest or SETTLED).open
+        return at.moved(open=tuple(saved for saved in open_now if saved.token() is not savepoint.token))
+
+    handle.change(released)
 
 
 def restore(handle: Handle, owed: Saved) -> None:
@@ -88,7 +92,9 @@ def restore(handle: Handle, owed: Saved) -> None:
             steps[key] = slots.get(key), _saved_slot(handle, key, saved[key])
         except CannotLoad as error:  # the others go back all the same, and this one stays in hand
             failure = failure or error
-    handle.go(handle.at.moved(steps=steps, owed=None))
+    # If a signal handler used the state meanwhile, it has restored the savepoint first.
+    handle.swap(at, at.moved(steps=steps, owed=None))
+    handle.take_steps()
     if failure is not None:
         raise failure
 

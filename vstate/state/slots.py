@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from vstate.objects import expiry
@@ -119,7 +119,7 @@ UNTOUCHED: Final = Slot(UNREAD, True)
 Step = tuple[Slot | None, Slot | Mark]
 """The slot of a key that a plan was made for, and its successor: a slot, FORGET or CLEAN."""
 
-Steps = Mapping[str, Step]
+Steps = dict[str, Step]
 
 
 class Hand:
@@ -129,7 +129,7 @@ class Hand:
     - `cache`: values that readers take without the lock.
     - `open`: keys whose value somebody outside may hold, and so may edit in place.
     - `dirty`, `timed`: keys whose slots are dirty, or have a time at which they expire.
-    - `handed`: the keys handed out since the last comparison began; None while no comparison needs them.
+    - `handed`: the keys handed out or set since the commit under way made its plan; None without a commit.
     - `idle`: bytes kept in memory that can be read again.
     """
 
@@ -148,7 +148,9 @@ class Hand:
         """Take each step whose slot is still the one it was made for, and make the hints exact.
 
         Applying again changes nothing. A slot that was set again since keeps its value and forgets its base:
-        the tree under it has changed.
+        the tree under it has changed. A signal handler that uses the state in between takes all the steps
+        first, so a slot that is not `now` any more is left alone. No handler runs between a test with `in` or
+        `is` and the assignment that follows, because nothing is called there.
         """
         slots = self.slots
         for key, (old, new) in steps.items():
@@ -158,13 +160,15 @@ class Hand:
             if now is not old:
                 self.cache.pop(key, None)
                 if now is not None:
-                    slots[key] = now._replace(base=None)
+                    without = now._replace(base=None)
+                    if key in slots and slots[key] is now:
+                        slots[key] = without
             elif isinstance(new, Mark):
                 if new is FORGET:
                     self.cache.pop(key, None)
-                elif now is not None:
-                    self.cache[key] = now.value
-                if now is not None:
+                if key in slots and slots[key] is now:
+                    if new is CLEAN:
+                        self.cache[key] = now.value
                     del slots[key]
             else:
                 if new.due is not None:
@@ -176,16 +180,37 @@ class Hand:
                     self.open.add(key)
                 if new.value is not (now.value if now is not None else None):
                     self.cache.pop(key, None)
-                slots[key] = new
+                if (slots[key] if key in slots else None) is now:  # noqa: SIM401 `get` would be a call
+                    slots[key] = new
         # One assignment for each hint, of a new set: an emptied set keeps its size.
-        if self.dirty:
-            self.dirty = {key for key in self.dirty if (slot := slots.get(key)) is not None and slot.dirty}
-        if self.open:
-            self.open = {key for key in self.open if (slot := slots.get(key)) is not None and not slot.fixed}
-        if self.timed:
-            self.timed = {
-                key for key in self.timed if (slot := slots.get(key)) is not None and slot.due is not None
-            }
+        if dirty := self.dirty:
+            exact = {key for key in dirty if (slot := slots.get(key)) is not None and slot.dirty}
+            if self.dirty is dirty:
+                self.dirty = exact
+        if held := self.open:
+            exact = {key for key in held if (slot := slots.get(key)) is not None and not slot.fixed}
+            if self.open is held:
+                self.open = exact
+        if timed := self.timed:
+            exact = {key for key in timed if (slot := slots.get(key)) is not None and slot.due is not None}
+            if self.timed is timed:
+                self.timed = exact
+
+    def forget(self, keys: Iterable[str], planned: Steps) -> dict[str, Step]:
+        """Steps that drop the slots of the keys. `planned` are the steps of a plan that was made before.
+
+        The plan has a step for each slot that was dirty then. If another slot is dirty now, a signal handler
+        has set its key since, and the slot stays.
+        """
+        steps: dict[str, Step] = {}
+        for key in keys:
+            slot = self.slots.get(key)
+            if key in planned:
+                slot = planned[key][0]
+            elif slot is not None and slot.dirty:
+                slot = None
+            steps[key] = slot, FORGET
+        return steps
 
     def drop_idle(self) -> None:
         """Let go of every value that can be read again and that no program can be about to edit."""

@@ -135,8 +135,8 @@ class Turns:
 
     def after_fork_in_child(self) -> None:
         """Forget a turn of another thread, which is not in this process."""
+        self._guard = RLock()
         if not self.nested:
-            self._guard = RLock()
             self._current = None
             self._waiting = deque()
 
@@ -218,13 +218,19 @@ class Turns:
                 self._waiting.remove(place)
 
     def _taken(self, turn: Turn) -> bool:
+        place = ref(turn)
+        mine = [
+            other
+            for other in _holding.get()
+            if other is not place and (held := other()) is not None and held.held.locked()
+        ]
+        # First: a signal handler that runs once the turn is taken is nested in it, and does not wait for it.
+        _holding.set((*mine, place))
         with self._guard:
             if self._now is not None:
                 return False
             turn.bell.turns = self
-            self._current = ref(turn)
-        mine = [other for other in _holding.get() if (held := other()) is not None and held.held.locked()]
-        _holding.set((*mine, ref(turn)))
+            self._current = place
         return True
 
     def _warned(self, began: float) -> bool:

@@ -17,7 +17,7 @@ from vstate.state.base import Message
 from vstate.state.committing import commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
-from vstate.state.position import NO_VALUES, Attempt, Notes, Token
+from vstate.state.position import Attempt, Notes, Token
 from vstate.state.turns import Turn
 
 _SHORT = 0.05  # seconds
@@ -96,9 +96,9 @@ def _begin(handle: Handle, token: Token) -> Notes:
     with handle.lock:
         handle.settle()
         go_to_newest(handle)
-        attempt = Attempt(ref(token), Notes(), handle.at.events)
-        handle.at = handle.at._replace(rest=handle.rest._replace(attempt=attempt), hot=NO_VALUES)
-    return attempt.notes
+        notes = Notes()
+        handle.change(lambda at: at.moved(attempt=Attempt(ref(token), notes, at.events)))
+    return notes
 
 
 class _LostRace(Exception):

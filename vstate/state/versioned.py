@@ -646,7 +646,7 @@ class Versioned(State):
             if repo.refs.head().branch == name:
                 arrive(handle, target, moved, branch=name)
             else:
-                handle.at = handle.at.moved(pending=None)
+                handle.change(lambda at: at.moved(pending=None))
 
         if handle.follows_head:
             moving(handle, lambda: self._take_head_along(name, target if create else None), look=look)

@@ -178,7 +178,7 @@ class Difference:
                 if height:
                     below += [child for child in _children(child, node) if met.add(child.oid)]
                     continue
-                for key, entry in self._entries.new(node):
+                for key, entry in self._entries.new_items(node):
                     for link in links_of(child.oid, entry):
                         if not met.add(link.id):
                             continue

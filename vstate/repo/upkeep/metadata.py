@@ -10,7 +10,7 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ObjectId
+from vstate.objects.ids import ID_BYTES, ObjectId
 from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
@@ -68,14 +68,12 @@ _PARSERS: Mapping[str, tuple[str, Callable[[bytes], object]]] = {
 
 def object_id(key: str) -> ObjectId | None:
     """The id of the object with this key; None if the key is not that of an object."""
-    if len(key) != len(OBJECT_PREFIX) + 64 or not key.startswith(OBJECT_PREFIX):
-        return None
-    digits = key[len(OBJECT_PREFIX) :]
     try:
-        oid = ObjectId(bytes.fromhex(digits))
+        oid = ObjectId(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
     except ValueError:
         return None
-    return oid if oid.hex() == digits else None  # fromhex also takes capitals and spaces
+    # fromhex also takes capitals and spaces.
+    return oid if len(oid) == ID_BYTES and OBJECT_PREFIX + oid.hex() == key else None
 
 
 def is_foreign(key: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, Kind, ObjectId
+from vstate.objects.ids import BLOB, COMMIT, INDEX, TREE, ObjectId
 from vstate.objects.stream import is_single
 from vstate.repo.history import History
 from vstate.repo.idset import IdSet
@@ -59,20 +59,23 @@ class Reach:
 
     def _below_nodes(self, ids: Sequence[ObjectId]) -> list[Batch]:
         add = self._add
-        below: dict[Kind, list[ObjectId]] = {BLOB: [], INDEX: [], TREE: []}
+        children: list[ObjectId] = []
+        indexes: list[ObjectId] = []
+        blobs: list[ObjectId] = []
         for oid, node, _ in self._objects.each_node(ids):
             if node.height:
-                below[TREE] += filter(add, node.children())
+                children += filter(add, node.children())
                 continue
-            for _, entry in self._entries.new(node):
+            for entry in self._entries.new(node):
                 for link in links_of(oid, entry):
                     if add(link.id):
-                        below[BLOB if is_single(link) else INDEX].append(link.id)
-        return list(below.items())
+                        (blobs if is_single(link) else indexes).append(link.id)
+        return [(BLOB, blobs), (INDEX, indexes), (TREE, children)]
 
     def _below_indexes(self, ids: Sequence[ObjectId]) -> list[Batch]:
         add = self._add
-        below: dict[Kind, list[ObjectId]] = {BLOB: [], INDEX: []}
+        indexes: list[ObjectId] = []
+        blobs: list[ObjectId] = []
         for _, height, items, _ in self._objects.each_index(ids):
-            below[BLOB if height == 1 else INDEX] += (child for child, _ in items if add(child))
-        return list(below.items())
+            (blobs if height == 1 else indexes).extend(child for child, _ in items if add(child))
+        return [(BLOB, blobs), (INDEX, indexes)]

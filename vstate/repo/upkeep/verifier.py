@@ -369,7 +369,7 @@ class Verifier:
 
     def _linked(self, oid: ObjectId, leaf: Node) -> Iterator[_StreamLink]:
         above = _Source(TREE.name, oid)
-        for key, item in self._entries.new(leaf):
+        for key, item in self._entries.new_items(leaf):
             try:
                 entry = Entry.decode(item)
             except ValueError as error:
@@ -486,10 +486,11 @@ class Verifier:
 
 
 def _by_kind(links: Iterable[_StreamLink]) -> list[Batch]:
-    found: dict[Kind, list[_StreamLink]] = {INDEX: [], BLOB: []}
+    indexes: list[_StreamLink] = []
+    blobs: list[_StreamLink] = []
     for link in links:
-        found[link.kind].append(link)
-    return list(found.items())
+        (blobs if link.kind is BLOB else indexes).append(link)
+    return [(INDEX, indexes), (BLOB, blobs)]
 
 
 def _id(source: _Source) -> ObjectId:
