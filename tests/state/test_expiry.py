@@ -849,3 +849,61 @@ def test_counting_reads_what_has_expired_and_no_more(time: Time) -> None:
         return len(store.calls) - before
 
     assert reads() <= 5
+
+
+def test_a_key_that_is_set_again_slides_on(time: Time) -> None:
+    """A sliding key, set while it was there, is there until the commit, which begins its time again."""
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+    state.expire("k", 4, sliding=True)
+    state.commit()
+    time.pass_(3)
+    state["k"] = 1
+    time.pass_(1)
+    state["k"] = 0
+    state.commit()
+    assert state.expires("k") == time.after(4)
+
+
+def test_a_key_that_is_deleted_and_set_is_a_new_one(time: Time) -> None:
+    """The expiry of a deleted key does not come back with a key of the same name and value."""
+    state = Versioned()
+    state["k"] = 1
+    state.expire("k", 4, sliding=True)
+    state.commit()
+    del state["k"]
+    state["k"] = 1
+    state.commit()
+    assert state.expires("k") is None
+    state.expire("k", 4, sliding=True)
+    state.commit()
+    state.expire("k", None)
+    state["k"] = 2
+    state.commit()
+    assert state.expires("k") is None
+
+
+def test_a_failed_transaction_leaves_the_times_as_they_were(time: Time) -> None:
+    """Undone, a key expires when it would have expired without the transaction."""
+    state = Versioned()
+    state["set"], state["alone"], state["both"] = [1], [1], [1]
+    state.commit()
+    state.expire("set", 2, sliding=True)
+    state["set"] = []  # there until the commit
+    state.expire("alone", 5)
+    state["both"] = [2]
+    state.expire("both", 5)
+    before = {key: state.expires(key) for key in state}
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        for key in list(state):
+            state[key] = 0
+            state.expire(key, None)
+        raise ZeroDivisionError
+    assert {key: state.expires(key) for key in state} == before
+    time.pass_(3)
+    assert dict(state) == {"set": [], "alone": [1], "both": [2]}
+    time.pass_(3)
+    assert dict(state) == {"set": []}
+    state.commit()
+    assert state.expires("set") == time.after(2)

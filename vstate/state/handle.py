@@ -388,12 +388,17 @@ class Handle(StateHandle):
                 self.require_idle("written to")
                 now = expiry.now()
                 base: Base | None = None
-                wanted: Expiry | Mark = UNASKED
+                wanted: Expiry | Mark | None = UNASKED
+                set_at = now
                 if (slot := at.hand.slots.get(key)) is not None and not slot.over(now):
                     base = None if fixed else slot.base
-                    if isinstance(slot.wanted, Expiry) and slot.wanted.ttl > 0:
+                    if slot.value is ABSENT:
+                        wanted = None  # a new key, to which the expiry of the deleted one does not belong
+                    elif slot.set_at:
+                        set_at = slot.set_at  # the key was there then, and has been since
+                    if slot.wanted is None or (isinstance(slot.wanted, Expiry) and slot.wanted.ttl > 0):
                         wanted = slot.wanted
-                if self._put(at, key, slot, Slot(value, fixed, now, base, None, wanted)):
+                if self._put(at, key, slot, Slot(value, fixed, set_at, base, None, wanted)):
                     return
 
     def delete(self, key: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
-from vstate.state.slots import Hand, Steps
+from vstate.state.slots import Hand, Slot, Steps
 from vstate.values.entry import Encoded
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -89,7 +89,7 @@ class Saved(NamedTuple):
 
     token: ReferenceType[Token]
     epoch: int
-    staged: Mapping[str, Encoded | None]
+    staged: Mapping[str, tuple[Slot, Encoded | None]]
 
 
 class Unsettled(NamedTuple):

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from vstate.errors import CannotLoad
-from vstate.objects import expiry
 from vstate.objects.expiry import split_expiry
 from vstate.repo.objects import Overlay
 from vstate.state.position import SETTLED, Position, Saved
-from vstate.state.slots import ABSENT, FORGET, Slot, Step
+from vstate.state.slots import FORGET, UNREAD, Mark, Slot, Step
 from vstate.state.tracking import is_immutable
 from vstate.values.entry import Encoded
 
 if TYPE_CHECKING:
     from vstate.state.handle import Handle  # the type alone: a handle restores its savepoints
+
+
+SAVED: Final = Mark("SAVED")
+"""The value of a saved slot: its savepoint has the value encoded."""
 
 
 class Savepoint:
@@ -58,7 +61,9 @@ def save(handle: Handle) -> Savepoint:
         at = handle.settle()
         savepoint = Savepoint(handle)
         plan = handle.require_picklable(handle.plan())
-        saved = Saved(ref(savepoint.token), at.epoch, plan.staged)
+        slots = at.hand.slots
+        staged = {key: (_without_value(slots[key]), encoded) for key, encoded in plan.staged.items()}
+        saved = Saved(ref(savepoint.token), at.epoch, staged)
         handle.change(lambda at: at.moved(open=(*(at.rest or SETTLED).open, saved)))
     return savepoint
 
@@ -80,7 +85,7 @@ def restore(handle: Handle, owed: Saved) -> None:
     plan = handle.plan()
     now, moved = plan.staged, set(plan.unpicklable)
     for key in now.keys() | saved.keys():
-        if key not in saved or key not in now or not _is_same(now[key], saved[key]):
+        if key not in saved or key not in now or not _is_same(now[key], saved[key][1]):
             moved.add(key)
     steps: dict[str, Step] = {}
     failure: CannotLoad | None = None
@@ -89,7 +94,7 @@ def restore(handle: Handle, owed: Saved) -> None:
             steps[key] = slots.get(key), FORGET
             continue
         try:
-            steps[key] = slots.get(key), _saved_slot(handle, key, saved[key])
+            steps[key] = slots.get(key), _saved_slot(handle, key, *saved[key])
         except CannotLoad as error:  # the others go back all the same, and this one stays in hand
             failure = failure or error
     # If a signal handler used the state meanwhile, it has restored the savepoint first.
@@ -99,15 +104,17 @@ def restore(handle: Handle, owed: Saved) -> None:
         raise failure
 
 
-def _saved_slot(handle: Handle, key: str, encoded: Encoded | None) -> Slot:
-    now = expiry.now()
-    if encoded is None:
-        return Slot(ABSENT, True, now)
+def _without_value(slot: Slot) -> Slot:
+    """The slot without its value, which the program may edit, and without its base."""
+    return slot if isinstance(slot.value, Mark) else slot._replace(value=SAVED, base=None)
+
+
+def _saved_slot(handle: Handle, key: str, slot: Slot, encoded: Encoded | None) -> Slot:
+    """The slot with its value of then. Its times are those of then too, so it expires as it would have."""
+    if encoded is None or slot.value is UNREAD:
+        return slot
     value = handle.repo.load(key, encoded.entry, Overlay(handle.repo.objects, encoded.objects)).value
-    slot, wanted = Slot(value, is_immutable(value), now), split_expiry(encoded.entry)[1]
-    if wanted != handle.expiry_of(key, slot):
-        slot = slot._replace(wanted=wanted, due=None if wanted is None else wanted.at)
-    return slot
+    return slot._replace(value=value, fixed=is_immutable(value))
 
 
 def _is_same(one: Encoded | None, other: Encoded | None) -> bool:
