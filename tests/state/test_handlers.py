@@ -146,18 +146,20 @@ def test_a_handler_that_uses_the_state(call: str, name: str, filled: Mapping[str
         assert found in outcomes or found is None or (refused and found == alone), moment
 
 
+class Calling(Memory):
+    """A store whose next transaction calls a function first."""
+
+    call: Callable[[], object] | None = None
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return super().transact(writes, expected)
+
+
 def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     """Its edits are seen, also if the comparison is made again before the commit has landed."""
-
-    class Calling(Memory):
-        call: Callable[[], object] | None = None
-
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            call, self.call = self.call, None
-            if call is not None:
-                call()
-            return super().transact(writes, expected)
-
     store = Calling()
     state = Versioned(store)
     state["list"] = [0]
@@ -168,6 +170,21 @@ def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     state.commit()
     held[0].append(2)
     assert state.has_uncommitted()
+
+
+def test_a_value_set_back_while_a_commit_is_written() -> None:
+    """It is compared with the commit that landed, not with the one before."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"] = [0]
+    state.commit()
+    state = Versioned(store)
+    state["list"].append(1)
+    store.call = lambda: state.__setitem__("list", [0])
+    state.commit()
+    assert state.has_uncommitted()
+    state.commit()
+    assert Versioned(store)["list"] == [0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -172,8 +172,24 @@ def _look_for(handle: Handle, landing: Landing, *, may_be_late: bool = True) -> 
     if handle.repo.has_landed(landing.branch, landing.commit.oid):
         land(handle, landing, landing.commit)
     else:
-        late = (landing,) if may_be_late else ()
+        late = (_sharing(landing, handle.rest.doubts),) if may_be_late else ()
         handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, *late)))
+
+
+def _sharing(landing: Landing, doubts: tuple[Landing, ...]) -> Landing:
+    """The landing, with the steps of the last doubt if both make the same tree of the same slots.
+
+    A program may try again for hours. So another try must not keep another copy of all steps.
+    """
+    if not doubts:
+        return landing
+    last = doubts[-1]
+    same = (
+        (last.commit.tree, last.commit.parents) == (landing.commit.tree, landing.commit.parents)
+        and last.steps.keys() == landing.steps.keys()
+        and all(landing.steps[key][0] is old for key, (old, _) in last.steps.items())
+    )
+    return landing._replace(steps=last.steps) if same else landing
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:

@@ -257,7 +257,7 @@ class Handle(StateHandle):
         at, plan = self.at, self.plan()
         known = set(map(id, attempt.events))
         events = tuple(event for event in at.events if id(event) in known)
-        # A key that the attempt neither read nor wrote is another thread's, and stays.
+        # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
         self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
 
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
