@@ -376,7 +376,7 @@ def test_a_call_from_inside_an_operation_is_refused() -> None:
 
 
 def test_a_staged_value_comes_back_after_the_committed_one_was_read() -> None:
-    """A transaction that discards a staged value and reads the committed one fails: the staged one is back."""
+    """A transaction discards a staged value, reads the committed one, and fails: the staged one is back."""
     state = Versioned()
     state["k"] = 1
     state.commit()
@@ -404,11 +404,13 @@ class Known:
 
 
 def test_a_restored_value_that_others_hold_is_watched() -> None:
-    """Edits of a value that came back with a failed transaction are committed, though nobody read it since."""
+    """Edits of a value that a failed transaction brought back are seen, though nobody read the value since."""
     state = Versioned()
     state["k"] = Known()
     with pytest.raises(ZeroDivisionError), state.transaction():
         state["k"] = 1
+        state["other"] = 1
+        state.discard("other")
         raise ZeroDivisionError
     state.commit()
     Known.newest.items.append(1)
