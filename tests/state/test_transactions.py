@@ -404,7 +404,7 @@ class Known:
 
 
 def test_a_restored_value_that_others_hold_is_watched() -> None:
-    """Edits of a value that a failed transaction brought back are seen, though nobody read the value since."""
+    """Edits of a value that a failed transaction brought back are seen, though nobody read it since."""
     state = Versioned()
     state["k"] = Known()
     with pytest.raises(ZeroDivisionError), state.transaction():
