@@ -849,3 +849,21 @@ def test_counting_reads_what_has_expired_and_no_more(time: Time) -> None:
         return len(store.calls) - before
 
     assert reads() <= 5
+
+
+def test_a_sliding_value_whose_commit_got_no_answer(time: Time) -> None:
+    """It expires in this handle too, once the time is over that the commit gave it."""
+    faulty = Faulty(Memory(), after=True)
+    state = Versioned(faulty)
+    state["k"] = 1
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state.expire("k", 10, sliding=True)
+    state["k"] = 2
+    faulty.calls.clear()
+    faulty.fail_at, faulty.away = 1, 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    faulty.fail_at = None
+    time.pass_(20)
+    gone(state, "k")

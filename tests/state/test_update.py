@@ -290,3 +290,20 @@ def test_a_commit_of_another_thread_waits_for_an_update() -> None:
     thread.join(60)
     assert errors == []
     assert dict(Versioned(state.store)) == {"n": 1, "mine": 1}
+
+
+def test_an_edit_right_after_an_update_is_the_next_commit() -> None:
+    """An update that has landed is over: nothing undoes an edit of a value that it handed out."""
+    state = Versioned()
+    state["list"] = [0]
+    state.commit()
+    held: list[list[int]] = []
+
+    def function(now: Versioned) -> None:
+        held.append(now["list"])
+        now["list"].append(1)
+
+    state.update(function)
+    held[0].append(2)
+    assert state.commit() is not None
+    assert Versioned(state.store)["list"] == [0, 1, 2]

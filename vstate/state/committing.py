@@ -167,13 +167,13 @@ def _seal(handle: Handle, plan: Plan) -> None:
         hand.drop_idle()
 
 
-def _look_for(handle: Handle, landing: Landing, *, may_be_late: bool = True) -> None:
+def _look_for(handle: Handle, landing: Landing) -> None:
     """Find out whether a commit is on its branch, and be there if it is."""
     if handle.repo.has_landed(landing.branch, landing.commit.oid):
         land(handle, landing, landing.commit)
     else:
-        late = (_sharing(landing, handle.rest.doubts),) if may_be_late else ()
-        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, *late)))
+        late = _sharing(landing, handle.rest.doubts)
+        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, late)))
 
 
 def _sharing(landing: Landing, doubts: tuple[Landing, ...]) -> Landing:
@@ -226,9 +226,6 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
             f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
             "looks, and state.head tells then"
         )
-    else:
-        look = partial(_look_for, handle, landing, may_be_late=False)
-        _await(handle, pending._replace(look=look))
 
 
 class _LandedLate(Exception):
