@@ -288,3 +288,25 @@ def test_what_cannot_be_a_store(tmp_path: Path) -> None:
         Versioned(tmp_path / "damaged")
     with pytest.raises(InvalidInput):
         Versioned(5)  # type: ignore[arg-type]
+
+
+def test_a_reset_to_head_that_fails_drops_nothing() -> None:
+    """Whichever call of the store fails: what was staged is still staged."""
+    for fail_at in itertools.count(1):
+        faulty = Faulty(Memory())
+        state = Versioned(faulty)
+        state["k"] = 1
+        state.commit()
+        state["k"] = 2
+        faulty.calls.clear()
+        faulty.fail_at = fail_at
+        try:
+            state.reset("HEAD")
+        except StoreUnavailable:
+            faulty.fail_at = None
+            assert state["k"] == 2
+            assert state.has_uncommitted()
+        else:
+            assert state["k"] == 1
+            break
+    assert fail_at > 1
