@@ -146,6 +146,18 @@ def test_a_handler_that_uses_the_state(call: str, name: str, filled: Mapping[str
         assert found in outcomes or found is None or (refused and found == alone), moment
 
 
+def test_a_handler_that_records_in_the_middle_of_a_discard() -> None:
+    """Its event stays, and everything is discarded all the same."""
+    for moment in count(1):
+        state = Versioned()
+        state["k"] = [1]
+        happened = called_within(state.discard, moment, lambda state=state: state.record("seen"))
+        assert dict(state) == {}, moment
+        if not happened:
+            break
+        assert [event.kind for event in state._handle.pending_events()] == ["seen"], moment
+
+
 class Calling(Memory):
     """A store whose next transaction calls a function first."""
 

@@ -317,7 +317,7 @@ class Handle(StateHandle):
                     if slot is None and key in at.hand.cache:
                         return at.hand.cache[key]
                     slot = self._read(at.hand, key, slot)
-                elif slot.value is ABSENT or slot.over(expiry.now()):
+                elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
                     return slot.value
@@ -353,7 +353,7 @@ class Handle(StateHandle):
     def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
         slot = slot or UNTOUCHED
-        if slot.over(expiry.now()):
+        if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         data = tree.lookup(self.repo.objects.node, self.tree, key)
         if data is None:
