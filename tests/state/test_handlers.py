@@ -14,6 +14,7 @@ from state_operations import Contents, edits, fill, others_commit, picture, stor
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, KeyNotFound, MergeConflict
+from vstate.testing import Faulty
 
 Action = Callable[[Versioned], object]
 
@@ -60,12 +61,14 @@ HANDLERS: dict[str, Action] = {
     "record": lambda state: state.record("edited"),
     "commit": write_and_commit,
     "discard": lambda state: state.discard(),
+    "refresh": lambda state: state.refresh(),
     "transaction": write_in_a_transaction,
 }
 
 CALLS: dict[str, tuple[Action, Action]] = {
     "write": (lambda state: state.__setitem__("list", [5]), lambda state: state["list"]),
     "read": (lambda state: state["list"], lambda state: None),
+    "read beside another": (lambda state: state["list"], others_commit),
     "read an atom": (lambda state: state["count"], lambda state: None),
     "delete": (lambda state: state.pop("list", None), lambda state: None),
     "expire": (lambda state: state.expire("list", 3600), lambda state: state["list"]),
@@ -182,6 +185,25 @@ def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     state.commit()
     held[0].append(2)
     assert state.has_uncommitted()
+
+
+def test_a_write_while_a_commit_is_written_asks_no_store() -> None:
+    """Nobody looks for the commit before its call of the store has ended."""
+    store = Calling()
+    faulty = Faulty(store)
+    state = Versioned(faulty)
+    state["k"] = 1
+    asked: list[str] = []
+
+    def write() -> None:
+        faulty.calls.clear()
+        state["handler"] = 1
+        asked.extend(faulty.calls)
+
+    store.call = write
+    state.commit()
+    assert asked == []
+    assert state.status().added == ["handler"]
 
 
 def test_a_value_set_back_while_a_commit_is_written() -> None:
