@@ -907,3 +907,21 @@ def test_a_failed_transaction_leaves_the_times_as_they_were(time: Time) -> None:
     assert dict(state) == {"set": []}
     state.commit()
     assert state.expires("set") == time.after(2)
+
+
+def test_a_sliding_value_whose_commit_got_no_answer(time: Time) -> None:
+    """It expires in this handle too, once the time is over that the commit gave it."""
+    faulty = Faulty(Memory(), after=True)
+    state = Versioned(faulty)
+    state["k"] = 1
+    state.expire("k", 10, sliding=True)
+    state.commit()
+    state.expire("k", 10, sliding=True)
+    state["k"] = 2
+    faulty.calls.clear()
+    faulty.fail_at, faulty.away = 1, 1
+    with pytest.raises(StoreUnavailable):
+        state.commit()
+    faulty.fail_at = None
+    time.pass_(20)
+    gone(state, "k")

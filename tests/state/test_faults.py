@@ -128,6 +128,28 @@ def test_a_write_that_lands_after_the_look() -> None:
     assert all(len(commit.parents) < 2 for commit in fresh.log())
 
 
+def test_trying_again_keeps_one_copy_of_the_changes() -> None:
+    """Each try of a commit whose outcome stays unknown may land late, but takes no memory for the values."""
+    memory = Memory()
+    state = Versioned(Late(memory))
+    late = state.store
+    assert isinstance(late, Late)
+    state.commit()
+    state.update({f"key-{number}": [number] for number in range(100)})
+    for _ in range(3):
+        late.holds = True
+        with pytest.raises(StoreUnavailable):
+            state.commit()
+        assert state.head is None  # looked for, and not found
+    doubts = state._handle.rest.doubts
+    assert len(doubts) == 3
+    assert len({id(landing.steps) for landing in doubts}) == 1
+    late.carry_out()
+    assert state.commit() is None
+    assert dict(state) == dict(Versioned(memory))
+    assert not state._handle.rest.doubts
+
+
 def test_an_update_that_lands_late_is_a_commit_of_somebody_else() -> None:
     """An update with unknown outcome is undone and lands later.
 
@@ -266,3 +288,25 @@ def test_what_cannot_be_a_store(tmp_path: Path) -> None:
         Versioned(tmp_path / "damaged")
     with pytest.raises(InvalidInput):
         Versioned(5)  # type: ignore[arg-type]
+
+
+def test_a_reset_to_head_that_fails_drops_nothing() -> None:
+    """Whichever call of the store fails: what was staged is still staged."""
+    for fail_at in itertools.count(1):
+        faulty = Faulty(Memory())
+        state = Versioned(faulty)
+        state["k"] = 1
+        state.commit()
+        state["k"] = 2
+        faulty.calls.clear()
+        faulty.fail_at = fail_at
+        try:
+            state.reset("HEAD")
+        except StoreUnavailable:
+            faulty.fail_at = None
+            assert state["k"] == 2
+            assert state.has_uncommitted()
+        else:
+            assert state["k"] == 1
+            break
+    assert fail_at > 1

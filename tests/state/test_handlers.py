@@ -14,6 +14,7 @@ from state_operations import Contents, edits, fill, others_commit, picture, stor
 
 from vstate import Memory, Versioned
 from vstate.errors import InvalidInput, KeyNotFound, MergeConflict
+from vstate.testing import Faulty
 
 Action = Callable[[Versioned], object]
 
@@ -60,12 +61,14 @@ HANDLERS: dict[str, Action] = {
     "record": lambda state: state.record("edited"),
     "commit": write_and_commit,
     "discard": lambda state: state.discard(),
+    "refresh": lambda state: state.refresh(),
     "transaction": write_in_a_transaction,
 }
 
 CALLS: dict[str, tuple[Action, Action]] = {
     "write": (lambda state: state.__setitem__("list", [5]), lambda state: state["list"]),
     "read": (lambda state: state["list"], lambda state: None),
+    "read beside another": (lambda state: state["list"], others_commit),
     "read an atom": (lambda state: state["count"], lambda state: None),
     "delete": (lambda state: state.pop("list", None), lambda state: None),
     "expire": (lambda state: state.expire("list", 3600), lambda state: state["list"]),
@@ -146,18 +149,32 @@ def test_a_handler_that_uses_the_state(call: str, name: str, filled: Mapping[str
         assert found in outcomes or found is None or (refused and found == alone), moment
 
 
+def test_a_handler_that_records_in_the_middle_of_a_discard() -> None:
+    """Its event stays, and everything is discarded all the same."""
+    for moment in count(1):
+        state = Versioned()
+        state["k"] = [1]
+        happened = called_within(state.discard, moment, lambda state=state: state.record("seen"))
+        assert dict(state) == {}, moment
+        if not happened:
+            break
+        assert [event.kind for event in state._handle.pending_events()] == ["seen"], moment
+
+
+class Calling(Memory):
+    """A store whose next transaction calls a function first."""
+
+    call: Callable[[], object] | None = None
+
+    def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return super().transact(writes, expected)
+
+
 def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     """Its edits are seen, also if the comparison is made again before the commit has landed."""
-
-    class Calling(Memory):
-        call: Callable[[], object] | None = None
-
-        def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-            call, self.call = self.call, None
-            if call is not None:
-                call()
-            return super().transact(writes, expected)
-
     store = Calling()
     state = Versioned(store)
     state["list"] = [0]
@@ -168,6 +185,40 @@ def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     state.commit()
     held[0].append(2)
     assert state.has_uncommitted()
+
+
+def test_a_write_while_a_commit_is_written_asks_no_store() -> None:
+    """Nobody looks for the commit before its call of the store has ended."""
+    store = Calling()
+    faulty = Faulty(store)
+    state = Versioned(faulty)
+    state["k"] = 1
+    asked: list[str] = []
+
+    def write() -> None:
+        faulty.calls.clear()
+        state["handler"] = 1
+        asked.extend(faulty.calls)
+
+    store.call = write
+    state.commit()
+    assert asked == []
+    assert state.status().added == ["handler"]
+
+
+def test_a_value_set_back_while_a_commit_is_written() -> None:
+    """It is compared with the commit that landed, not with the one before."""
+    store = Calling()
+    state = Versioned(store)
+    state["list"] = [0]
+    state.commit()
+    state = Versioned(store)
+    state["list"].append(1)
+    store.call = lambda: state.__setitem__("list", [0])
+    state.commit()
+    assert state.has_uncommitted()
+    state.commit()
+    assert Versioned(store)["list"] == [0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -322,6 +322,36 @@ def test_fork_after_opening(tmp_path: Path) -> None:
     state.store.close()
 
 
+@needs_fork
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fork_while_another_thread_is_in_a_transaction() -> None:
+    """Its half is undone in the child, where that thread does not exist, and stays in the parent."""
+    entered, leave = threading.Event(), threading.Event()
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+
+    def work() -> None:
+        with state.transaction():
+            state["k"] = 2
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(60)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if state["k"] == 1 and state.commit() is None else 1)
+        finally:
+            os._exit(2)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert Versioned(state.store)["k"] == 2
+
+
 @pytest.mark.slow
 @needs_fork
 def test_fork_while_another_thread_commits() -> None:

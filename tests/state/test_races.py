@@ -559,3 +559,25 @@ def test_a_lost_race_appends_to_what_was_cut_short() -> None:
     state.commit()
     late.commit()
     assert late["t"] == [3, 4]
+
+
+def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of keys that the other writer changed are read anew, also without the handle's lock."""
+    state = Versioned()
+    state["a"], state["b"] = 1, 1
+    state.commit()
+    other = Versioned(state.store)
+    other["a"] = 2
+    other.commit()
+    state["b"] = 2
+    assert state["a"] == 1
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state._handle.at.hand), "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.commit()
+    assert state["a"] == 2
+    assert dict(state) == {"a": 2, "b": 2}

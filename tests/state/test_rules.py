@@ -708,3 +708,18 @@ def test_values_larger_than_disk_rows(tmp_path, request: pytest.FixtureRequest) 
         assert read.count(7) == 1
         assert read[size // 3] == 7
         state.store.close()
+
+
+def test_a_full_memory_keeps_the_values_that_the_program_holds() -> None:
+    """Values that can be read again are let go of, but not one that the program may be about to edit."""
+    state = Versioned()
+    state["held"], state["idle"] = [0], [0]
+    state.commit()
+    held = state["held"]
+    state._handle.at.hand.idle = 1 << 40
+    state["other"] = 1
+    state.commit()
+    assert "idle" not in state._handle.at.hand.slots
+    assert state["held"] is held
+    held.append(1)
+    assert state.has_uncommitted()

@@ -432,3 +432,21 @@ def test_rollback_takes_a_revision_or_a_number_of_steps() -> None:
     state.commit()
     with pytest.raises(InvalidInput, match="not both"):
         state.rollback("HEAD", steps=2)
+
+
+def test_an_interruption_right_after_the_branch_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next read is of the commit that the branch is at, also of a value that was read before."""
+    state = Versioned()
+    for number in (1, 2):
+        state["k"] = number
+        state.commit()
+    assert state["k"] == 2
+
+    def interrupted(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vstate.state.versioned.arrive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.rollback()
+    assert state["k"] == 1

@@ -373,3 +373,46 @@ def test_a_call_from_inside_an_operation_is_refused() -> None:
     assert len(refused) == 1
     assert "under way" in str(refused[0])
     assert Versioned(store)["n"] == 2
+
+
+def test_a_staged_value_comes_back_after_the_committed_one_was_read() -> None:
+    """A transaction discards a staged value, reads the committed one, and fails: the staged one is back."""
+    state = Versioned()
+    state["k"] = 1
+    state.commit()
+    state = Versioned(state.store)
+    state["k"] = 5
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state.discard("k")
+        assert state["k"] == 1
+        raise ZeroDivisionError
+    assert state["k"] == 5
+
+
+class Known:
+    """An object that everybody can find."""
+
+    newest: Known
+
+    def __init__(self) -> None:
+        self.items: list[int] = []
+        Known.newest = self
+
+    def __setstate__(self, state: dict[str, list[int]]) -> None:
+        self.__dict__.update(state)
+        Known.newest = self
+
+
+def test_a_restored_value_that_others_hold_is_watched() -> None:
+    """Edits of a value that a failed transaction brought back are seen, though nobody read it since."""
+    state = Versioned()
+    state["k"] = Known()
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state["k"] = 1
+        state["other"] = 1
+        state.discard("other")
+        raise ZeroDivisionError
+    state.commit()
+    Known.newest.items.append(1)
+    assert state.commit() is not None
+    assert Versioned(state.store)["k"].items == [1]

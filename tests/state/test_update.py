@@ -290,3 +290,47 @@ def test_a_commit_of_another_thread_waits_for_an_update() -> None:
     thread.join(60)
     assert errors == []
     assert dict(Versioned(state.store)) == {"n": 1, "mine": 1}
+
+
+def test_an_edit_right_after_an_update_is_the_next_commit() -> None:
+    """An update that has landed is over: nothing undoes an edit of a value that it handed out."""
+    state = Versioned()
+    state["list"] = [0]
+    state.commit()
+    held: list[list[int]] = []
+
+    def function(now: Versioned) -> None:
+        held.append(now["list"])
+        now["list"].append(1)
+
+    state.update(function)
+    held[0].append(2)
+    assert state.commit() is not None
+    assert Versioned(state.store)["list"] == [0, 1, 2]
+
+
+def test_an_event_recorded_while_an_update_begins_stays() -> None:
+    """It is recorded by another thread, and the update fails: only events of the update are taken back."""
+
+    class Calling(Memory):
+        begins = False
+
+        def get(self, key: str) -> bytes | None:
+            if self.begins:
+                self.begins = False
+                state.record("theirs")
+            return super().get(key)
+
+    store = Calling()
+    state = Versioned(store, branch="main")
+    state["n"] = 0
+    state.commit()
+
+    def function(now: Versioned) -> None:
+        now.record("ours")
+        raise ZeroDivisionError
+
+    store.begins = True
+    with pytest.raises(ZeroDivisionError):
+        state.update(function)
+    assert [event.kind for event in state._handle.pending_events()] == ["theirs"]

@@ -165,13 +165,29 @@ def _seal(handle: Handle, plan: Plan) -> None:
         hand.drop_idle()
 
 
-def _look_for(handle: Handle, landing: Landing, *, may_be_late: bool = True) -> None:
+def _look_for(handle: Handle, landing: Landing) -> None:
     """Find out whether a commit is on its branch, and be there if it is."""
     if handle.repo.has_landed(landing.branch, landing.commit.oid):
         land(handle, landing, landing.commit)
     else:
-        late = (landing,) if may_be_late else ()
-        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, *late)))
+        late = _sharing(landing, handle.rest.doubts)
+        handle.change(lambda at: at.moved(pending=None, doubts=(*(at.rest or SETTLED).doubts, late)))
+
+
+def _sharing(landing: Landing, doubts: tuple[Landing, ...]) -> Landing:
+    """The landing, with the steps of the last doubt if both make the same tree of the same slots.
+
+    A program may try again for hours. So another try must not keep another copy of all steps.
+    """
+    if not doubts:
+        return landing
+    last = doubts[-1]
+    same = (
+        (last.commit.tree, last.commit.parents) == (landing.commit.tree, landing.commit.parents)
+        and last.steps.keys() == landing.steps.keys()
+        and all(landing.steps[key][0] is old for key, (old, _) in last.steps.items())
+    )
+    return landing._replace(steps=last.steps) if same else landing
 
 
 def land_doubt(handle: Handle, branch: str, head: ObjectId) -> bool:
@@ -208,9 +224,6 @@ def _explain(handle: Handle, error: VStateError, pending: Pending, landing: Land
             f"; whether commit {landing.commit.short} was made is not known: the next call on this state "
             "looks, and state.head tells then"
         )
-    else:
-        look = partial(_look_for, handle, landing, may_be_late=False)
-        _await(handle, pending._replace(look=look))
 
 
 class _LandedLate(Exception):

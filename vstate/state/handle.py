@@ -259,7 +259,7 @@ class Handle(StateHandle):
         at, plan = self.at, self.plan()
         known = set(map(id, attempt.events))
         events = tuple(event for event in at.events if id(event) in known)
-        # A key that the attempt neither read nor wrote is another thread's, and stays.
+        # Other threads' reads and writes are noted too. Their edits in place of other keys stay.
         self.drop(at, [key for key in plan.touched if key in attempt.notes], attempt=None, events=events)
 
     def drop(self, at: Position, keys: Iterable[str], **fields: Any) -> bool:
@@ -319,7 +319,7 @@ class Handle(StateHandle):
                     if slot is None and key in at.hand.cache:
                         return at.hand.cache[key]
                     slot = self._read(at.hand, key, slot)
-                elif slot.value is ABSENT or slot.over(expiry.now()):
+                elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
                     return slot.value
@@ -355,7 +355,7 @@ class Handle(StateHandle):
     def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
         slot = slot or UNTOUCHED
-        if slot.over(expiry.now()):
+        if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         data = tree.lookup(self.repo.objects.node, self.tree, key)
         if data is None:

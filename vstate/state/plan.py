@@ -99,7 +99,7 @@ def _plan_value(
 ) -> None:
     if not slot.fixed:
         hand.cache.pop(key, None)
-    unshared = not slot.fixed and key in hand.open and is_unshared(slot, 0)
+    unshared = not slot.fixed and is_unshared(slot, 0)
     base = slot.base
     if base is None:
         data = tree.lookup(repo.objects.node, root, key)
