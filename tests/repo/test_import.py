@@ -37,6 +37,8 @@ from vstate.repo import Repository
 from vstate.repo.exchange import bundle as bundles
 from vstate.testing import Faulty
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

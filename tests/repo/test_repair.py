@@ -18,6 +18,8 @@ from vstate.repo import Repository
 from vstate.repo.history import shallow_row
 from vstate.testing import Faulty
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in order", "shuffled"])
 def order_of_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from vstate import Memory, Versioned
 from vstate.repo import Repository
 from vstate.repo.exchange.sync import SyncReport
 
+pytestmark = pytest.mark.slow
+
 # Objects that are there already
 
 

@@ -27,6 +27,8 @@ from vstate.repo.clone import clone
 from vstate.repo.upkeep.reach import Reach
 from vstate.testing import Faulty
 
+pytestmark = pytest.mark.slow
+
 # Damage
 
 

@@ -37,6 +37,8 @@ from vstate.repo.rules import leases
 from vstate.repo.rules.leases import LeaseRow, parse_lease
 from vstate.testing import Faulty
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 
 Open = Callable[[], KVStore]

@@ -36,6 +36,8 @@ from vstate import (
 from vstate.state.watching import Watch
 from vstate.testing import Faulty
 
+pytestmark = pytest.mark.slow
+
 Seen = tuple[str, str, object]
 
 
