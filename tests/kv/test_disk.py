@@ -176,6 +176,9 @@ def test_pickling_opens_it_again(directory: Path) -> None:
             with other:
                 assert other.get("key") == b"value"
                 assert other.__reduce__() == store.__reduce__()
+        # The place that earlier versions wrote into pickles.
+        assert b"vstate.kv.disk" in pickle.dumps(store)
+        assert b"vstate.kv.disk.store" not in pickle.dumps(store)
     shutil.rmtree(directory)
     with pytest.raises(NotFound):
         pickle.loads(pickle.dumps(store))

@@ -4,9 +4,9 @@
 `queues` decides which process is next. sqlite3 is imported when a store is made.
 """
 
-from vstate.kv.disk.store import Disk
+from vstate.kv.disk.store import Disk, _reopen
 
 __all__ = ["Disk"]
 
-# Errors and pickles name the class by the place it is imported from.
-Disk.__module__ = __name__
+# Errors and pickles name these by the place they are imported from, as earlier versions did.
+Disk.__module__ = _reopen.__module__ = __name__
