@@ -174,6 +174,11 @@ OPERATIONS = {
     "redo": Operation(lambda state: state.redo(), undo_it),
     "cherry-pick": Operation(lambda state: state.cherry_pick("side")),
     "revert": Operation(lambda state: state.revert("HEAD")),
+    "refresh to another branch": Operation(
+        lambda state: state.refresh(), lambda state: state.repo.checkout("side"), repeats=True
+    ),
+    "tag": Operation(lambda state: "t1" in state.tags() or state.tag("t1"), repeats=True),
+    "fork": Operation(lambda state: "f1" in state.branches() or state.fork("f1"), repeats=True),
     "switch": Operation(lambda state: state.switch("side"), repeats=True),
     "switch to a new branch": Operation(lambda state: state.switch("made", create=True), repeats=True),
     "commit of expiries": Operation(lambda state: state.commit("two"), expiries, staged=True, repeats=True),
@@ -262,6 +267,7 @@ def picture(state: ReadableState) -> Contents:
     if isinstance(state, Versioned):
         found |= {f"{key} expires": True for key in found if state.expires(key) is not None}
         found["its branch"] = state.branch
+        found["its tags"] = sorted(state.tags())
     return found
 
 

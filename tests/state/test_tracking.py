@@ -12,6 +12,7 @@ import pytest
 from vstate import Memory, Versioned
 from vstate.repo.repository import Repository
 from vstate.state import tracking
+from vstate.state.base import handle_of
 from vstate.state.tracking import is_immutable, is_unshared
 
 
@@ -175,3 +176,19 @@ def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
     held[0].items.append(2)
     assert other.has_uncommitted()
     assert other.commit() is not None
+
+
+def test_a_value_that_was_only_read_is_sealed() -> None:
+    """Nobody holds a loaded value any more: the commit of another key is the last one that compares it."""
+    state = Versioned()
+    state["k"] = [1]
+    state.commit()
+    fresh = Versioned(state.store)
+    assert fresh["k"] == [1]
+    assert handle_of(fresh).may_have_changed("k")
+    fresh["x"] = 1
+    fresh.commit()
+    assert not handle_of(fresh).may_have_changed("k")
+    fresh["k"].append(2)
+    fresh.commit()
+    assert Versioned(state.store)["k"] == [1, 2]

@@ -334,3 +334,31 @@ def test_an_event_recorded_while_an_update_begins_stays() -> None:
     with pytest.raises(ZeroDivisionError):
         state.update(function)
     assert [event.kind for event in state._handle.pending_events()] == ["theirs"]
+
+
+class Looks:
+    """Reads another key of its state while it is pickled."""
+
+    state: Versioned
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"seen": self.state["seen"]}
+
+
+def test_an_update_does_not_depend_on_the_keys_that_pickling_reads() -> None:
+    """Another writer changes such a key meanwhile: the function is not run again."""
+    state, other = start(seen=0)
+    Looks.state = state
+    runs = 0
+
+    def step(now: Versioned) -> None:
+        nonlocal runs
+        runs += 1
+        now["value"] = Looks()
+        if runs == 1:
+            other["seen"] = 1
+            other.commit()
+
+    state.update(step)
+    assert runs == 1
+    assert Versioned(state.store)["seen"] == 1

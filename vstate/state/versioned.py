@@ -506,7 +506,7 @@ class Versioned(State):
         return commit
 
     def _combine(self, operation: str, combine: Callable[[str, BeforeMove], _T]) -> _T:
-        """Combine the branch with other commits, on top of whatever others commit to it meanwhile.
+        """Combine the branch with other commits, on top of the commits that others make meanwhile.
 
         An edit in place of a value that is about to be replaced stops it.
         """
