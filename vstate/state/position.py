@@ -1,7 +1,7 @@
 """Position: where a handle is, and the calls that it has begun, as one immutable record.
 
-A handle has one position, and one assignment replaces it. So an exception of any class, at any line, leaves the
-handle at the old position or at the new one.
+A handle has one position, and one assignment replaces it. So an exception of any class, at any line, leaves
+the handle at the old position or at the new one.
 """
 
 from __future__ import annotations
