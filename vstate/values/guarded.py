@@ -17,9 +17,9 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values.allow import Allow
-from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, loaded, own_builder
+from vstate.values import definitions
+from vstate.values.allow import CODE, Allow
+from vstate.values.pickling import Loader, loaded
 
 Buffers = Sequence[bytearray | memoryview]
 
@@ -58,11 +58,22 @@ def _extensions() -> bool:
     return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
 
 
-def _find(allow: Allow, module: str, name: str) -> Any:
+def _builders(allow: Allow) -> definitions.Builders:
+    return definitions.Builders(lambda data: loads_allowed(data, (), allow), allow.require)
+
+
+def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
     if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
         return allow.attribute
+    if module == definitions.__name__:
+        if name == "stored_code" and not allow.names(CODE):
+            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
+        # `stored_class` asks for the name of the class itself.
+        builder = builders.find(module, name)
+        if builder is not None:
+            return builder
     found = allow.find(module, name)
-    return own_builder(module, name) or found
+    return builders.find(module, name) or found
 
 
 def _refuse_persistent() -> NoReturn:
@@ -73,12 +84,13 @@ class _Fast(Loader):
     """The C unpickler; it stops with _EditableError at the name of anything that can be edited."""
 
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
-        super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
+        super().__init__(data, buffers, fix_imports=False)
         self._allow = allow
+        self.builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self.builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
@@ -97,14 +109,20 @@ class _Careful(pickle._Unpickler):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
+        self._builders = _builders(allow)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self._builders, module, name)
         self._found[id(found)] = found, self.last_global
         return found
+
+    def load(self) -> Any:
+        value = super().load()
+        self._builders.check()
+        return value
 
     def persistent_load(self, pid: Any) -> Any:
         _refuse_persistent()
