@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,9 +18,11 @@ from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.repository import Revision
 from vstate.sessions.session_base import SessionBase
-from vstate.sessions.state_module import StateModule, load_all, save_all
+from vstate.sessions.state_module import Module, load_all, save_all, warn_of_absent
 from vstate.state.base import ReadableState, State
 from vstate.state.versioned import Versioned
+
+_log = logging.getLogger("vstate")
 
 _SESSIONS = "sessions"
 _MODULES = "modules"
@@ -54,7 +57,7 @@ class VersionedSession(SessionBase):
         """The state with the sessions."""
         return self._state
 
-    async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
+    async def save_session_state(self, session_id: str, user_id: str = "", **modules: Module) -> None:
         """As SessionBase, by one commit, even if nothing changed. Raises TypeError, StorageError."""
         path, states = _path(user_id, session_id), save_all(modules)
 
@@ -72,7 +75,7 @@ class VersionedSession(SessionBase):
         allow_not_exist: bool = True,
         *,
         rev: Revision | None = None,
-        **modules: StateModule,
+        **modules: Module,
     ) -> None:
         """As SessionBase; with `rev`, load the session as it was at that revision.
 
@@ -80,22 +83,25 @@ class VersionedSession(SessionBase):
         """
         path = _path(user_id, session_id)
 
+        saved: list[str] = []
+
         def read(state: ReadableState) -> dict[str, Any] | None:
             if _session_key(path) not in state:
                 return None
+            saved[:] = _module_names(state, path)
             return {
                 name: state[_module_key(path, name)] for name in modules if _module_key(path, name) in state
             }
 
         states = await self._state.read(lambda state: read(state if rev is None else state.checkout(rev)))
         if states is None:
+            where = f"of user {user_id!r}" if rev is None else f"of user {user_id!r} at {rev}"
+            absent = f"there is no session {session_id!r} {where}; list_sessions() lists all"
             if not allow_not_exist:
-                where = "" if rev is None else f" at {rev}"
-                raise InvalidInput(
-                    f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() "
-                    "lists all"
-                )
+                raise InvalidInput(absent)
+            _log.warning("%s; the modules stay as they are", absent)
             return
+        warn_of_absent(repr(session_id), modules, saved)
         load_all(modules, states, lambda name, reason: InvalidRecord(_module_key(path, name), reason))
 
     async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
@@ -145,8 +151,7 @@ class VersionedSession(SessionBase):
             for key, saved in state.items(prefix):
                 user, session = _ids_of(key)
                 _require_saved(key, saved)
-                keys = state.keys(_modules(join_path(user, session)))
-                modules = tuple(split_path(key)[-1] for key in keys)
+                modules = tuple(_module_names(state, join_path(user, session)))
                 found.append(SavedSession(user, session, saved["saves"], saved["saved_at"], modules))
             return found
 
@@ -200,6 +205,10 @@ def _modules(path: str) -> str:
 
 def _module_key(path: str, name: str) -> str:
     return _modules(path) + join_path(name)
+
+
+def _module_names(state: ReadableState, path: str) -> list[str]:
+    return [split_path(key)[-1] for key in state.keys(_modules(path))]
 
 
 def _ids_of(session_key: str) -> tuple[str, str]:
