@@ -40,8 +40,9 @@ class SavedSession:
 
 
 class VersionedSession(SessionBase):
-    """Sessions on the branch `main` of a store, path or URL; each save, rollback and deletion is one commit.
+    """Sessions on a branch of a store, path or URL; each save, rollback and deletion is one commit.
 
+    The branch is `branch`, or else the branch that HEAD is on when the first call opens the store.
     Each module has its own key, `modules/<user>/<session>/<module>`, so a growing conversation is stored
     once, and `vstate diff` shows the changes of a save. Processes may share the store. A save raises
     Unpicklable or StoreUnavailable, and then saves nothing.
@@ -49,8 +50,10 @@ class VersionedSession(SessionBase):
     The first call opens the store; `close` or the end of `async with` closes it.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        self._state = aio.Versioned(check_store(store), branch="main")
+    def __init__(
+        self, store: KVStore | str | PathLike[str] | None = None, *, branch: str | None = None
+    ) -> None:
+        self._state = aio.Versioned(check_store(store), branch=branch)
 
     @property
     def state(self) -> aio.Versioned:
@@ -107,7 +110,7 @@ class VersionedSession(SessionBase):
     async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
         """The commits of a session, newest first: saves, rollbacks and deletions."""
         key = _session_key(_path(user_id, session_id))
-        return [commit async for commit in self._state.log("main", key=key, limit=limit)]
+        return await self._state.read(lambda state: list(state.log(key=key, limit=limit)))
 
     async def rollback(self, session_id: str, steps: int = 1, user_id: str = "") -> Commit:
         """Take one session back by `steps` of its commits, as a new commit on top: no history is lost.
