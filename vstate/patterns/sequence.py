@@ -15,6 +15,7 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
+from vstate.plural import counted
 from vstate.state.base import ReadableState, State, handle_of
 from vstate.state.versioned import Versioned
 
@@ -116,7 +117,7 @@ class Sequence(abc.Sequence[T]):
         return isinstance(self._base, State) and handle_of(self._base).may_have_changed(self._prefix)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}, {len(self)} items>"
+        return f"<{type(self).__name__} {self._name!r}, {counted(len(self), 'item')}>"
 
     # Writing
 

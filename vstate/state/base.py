@@ -27,6 +27,7 @@ from vstate.objects import expiry
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
+from vstate.plural import counted
 from vstate.repo.names.dates import parse_ttl
 from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
@@ -199,7 +200,7 @@ class ReadableState(Mapping[str, Any]):
         return type(self).__name__
 
     def __str__(self) -> str:
-        lines = [f"{self._title()}, {len(self)} keys"]
+        lines = [f"{self._title()}, {counted(len(self), 'key')}"]
         for i, key in enumerate(self._scan("")):
             if i == _SHOWN:
                 lines.append(f"  … and {len(self) - _SHOWN} more")
@@ -209,7 +210,7 @@ class ReadableState(Mapping[str, Any]):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<{self._title()}, {len(self)} keys>"
+        return f"<{self._title()}, {counted(len(self), 'key')}>"
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks

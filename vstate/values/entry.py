@@ -16,6 +16,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.expiry import Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
+from vstate.plural import counted
 from vstate.values.allow import Allow
 from vstate.values.pickling import dumps, loads
 
@@ -216,7 +217,7 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
         elif is_single(part):
             body = reader.blob(part.id)
             if len(body) != part.length:
-                raise CorruptObject(str(part.id), f"it has {len(body)} bytes, not {part.length}")
+                raise CorruptObject(str(part.id), f"it has {counted(len(body), 'byte')}, not {part.length}")
             parts.append(body)
             chunks.append(None)
         else:
