@@ -78,7 +78,7 @@ def test_a_fold_leaves_nothing_to_commit(agent_store: AgentStore) -> None:
     assert stream.fold(spoil, initial, every=10) == list(range(25))
     assert initial == []
     assert stream.fold(spoil, initial, every=10) == list(range(25))
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     state.update(lambda inner: inner.update({"other": 1}))
     kept = stream.fold(spoil, initial, every=10)
     kept.append(7)

@@ -246,6 +246,7 @@ class State(ReadableState, MutableMapping[str, Any]):
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
         """Commit at the end of the with block; discard the changes made inside on an exception."""
 
+    @property
     @abstractmethod
     def has_uncommitted(self) -> bool:
         """Whether `commit` would make a commit."""

@@ -213,6 +213,7 @@ class Live(State):
         with self.transaction():
             called("the function of an update", function)
 
+    @property
     def has_uncommitted(self) -> bool:
         return False
 

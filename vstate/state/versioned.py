@@ -228,6 +228,7 @@ class Versioned(State):
 
     # Committing
 
+    @property
     def has_uncommitted(self) -> bool:
         return self._handle.has_uncommitted()
 
