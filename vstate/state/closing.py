@@ -103,9 +103,7 @@ class Leftovers:
                     return []
                 plan = handle.plan()
                 return sorted({*plan.changes, *plan.unpicklable})
-        except (
-            Exception
-        ):  # the store is closed or gone, or a class fails to pickle
+        except Exception:  # the store is closed or gone, or a class fails to pickle
             return self._staged()
 
     def _staged(self) -> list[str]:

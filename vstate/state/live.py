@@ -217,6 +217,9 @@ class Live(State):
     def has_uncommitted(self) -> bool:
         return False
 
+    def __repr__(self) -> str:
+        return f"<Live, {(count := len(self))} key{'s' * (count != 1)}>"
+
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
