@@ -15,7 +15,6 @@ from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects.ids import ObjectId
 from vstate.patterns.copies import deep_copy
 from vstate.patterns.paths import Id, base_of, path_of
-from vstate.plural import counted
 from vstate.state.base import ReadableState, State, handle_of
 from vstate.state.versioned import Versioned
 
@@ -117,7 +116,7 @@ class Sequence(abc.Sequence[T]):
         return isinstance(self._base, State) and handle_of(self._base).may_have_changed(self._prefix)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}, {counted(len(self), 'item')}>"
+        return f"<{type(self).__name__} {self._name!r} in {self._base._title()}>"
 
     # Writing
 

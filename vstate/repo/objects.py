@@ -16,7 +16,6 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
 from vstate.objects.stream import INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
-from vstate.plural import counted
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -112,7 +111,7 @@ class Objects:
         for key, oid in wanted.items():
             stored = found.get(key)
             if longest is not None and stored and (size := _body_size(stored)) > longest[oid]:
-                raise CorruptObject(oid.hex(), f"it has {counted(size, 'byte')}, not {longest[oid]}")
+                raise CorruptObject(oid.hex(), f"it has {size} bytes, not {longest[oid]}")
             bodies[oid] = self._checked(kind, oid, stored)
         return bodies
 
@@ -332,7 +331,7 @@ class _Zstd(threading.local):
         try:
             size = zstandard.frame_content_size(packed)
             if not 0 <= size <= most:
-                raise CorruptObject(oid.hex(), f"it claims {counted(size, 'byte')}")
+                raise CorruptObject(oid.hex(), f"it claims {size} bytes")
             return self._decompressor.decompress(packed)
         except zstandard.ZstdError as error:
             raise CorruptObject(oid.hex(), f"it cannot be decompressed: {error}") from error
