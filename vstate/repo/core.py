@@ -23,6 +23,7 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from vstate.forks import no_copy
 from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
@@ -101,6 +102,9 @@ class Core:
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, "open another one, over a store at the same path or URL")
 
     def _read_format(self) -> int:
         """The store's format; 0 for a new one."""

@@ -103,5 +103,6 @@ class Namespace(State):
     ) -> Commit | None:
         return self._root._update(function, attempts=attempts, message=message, **info)
 
+    @property
     def has_uncommitted(self) -> bool:
-        return self._root.has_uncommitted()
+        return self._root.has_uncommitted

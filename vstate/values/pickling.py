@@ -18,6 +18,7 @@ from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
 from vstate.values.allow import Allow
+from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import framed, frameless
 
 OUT_OF_BAND_BYTES = 1024
@@ -71,7 +72,10 @@ def _undisturbed() -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, but it refuses an open file, as pickle does; cloudpickle would store a copy."""
+    """cloudpickle's pickler, but exceptions load again, and an open file is refused, as pickle does.
+
+    cloudpickle would store a copy of the file.
+    """
 
     dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
         {
@@ -81,6 +85,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotati
         },
         copyreg.dispatch_table,
     )
+
+    def reducer_override(self, obj: Any) -> Any:
+        if issubclass(type(obj), BaseException):
+            return reduce_exception(obj)
+        return super().reducer_override(obj)
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:

@@ -146,6 +146,9 @@ class Diff(Mapping[str, Change]):
     def __repr__(self) -> str:
         return f"Diff({self.stat()})"
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
 
