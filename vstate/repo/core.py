@@ -180,7 +180,7 @@ class Core:
 
     def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
         """The entries of the keys that begin with `prefix`, sorted, read as the iterator reaches them."""
-        for key, data in tree.scan(self.objects.node, root, prefix):
+        for key, data in tree.scan(self.objects.nodes, root, prefix):
             yield key, self.parse_entry(key, data)
 
     def parse_entry(self, key: str, data: bytes) -> Entry:
@@ -192,10 +192,12 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
+        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+
+    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+        """As `load`, of an entry that is decoded."""
         try:
-            return decode_value(
-                self.parse_entry(key, data), reader or self.objects, allow=self.security.allow
-            )
+            return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
             raise CannotLoad(error.name, error.reason, key=key) from error
 

@@ -190,6 +190,24 @@ class ReadableState(Mapping[str, Any]):
     def __len__(self) -> int:
         return self._count("")
 
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        """The keys, a batch at a time, each ready to be read in order."""
+        yield keys
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are present, in the order given.
+
+        The store is asked once for many keys, where `state[key]` in a loop asks once for each.
+        """
+        found = {}
+        for batch in self._in_batches(keys):
+            for key in batch:
+                try:
+                    found[key] = self[key]
+                except KeyNotFound:
+                    continue
+        return found
+
     def keys(self, prefix: str = "") -> KeysView[str]:
         """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
         return _Keys(self, prefix)
