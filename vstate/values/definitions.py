@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
+from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import frameless
 
 MAGIC: Final = MAGIC_NUMBER
@@ -167,9 +168,14 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
 
 
 class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, without the directory of the program in the functions that it stores."""
+    """cloudpickle's pickler, but exceptions load again, and functions hold no directory of the program."""
 
     dispatch_table = REDUCERS
+
+    def reducer_override(self, obj: Any) -> Any:
+        if issubclass(type(obj), BaseException):
+            return reduce_exception(obj)
+        return super().reducer_override(obj)
 
     def _function_getnewargs(self, function: FunctionType) -> Any:
         args = super()._function_getnewargs(function)
