@@ -200,6 +200,9 @@ class Versioned(State):
         except (KeyError, TypeError):
             return self._handle.read(key)
 
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        return self._handle.in_batches(keys)
+
     def __setitem__(self, key: str, value: Any) -> None:
         self._handle.write(key, value)
 

@@ -10,6 +10,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final
 
@@ -26,6 +27,9 @@ OUT_OF_BAND_BYTES = 1024
 
 OUT_OF_BAND_LIMIT = 64
 """Buffers after this many stay in the pickle: the entry of a list of a million arrays stays short."""
+
+_NAMES = b"\x93"
+"""The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
@@ -162,10 +166,15 @@ def loads(
         from vstate.values.guarded import loads_allowed
 
         return loads_allowed(data, buffers, allow)
-    return loaded(
-        Loader(io.BytesIO(framed(bytes(data))), buffers=buffers).load,
-        lambda: Tracer(io.BytesIO(data), buffers=buffers),
-    )
+    tracer = partial(_tracer, data, buffers)
+    if _NAMES not in data and not buffers:
+        # Plain data names no class, and needs no Loader: a third of its time.
+        return loaded(partial(pickle.loads, data), tracer)
+    return loaded(Loader(io.BytesIO(framed(bytes(data))), buffers=buffers).load, tracer)
+
+
+def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
+    return Tracer(io.BytesIO(data), buffers=buffers)
 
 
 def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
