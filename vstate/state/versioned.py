@@ -242,8 +242,9 @@ class Versioned(State):
         or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
         a merge commit, whose second parent is this change alone. Read the keys that it merged again.
 
-        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that
-        cannot be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is
+        Raises MergeConflict if the other writer changed the same keys, RefMoved if `head` is no longer in the
+        history of the branch (`refresh` first), Unpicklable naming every value that cannot be stored,
+        DetachedHead, StorageError. If it raises, nothing was committed and everything is
         still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
         tells.
         """
