@@ -31,6 +31,7 @@ from vstate.managers.waiting import Wait
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.copies import Frozen
+from vstate.plural import counted
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
@@ -324,7 +325,9 @@ def roll_back(
         changes = list(islice(_changes(state, prefix, whole=key is not None), steps))
         if len(changes) < steps:
             subject = "the state" if key is None else repr(key)
-            raise InvalidInput(f"{subject} has changed {len(changes)} times, which is fewer than {steps}")
+            raise InvalidInput(
+                f"{subject} has changed {counted(len(changes), 'time')}, which is fewer than {steps}"
+            )
         before = next(iter(state.repo.history.before(changes[-1])), None)
     else:
         before = state.checkout(rev).commit

@@ -18,6 +18,7 @@ from vstate.managers.record import Record, StatusText, dict_copy, member, record
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
+from vstate.plural import counted
 from vstate.state.namespace import Namespace
 
 __all__ = ["StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStateManager", "WorkflowStatus"]
@@ -59,8 +60,9 @@ class WorkflowState(Record):
         """Raise InvalidInput for a step after the last one, if the number of steps is known."""
         if 0 < self.total_steps < number:
             raise InvalidInput(
-                f"workflow {self.workflow_id!r} has {self.total_steps} steps, so there is no step {number}: "
-                "create it with more steps, or with total_steps=0 if their number is unknown"
+                f"workflow {self.workflow_id!r} has {counted(self.total_steps, 'step')}, so there is "
+                f"no step {number}: create it with more steps, "
+                "or with total_steps=0 if their number is unknown"
             )
 
     @property

@@ -15,6 +15,7 @@ from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
+from vstate.plural import counted
 from vstate.repo.repository import Revision
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.state_module import StateModule, load_all, save_all
@@ -119,8 +120,8 @@ class VersionedSession(SessionBase):
             commits[:] = state.log(key=_session_key(path), limit=steps + 1)
             if len(commits) <= steps:
                 raise NotFound(
-                    f"the session {session_id!r} of user {user_id!r} has {len(commits)} commits, so it "
-                    f"cannot go back by {steps}",
+                    f"the session {session_id!r} of user {user_id!r} has "
+                    f"{counted(len(commits), 'commit')}, so it cannot go back by {steps}",
                     name=session_id,
                 )
             target = state.checkout(commits[steps])
