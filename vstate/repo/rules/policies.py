@@ -63,7 +63,7 @@ _OF_ONE_PROGRAM = ("__main__", "__mp_main__")
 """The names of the module that a process began with: every program has another one."""
 
 
-def _is_found_as(function: Function, module: object, name: object) -> bool:
+def _is_found_as(function: object, module: object, name: object) -> bool:
     """Whether the module has this very function under its name: no closure, method of an object or copy."""
     found: object = sys.modules.get(module) if isinstance(module, str) else None
     for part in str(name).split("."):
