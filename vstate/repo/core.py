@@ -33,6 +33,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import SHALLOW_FORMAT, History, Log
+from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
@@ -523,8 +524,13 @@ class Core:
         return self.objects.commit(oid)
 
     def checkout(self, target: str) -> Head:
-        """Put HEAD on the branch of that name, or else detach it at the commit that the revision names."""
+        """Put HEAD on the branch of that name, or else detach it at the commit that the revision names.
+
+        As in git, `-` is the branch or commit that HEAD was on before.
+        """
         head = self.refs.head()
+        if target == "-":
+            target = previous_checkout(self.refs)
         if target == head.branch or self.refs.read(HEADS + target) is not None:
             check_ref_name(target)
             self.refs.set_head(branch=target, action=f"checkout: to {target}")

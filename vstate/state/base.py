@@ -28,6 +28,7 @@ from vstate.objects import expiry
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
+from vstate.plural import counted
 from vstate.repo.names.dates import parse_ttl
 from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
@@ -231,7 +232,7 @@ class ReadableState(Mapping[str, Any]):
         lines = [self._title()]
         try:  # a state is printed where an error is handled, too: with its store gone
             count = len(self)
-            lines[0] += f", {count} key{'s' * (count != 1)}"
+            lines[0] += f", {counted(count, 'key')}"
             for key in islice(self._scan(""), _SHOWN):
                 name = key if key.isprintable() else ascii(key)
                 lines.append(f"  {name}  ({self._describe(key)})")
