@@ -28,6 +28,7 @@ from vstate.objects import expiry
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
+from vstate.plural import counted
 from vstate.repo.names.dates import parse_ttl
 from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
@@ -193,6 +194,24 @@ class ReadableState(Mapping[str, Any]):
     def __len__(self) -> int:
         return self._count("")
 
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        """The keys, a batch at a time, each ready to be read in order."""
+        yield keys
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are present, in the order given.
+
+        The store is asked once for many keys, where `state[key]` in a loop asks once for each.
+        """
+        found = {}
+        for batch in self._in_batches(keys):
+            for key in batch:
+                try:
+                    found[key] = self[key]
+                except KeyNotFound:
+                    continue
+        return found
+
     def keys(self, prefix: str = "") -> KeysView[str]:
         """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
         return _Keys(self, prefix)
@@ -217,7 +236,7 @@ class ReadableState(Mapping[str, Any]):
         lines = [self._title()]
         try:  # a state is printed where an error is handled, too: with its store gone
             count = len(self)
-            lines[0] += f", {count} key{'s' * (count != 1)}"
+            lines[0] += f", {counted(count, 'key')}"
             for key in islice(self._scan(""), _SHOWN):
                 name = key if key.isprintable() else ascii(key)
                 lines.append(f"  {name}  ({self._describe(key)})")
