@@ -160,8 +160,8 @@ def open_persistence(
     """A new store in memory, a new FileBackend at `path`, or a path, URL or store for `aio.Versioned`.
 
     A path or URL is opened later, by the first call, in a worker thread. Any other word than the three names
-    is a path, as it is for `Versioned`; write `./memory` for a directory of that name. Raises InvalidInput for
-    anything else.
+    is a path, as it is for `Versioned`; write `./memory` for a directory of that name. Raises InvalidInput
+    for anything else.
     """
     if redis_url is not None:
         check_text("the URL of a Redis server", redis_url)
