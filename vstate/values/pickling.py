@@ -93,6 +93,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotati
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    return dumps_by(_Pickler, value)
+
+
+def dumps_by(pickler: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, by another class of picklers."""
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -106,7 +111,7 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
+    pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
     return frameless(file.getvalue()), buffers
 
 
