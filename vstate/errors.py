@@ -124,16 +124,29 @@ class Conflict(VStateError):
 
 
 class RefMoved(Conflict):
-    """Another writer moved the ref since it was read; read it again and retry."""
+    """Another writer moved the ref since it was read; read it again and retry.
 
-    def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
+    `rewritten` is True if the commit `expected` is no longer in the history of the branch: a reset, a squash
+    or gc has removed it there.
+    """
+
+    def __init__(
+        self, ref: str, *, expected: str | None, actual: str | None, rewritten: bool = False
+    ) -> None:
         found = f"found {_short(actual)}; refresh() and try again"
+        if rewritten and actual is not None:
+            found = (
+                f"found {_short(actual)}, whose history no longer holds it; nothing was committed, and "
+                "everything is still staged: refresh(), which puts the uncommitted changes on the branch as "
+                "it is now, and commit() again"
+            )
         if actual is None and expected is not None:
             found = "and it is gone: deleted, or expired; open the state again to begin a new one"
         super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
         self.expected = expected
         self.actual = actual
+        self.rewritten = rewritten
 
 
 class Diverged(Conflict):

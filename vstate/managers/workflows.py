@@ -156,10 +156,11 @@ class WorkflowStateManager(Manager):
         *,
         redis_url: str | None = None,
         path: str = DIRECTORY,
+        branch: str | None = None,
         checkpoint_interval: int | None = 5,
     ) -> None:
         check_count("checkpoint_interval", checkpoint_interval, 1, none="None for never")
-        super().__init__(persistence, redis_url=redis_url, path=path)
+        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
         self._interval = checkpoint_interval
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:
