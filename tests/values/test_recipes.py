@@ -117,3 +117,29 @@ def test_policies_move_objects_that_they_do_not_look_into():
         *map(read, ({"a": old, "b": old}, {"a": ours[1], "b": old}, {"a": old, "b": theirs[1]}))
     )
     assert pickling.loads(*recipes.dumps(merged)) == {"a": ours[1], "b": theirs[1]}
+
+
+@pytest.mark.parametrize("kind", [Message, Numbers, Names, Slotted])
+def test_deep_merges_the_fields_of_objects(kind):
+    """Deep merges an object by its stored fields, without the class."""
+
+    def made(**fields):
+        value = kind.__new__(kind)
+        if kind is Slotted:
+            value.value = fields
+            return value
+        value.__dict__.update(fields)
+        return value
+
+    sides = made(a=1, b=[2]), made(a=3, b=[2]), made(a=1, b=[4], c=5)
+    for side in sides[: 3 * (kind is Names)]:
+        side["x"] = 1
+    merged = recipes.dumps(POLICIES["deep"](*map(read, sides)))
+    wanted = made(a=3, b=[4], c=5)
+    found = pickling.loads(*merged)
+    assert type(found) is kind
+    if kind is Slotted:
+        assert found.value == wanted.value
+    else:
+        assert vars(found) == vars(wanted)
+        assert kind is not Names or found == {"x": 1}

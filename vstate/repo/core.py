@@ -199,7 +199,7 @@ class Core:
         try:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key) from error
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
 
     def encode(self, value: Any) -> Encoded:
         """The merged value of a key as an entry, and its objects."""

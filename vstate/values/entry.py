@@ -127,9 +127,14 @@ def _length(part: Part) -> int:
     return part.length if isinstance(part, Link) else len(part)
 
 
+_RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
+
+
 def type_name(value: Any) -> str:
     """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
     kind = type(value)
+    if kind.__module__ == _RECIPES and kind.__qualname__ == "Recipe":
+        return str(value.label)  # it stands for an object
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

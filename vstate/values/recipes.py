@@ -17,7 +17,7 @@ from vstate.values import shapes
 from vstate.values.budget import InertError, Limits
 from vstate.values.inert import Machine, handlers_of
 from vstate.values.instance import Global, Instance
-from vstate.values.pickling import dumps_by
+from vstate.values.pickling import dumps_unproven
 
 __all__ = ["Name", "Recipe", "dumps", "read"]
 
@@ -44,23 +44,60 @@ class Name:
 class Recipe:
     """An object as the opcodes that make it, each with its operands. The first one creates it.
 
-    The opcode POP stands for a call with the object as an argument, whose result is dropped.
+    The opcode POP stands for a call with the object as an argument, whose result is dropped. `label` is the
+    type that the value's entry names.
+
+    Pickle and the policy `deep` take a Recipe apart as they would the object: into its items, its entries and
+    its state.
     """
 
-    __slots__ = ("steps",)
+    __slots__ = ("label", "steps")
 
-    def __init__(self, opcode: bytes, *operands: object) -> None:
+    def __init__(self, opcode: bytes, operands: tuple[object, ...], label: str = "") -> None:
         self.steps: list[tuple[bytes, tuple[object, ...]]] = [(opcode, operands)]
+        self.label = label
 
     def add(self, opcode: bytes, *operands: object) -> None:
         """Add a step."""
         self.steps.append((opcode, operands))
 
-    @property
-    def type(self) -> str:
-        """The full name of the class, or of the function that makes the object."""
-        maker = self.steps[0][1][0]
-        return f"{maker.module}.{maker.name}" if isinstance(maker, Name) else "an object"
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        (opcode, operands), *rest = self.steps
+        made = Recipe, (opcode, operands, self.label)
+        items: list[object] = []
+        entries: list[tuple[object, object]] = []
+        for number, (opcode, operands) in enumerate(rest):
+            if opcode == _APPENDS and not entries:
+                items += operands
+            elif opcode == _SETITEMS:
+                entries += zip(operands[::2], operands[1::2], strict=True)
+            elif opcode == _BUILD and number == len(rest) - 1 and operands[0] is not None:
+                return *made, operands[0], iter(items) if items else None, iter(entries) if entries else None
+            else:
+                return *made, _Rest(rest)
+        return *made, None, iter(items) if items else None, iter(entries) if entries else None
+
+    def append(self, item: object) -> None:
+        """Add an item, as APPEND does."""
+        self.add(_APPENDS, item)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.add(_SETITEMS, key, value)
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, _Rest):
+            self.steps += state.steps
+        else:
+            self.add(_BUILD, state)
+
+
+class _Rest:
+    """The steps of a Recipe that no other state can express."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: list[tuple[bytes, tuple[object, ...]]]) -> None:
+        self.steps = steps
 
 
 def read(data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits) -> object:
@@ -82,7 +119,7 @@ class _Reader(Machine):
 
     def make(self, opcode: bytes, *operands: object) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
-        self.stack.append(Recipe(opcode, *operands))
+        self.stack.append(Recipe(opcode, operands))
 
     def push_global(self, module: str, name: str) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
@@ -138,13 +175,13 @@ class _Reader(Machine):
 
     def extend(self, target: object, items: list[object]) -> None:
         if isinstance(target, Recipe):
-            target.add(_APPENDS, items)
+            target.add(_APPENDS, *items)
         else:
             super().extend(target, items)
 
     def set_items(self, target: object, flat: list[object]) -> None:
         if isinstance(target, Recipe):
-            target.add(_SETITEMS, flat)
+            target.add(_SETITEMS, *flat)
             return
         for key in flat[::2]:
             self.require_plain_key(key)
@@ -154,7 +191,7 @@ class _Reader(Machine):
         mark = self.marks[-1] if self.marks else 0
         target = self.stack[mark - 1] if 0 < mark <= len(self.stack) else None
         if isinstance(target, Recipe):
-            target.add(_ADDITEMS, self.pop_to_mark())
+            target.add(_ADDITEMS, *self.pop_to_mark())
             return
         for member in self.stack[mark:]:
             self.require_plain_key(member)
@@ -223,7 +260,6 @@ class _Writer(_PurePickler):  # type: ignore[misc]  # typeshed does not know its
         for opcode, operands in recipe.steps[1:]:
             if opcode in (_APPENDS, _SETITEMS, _ADDITEMS):
                 self.write(pickle.MARK)
-                operands = tuple(operands[0])  # type: ignore[arg-type]  # a list
             for operand in operands:
                 self.save(operand)
             self.write(pickle.REDUCE + pickle.POP if opcode == pickle.POP else opcode)
@@ -234,4 +270,4 @@ class _Writer(_PurePickler):  # type: ignore[misc]  # typeshed does not know its
 
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     """A value with Recipes as a frameless pickle and its out-of-band buffers."""
-    return dumps_by(_Writer, value)
+    return dumps_unproven(value, _Writer)
