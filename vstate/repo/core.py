@@ -40,7 +40,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
-from vstate.values.entry import Decoded, Entry, Reader, decode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -205,6 +205,10 @@ class Core:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
             raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
+
+    def encode(self, value: Any) -> Encoded:
+        """The merged value of a key as an entry, and its objects."""
+        return encode_value(value)
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""
