@@ -40,7 +40,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
-from vstate.values.entry import Decoded, Entry, Reader, decode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -94,6 +94,11 @@ class Core:
     """
 
     def __init__(self, store: KVStore, security: Security | None = None) -> None:
+        if not isinstance(store, KVStore):
+            raise InvalidInput(
+                f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
+                "store first, with open_store(...)"
+            )
         self.store = store
         self.security = security or Security()
         self.objects = Objects(store)
@@ -199,7 +204,11 @@ class Core:
         try:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key) from error
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
+
+    def encode(self, value: Any) -> Encoded:
+        """The merged value of a key as an entry, and its objects."""
+        return encode_value(value)
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""
@@ -343,13 +352,20 @@ class Core:
         if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
             raise self.ref_moved(HEADS + branch, expected)
 
-    def ref_moved(self, ref: str, expected: ObjectId | None) -> RefMoved:
+    def require_at(self, branch: str, seen: Commit | None) -> None:
+        """Raise RefMoved if another writer moved the branch since it was at `seen`."""
+        expected = None if seen is None else seen.oid
+        if self.refs.read(HEADS + branch) != expected:
+            raise self.ref_moved(HEADS + branch, expected)
+
+    def ref_moved(self, ref: str, expected: ObjectId | None, *, rewritten: bool = False) -> RefMoved:
         """The error for a ref that another writer moved."""
         actual = self.refs.read(ref)
         return RefMoved(
             ref,
             expected=None if expected is None else str(expected),
             actual=None if actual is None else str(actual),
+            rewritten=rewritten,
         )
 
     def _move(

@@ -7,8 +7,12 @@ from types import NoneType
 from typing import Any, Final
 
 from vstate.values.entry import encode_value
+from vstate.values.pickling import dumps_unproven
 
-__all__ = ["Tokens", "same"]
+__all__ = ["CLASH", "Tokens", "same"]
+
+CLASH: Final = object()
+"""Stands for no result: the two sides changed a value differently."""
 
 # By id: a metaclass may define the equality and the hash of its classes.
 _SCALARS: Final = frozenset(map(id, (int, bool, bytes, NoneType)))
@@ -42,6 +46,12 @@ class Tokens:
     def same(self, a: object, b: object) -> bool:
         """As the function `same`, but it remembers the tokens of containers."""
         return a is b or (type(a) is type(b) and self.of(a) == self.of(b))
+
+    def only_change(self, base: Any, ours: Any, theirs: Any) -> Any:
+        """The result if only one side changed the base, or both changed it alike; else CLASH."""
+        if self.same(base, theirs) or self.same(ours, theirs):
+            return ours
+        return theirs if self.same(base, ours) else CLASH
 
     def of(self, value: Any) -> Hashable:
         """The token of this value."""
@@ -93,7 +103,7 @@ class Tokens:
             if id(kind) not in self._encoded:
                 # The first pickling of a class may cache something in it, which the next one would store.
                 self._encoded.add(id(kind))
-                encode_value(value)
-            return id(kind), encode_value(value).entry
+                encode_value(value, dump=dumps_unproven)
+            return id(kind), encode_value(value, dump=dumps_unproven).entry
         except Exception:  # the value's own code may raise anything
             return Tokens, id(value)
