@@ -115,6 +115,19 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    data, buffers, pickler = _pickled(_Pickler, value)
+    if pickler.unproven:
+        _prove(pickler.unproven, data, buffers)
+    return data, buffers
+
+
+def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, but loads nothing: for a value that is compared, or by a pickler that loads nothing."""
+    data, buffers, _ = _pickled(make, value)
+    return data, buffers
+
+
+def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -129,12 +142,9 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    pickler = _Pickler(file, protocol=5, buffer_callback=keep_in_band)
+    pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     pickler.dump(value)
-    data = frameless(file.getvalue())
-    if pickler.unproven:
-        _prove(pickler.unproven, data, buffers)
-    return data, buffers
+    return frameless(file.getvalue()), buffers, pickler
 
 
 def loads(
