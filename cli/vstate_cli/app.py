@@ -48,6 +48,7 @@ COMMANDS = (
     "remote",
     "gc",
     "fsck",
+    "check-classes",
     "export",
     "import",
     "verify",
