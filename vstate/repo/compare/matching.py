@@ -93,8 +93,8 @@ class Matching:
         rows: list[Hashable] = [None] * height
         columns: list[Hashable] = [None] * breadth
         if height and breadth and height + breadth > 2:
-            tokens = [self._token(old[index]) for index in range(start, start + height) if self.left >= 0]
-            others = [self._token(new[index]) for index in range(start, start + breadth) if self.left >= 0]
+            tokens = [self.token(old[index]) for index in range(start, start + height) if self.left >= 0]
+            others = [self.token(new[index]) for index in range(start, start + breadth) if self.left >= 0]
             if self.left >= 0:  # without work left, the items are aligned by index
                 rows, columns = tokens, others
         aligner = Aligner(self.left // _STEP_WORK)
@@ -113,7 +113,7 @@ class Matching:
             if kind is str:
                 yield key, key
                 continue
-            token = self._token(key)
+            token = self.token(key)
             if self.left < 0:
                 return
             if kind is not int and kind is not bytes:
@@ -121,7 +121,7 @@ class Matching:
                 token = (token, count)
             yield token, key
 
-    def _token(self, value: object) -> Hashable:
+    def token(self, value: object) -> Hashable:
         """Equal for equal values, and only for those; any token once no work is left."""
         kind = type(value)
         if kind is str and len(value) <= _SHORT:  # type: ignore[arg-type]  # mypy does not narrow by `is`
@@ -185,7 +185,7 @@ class Matching:
                 return False
             return self._all_same(zip(_parts(old), _parts(new), strict=True), depth + 1)
         # Sets, arrays and other keys: an Instance is another object in the other value, and 1 is not True.
-        return None if self._token(old) == self._token(new) or self.left < 0 else False
+        return None if self.token(old) == self.token(new) or self.left < 0 else False
 
     def _all_same(self, pairs: Iterable[tuple[object, object]], depth: int) -> bool | None:
         sure = True
