@@ -27,7 +27,8 @@
         StoreFull           make room, then retry
         StoreUnavailable    retry later
 
-Each carries its data as attributes, and its message names the next step.
+Each carries its data as attributes, and its message names the next step. UncommittedWarning is the one
+warning, a UserWarning.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "UncommittedChanges",
+    "UncommittedWarning",
     "Unpicklable",
     "UnsupportedFormat",
     "UntrustedCommit",
@@ -205,6 +207,10 @@ class UncommittedChanges(Conflict):
     def __init__(self, operation: str) -> None:
         super().__init__(f"{operation} would lose uncommitted changes; commit() or discard() them first")
         self.operation = operation
+
+
+class UncommittedWarning(UserWarning):
+    """A state was closed or dropped, or its program ended, with uncommitted changes. They are lost."""
 
 
 class LeaseHeld(Conflict):

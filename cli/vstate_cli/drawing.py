@@ -11,6 +11,7 @@ from vstate.display.arrays import ArrayView
 from vstate.display.chats import CallView, ChatView
 from vstate.display.tables import TableView
 from vstate.display.texts import BytesChange, Hunk
+from vstate.plural import counted
 from vstate.values.inspection import size_text
 from vstate_cli.output import Line, safe
 
@@ -38,10 +39,8 @@ def cut(text: str, width: int) -> str:
 
 def table_lines(view: TableView, width: int) -> Iterator[Line]:
     """A table: its size, its columns with their dtypes, and its first and last rows."""
-    rows = f"{view.rows:,} row{'' if view.rows == 1 else 's'}"
-    columns = len(view.columns) + view.more_columns
-    across = f"{columns:,} column{'' if columns == 1 else 's'}"
-    yield [(f"{safe(view.type)}: {rows}, {across}", "bold")]
+    across = counted(len(view.columns) + view.more_columns, "column")
+    yield [(cut(f"{safe(view.type)}: {counted(view.rows, 'row')}, {across}", width), "bold")]
     heads = [safe(column.name) for column in (*view.labels, *view.columns)]
     dtypes = [safe(column.dtype) for column in (*view.labels, *view.columns)]
     if view.labels == view.labels[:1] and not view.labels[0].name:
@@ -64,8 +63,7 @@ def table_lines(view: TableView, width: int) -> Iterator[Line]:
     if hidden or view.more_columns:
         count = len(hidden) + view.more_columns
         names = ", ".join(f"{name} {dtype}" for name, dtype in zip(hidden, dtypes[shown:], strict=True))
-        noun = "column" if count == 1 else "columns"
-        yield [(cut(f"… {count} more {noun}: {names}" if names else f"… {count} more {noun}", width), "dim")]
+        yield [(cut(f"… {counted(count, 'more column')}{f': {names}' if names else ''}", width), "dim")]
     unread = [safe(column.name) for column in view.columns if not column.is_readable]
     if unread:
         yield [(cut(f"(vstate cannot read the cells of {', '.join(unread)})", width), "yellow")]
@@ -142,7 +140,7 @@ def _label(view: ArrayView, place: int) -> str:
 
 def chat_lines(view: ChatView, width: int) -> Iterator[Line]:
     """One line a message, and one for each call of a tool with its result."""
-    yield [(f"{view.count:,} message{'' if view.count == 1 else 's'}", "bold")]
+    yield [(counted(view.count, "message"), "bold")]
     label = len(f"[{max((message.place for message in view.messages), default=0)}]") + 1
     role_width = min(max((cell_len(safe(_who(m.role, m.name))) for m in view.messages), default=0), 20)
     for message in view.messages:
@@ -184,7 +182,7 @@ def bytes_lines(data: memoryview, media: str, limit: int = _MOST_BYTES) -> Itera
         row = bytes(data[at : at + _BYTES_IN_ROW])
         yield [(f"{at:08x}  ", "dim"), f"{row.hex(' '):<{3 * _BYTES_IN_ROW - 1}}  ", (_ascii(row), "cyan")]
     if len(data) > limit:
-        yield [(f"… {len(data) - limit:,} more bytes (--json has them all)", "dim")]
+        yield [(f"… {counted(len(data) - limit, 'more byte')} (--json has them all)", "dim")]
 
 
 def _ascii(data: bytes) -> str:
@@ -201,7 +199,7 @@ def bytes_change_lines(found: Iterable[BytesChange]) -> Iterator[Line]:
                 row = data[at : at + _BYTES_IN_ROW]
                 yield [(f"{sign}{row.hex(' '):<{3 * _BYTES_IN_ROW - 1}}  {_ascii(row)}", _STYLES[sign])]
             if size > len(data):
-                yield [(f"{sign}… {size - len(data):,} more bytes", _STYLES[sign])]
+                yield [(f"{sign}… {counted(size - len(data), 'more byte')}", _STYLES[sign])]
 
 
 # Texts

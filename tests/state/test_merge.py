@@ -103,7 +103,7 @@ def test_a_conflict_changes_nothing_and_carries_the_values() -> None:
     assert "set_policy" in str(error)
     assert main.head == before
     assert dict(main) == {"k": [1, 2], "other": 1, "gone": 2}
-    assert not main.has_uncommitted()
+    assert not main.has_uncommitted
     again = pickle.loads(pickle.dumps(error))
     assert again.conflicts["k"].theirs == [1, 3]
 

@@ -417,7 +417,7 @@ def test_events_of_a_failed_update_are_gone() -> None:
 
     with pytest.raises(KeyError):
         state.update(function)
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 def test_an_update_may_wait_for_its_own_threads() -> None:

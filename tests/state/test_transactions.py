@@ -302,7 +302,7 @@ def test_a_savepoint_of_what_was_committed_since_brings_back_nothing() -> None:
     state["b"] = 3
     savepoint.restore()
     assert dict(state) == {"a": 2}
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 def test_nested_transactions_may_be_collected_in_any_order() -> None:
@@ -327,7 +327,7 @@ def test_nested_transactions_may_be_collected_in_any_order() -> None:
             state["c"] = 3
             del outer
         assert dict(state) == {"a": 1, "b": 1}
-        assert not state.has_uncommitted()
+        assert not state.has_uncommitted
 
 
 def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
@@ -338,7 +338,7 @@ def test_what_keeps_the_outer_transaction_keeps_the_inner_one() -> None:
         with state.transaction():
             state["b"] = [1]
         raise ZeroDivisionError
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     with state.transaction("both"):
         state["a"] = 1
         with state.transaction():

@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
+from vstate.plural import counted
 
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
@@ -314,7 +315,7 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
             if height is not None and found != height - 1:
                 raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
             if sum(size for _, size in parts) != length:
-                raise ValueError(f"the parts of index node {oid} do not add up to {length} bytes")
+                raise ValueError(f"the parts of index node {oid} do not add up to {counted(length, 'byte')}")
             below += parts
             height_below = found
             if len(below) > most:

@@ -108,8 +108,14 @@ class Objects:
             return {oid: self.read(kind, oid) for oid in wanted.values()}
         found = self.store.get_many(list(wanted))
         bodies = {}
+        raw = _LETTERS[kind][0][0]
         for key, oid in wanted.items():
             stored = found.get(key)
+            if stored and stored[0] == raw and (longest is None or len(stored) <= longest[oid] + 1):
+                body = stored[1:]
+                if blake3(body, key=kind.key).digest() == oid:
+                    bodies[oid] = body
+                    continue
             if longest is not None and stored and (size := _body_size(stored)) > longest[oid]:
                 raise CorruptObject(oid.hex(), f"it has {size} bytes, not {longest[oid]}")
             bodies[oid] = self._checked(kind, oid, stored)

@@ -34,6 +34,7 @@ ALWAYS: Final = frozenset(
         "array": "array _array_reconstructor",
         "pathlib": " ".join(_PATHS),
         "pathlib._local": " ".join(_PATHS),  # their module in Python 3.13
+        "vstate.values.exceptions": "new_exception restore_exception",
     }.items()
     for name in names.split()
 )

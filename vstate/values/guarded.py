@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
 from vstate.values.allow import Allow
+from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
 from vstate.values.pickling import Loader, loaded, own_builder
 
@@ -103,6 +104,8 @@ class _Careful(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
         found = _find(self._allow, module, name)
+        if found is restore_exception:  # it edits, as BUILD does
+            found = self._restore_exception
         self._found[id(found)] = found, self.last_global
         return found
 
@@ -111,6 +114,10 @@ class _Careful(pickle._Unpickler):
 
     def get_extension(self, code: int) -> None:
         raise CannotLoad(f"the class with the extension code {code}", "only names can be allowed, not codes")
+
+    def _restore_exception(self, error: Any, state: Any) -> None:
+        self.refuse_edit(error, True)
+        restore_exception(error, state)
 
     def refuse_edit(self, target: Any, build: bool) -> None:
         """CannotLoad if `target` existed before the pickle: a class, a function, a member of an Enum."""

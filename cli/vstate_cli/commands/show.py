@@ -10,6 +10,7 @@ import click
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.plural import counted
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.repo.compare.paths import find_part
 from vstate.values.inert import plain
@@ -30,6 +31,7 @@ _MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value 
 
 @command(
     "show",
+    paged=True,
     examples=[
         "vstate show",
         "vstate show v1 plan",
@@ -126,7 +128,12 @@ def _show_commit(session: Session, commit: Commit) -> None:
         for event in islice(commit.events, _MOST_EVENTS):
             out.line("  ", *commits.event_line(event, out))
         if len(commit.events) > _MOST_EVENTS:
-            out.line((f"  … {len(commit.events) - _MOST_EVENTS} more events (--json has them all)", "dim"))
+            out.line(
+                (
+                    f"  … {counted(len(commit.events) - _MOST_EVENTS, 'more event')} (--json has them all)",
+                    "dim",
+                )
+            )
     if not diff:
         return
     out.line()
@@ -138,7 +145,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
     if len(diff) > _MOST_KEYS:
         parent = f"{commit.short}^" if repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"
-        out.line((f"  … {len(diff) - _MOST_KEYS} more keys ({more} has them all)", "dim"))
+        out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
 
 
 def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:

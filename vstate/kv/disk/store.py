@@ -116,8 +116,15 @@ class Disk(TransactionalStore, ForkAware):
         return self._value(rows[0][0]) if rows else None
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        rows = self._query_each("key, value", keys)
-        return {self._unpacked(packed): self._value(value) for packed, value in rows}
+        found = {}
+        for some in batches(keys, KEYS_PER_QUERY):
+            names = {pack(key): key for key in some}
+            marks = ",".join("?" * len(names))
+            for packed, value in self._query(
+                f"SELECT key, value FROM kv WHERE key IN ({marks})", list(names)
+            ):
+                found[names.get(packed) or self._unpacked(packed)] = self._value(value)
+        return found
 
     def __contains__(self, key: str) -> bool:
         return bool(self.present([key]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
+from vstate.plural import counted
 from vstate.repo.compare.arrays import runs
 from vstate.repo.compare.matching import Matching, same_atom
 from vstate.values.alignment import Aligner
@@ -165,7 +166,7 @@ class TableComparison:
         if len(rows) > _MOST_ROWS:
             labels = [table.label(row) for row in rows[_MOST_ROWS : 2 * _MOST_ROWS]]
             old_labels, new_labels = (labels, None) if kind == "removed" else (None, labels)
-            yield Found(("rows",), kind, old_labels, new_labels, f"{len(rows) - _MOST_ROWS} more rows")
+            yield Found(("rows",), kind, old_labels, new_labels, counted(len(rows) - _MOST_ROWS, "more row"))
 
     # --- cells
 

@@ -15,6 +15,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.merge.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.objects import Overlay
@@ -49,7 +50,7 @@ class MergeResult:
         by = ", ".join(f"{key!r} by {policy}" for key, policy in self.conflicts.items())
         if self.strategy == "up-to-date":
             return f"{self.strategy}{at}"
-        keys = "1 key" if len(self.merged_keys) == 1 else f"{len(self.merged_keys)} keys"
+        keys = counted(len(self.merged_keys), "key")
         return f"{self.strategy}{at}: {keys}" + (f"; resolved {by}" if by else "")
 
 
