@@ -142,12 +142,14 @@ def chat_lines(view: ChatView, width: int) -> Iterator[Line]:
     """One line a message, and one for each call of a tool with its result."""
     yield [(counted(view.count, "message"), "bold")]
     label = len(f"[{max((message.place for message in view.messages), default=0)}]") + 1
-    role_width = min(max((cell_len(safe(_who(m.role, m.name))) for m in view.messages), default=0), 20)
+    role_width = min(
+        max((cell_len(safe(_who(m.role, m.name))) for m in view.messages), default=0), 20, width // 4
+    )
     for message in view.messages:
         start = f"{f'[{message.place}]':<{label}}"
         who = cut(safe(_who(message.role, message.name)), role_width)
         who += " " * (role_width - cell_len(who))
-        room = max(width - label - role_width - 2, 8)
+        room = max(width - label - role_width - 2, 1)
         lines = [safe(message.text)] if message.text or not message.calls else []
         yield from _message(start, who, [cut(text, room) for text in lines], message.calls, room)
     if view.more:

@@ -139,10 +139,15 @@ def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChan
     a, b = [[inside]], [[other]]
     if max(len(inside), len(other)) <= _LONGEST_WORDS and aligner.left > 0:
         # Whole words: a change inside a word of usual length marks the word.
-        for _ in range(min(start, _LONGEST_WORD)):
-            start -= _joins(old, start) or _joins(new, start)
-        for _ in range(min(end, _LONGEST_WORD)):
-            end -= _joins(old, len(old) - end) or _joins(new, len(new) - end)
+        back = forth = 0
+        while back < min(start, _LONGEST_WORD) and (_joins(old, start - back) or _joins(new, start - back)):
+            back += 1
+        while forth < min(end, _LONGEST_WORD) and (
+            _joins(old, len(old) - end + forth) or _joins(new, len(new) - end + forth)
+        ):
+            forth += 1
+        start -= back if back < _LONGEST_WORD else 0
+        end -= forth if forth < _LONGEST_WORD else 0
         words, others = (_WORD.findall(text[start : len(text) - end]) for text in (old, new))
         a, b = [], []
         row = column = 0
