@@ -76,7 +76,7 @@ def test_all_is_read_in_a_few_round_trips(
         assert store.during(lambda: found.append(read(mapping[kind]))) <= 40
         prefix = "" if kind == "namespace" else "key/"
         assert found == [{f"{prefix}{i:05}": _value(i) for i in range(KEYS)}]
-        assert not state.has_uncommitted()
+        assert not state.has_uncommitted
 
 
 def test_the_first_item_is_read_alone(store: Trips) -> None:

@@ -50,7 +50,7 @@ class Ahead:
         self._expected = _NOTHING
         self._root: ObjectId | None = None
         self._entries: dict[str, Entry] = {}
-        self._bodies: Mapping[ObjectId, bytes] = {}
+        self._bodies: Mapping[ObjectId, bytes | memoryview] = {}
 
     def find(self, root: ObjectId | None, key: str) -> Entry | None:
         """The entry of a key in the tree of this root, None if absent; CorruptObject."""
@@ -130,9 +130,9 @@ class Ahead:
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
         body = self._bodies.get(oid)
-        return self._objects.blob(oid) if body is None else body
+        return self._objects.blob(oid) if body is None else bytes(body)
 
-    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs."""
         return self._objects.blobs(sizes)
 

@@ -199,7 +199,7 @@ class Core:
         try:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key) from error
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""
@@ -343,13 +343,20 @@ class Core:
         if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
             raise self.ref_moved(HEADS + branch, expected)
 
-    def ref_moved(self, ref: str, expected: ObjectId | None) -> RefMoved:
+    def require_at(self, branch: str, seen: Commit | None) -> None:
+        """Raise RefMoved if another writer moved the branch since it was at `seen`."""
+        expected = None if seen is None else seen.oid
+        if self.refs.read(HEADS + branch) != expected:
+            raise self.ref_moved(HEADS + branch, expected)
+
+    def ref_moved(self, ref: str, expected: ObjectId | None, *, rewritten: bool = False) -> RefMoved:
         """The error for a ref that another writer moved."""
         actual = self.refs.read(ref)
         return RefMoved(
             ref,
             expected=None if expected is None else str(expected),
             actual=None if actual is None else str(actual),
+            rewritten=rewritten,
         )
 
     def _move(

@@ -270,8 +270,9 @@ class Versioned(State):
         or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
         a merge commit, whose second parent is this change alone. Read the keys that it merged again.
 
-        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that
-        cannot be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is
+        Raises MergeConflict if the other writer changed the same keys, RefMoved if `head` is no longer in the
+        history of the branch (`refresh` first), Unpicklable naming every value that cannot be stored,
+        DetachedHead, StorageError. If it raises, nothing was committed and everything is
         still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
         tells.
         """
@@ -572,9 +573,14 @@ class Versioned(State):
         - "append": a list, text or bytes with the additions of both sides at its end, in the order of the
           commits; the additions of a commit that lost a race go behind everything that the branch has by
           then;
-        - "deep": a dict, merged by path; "text": a text, merged by lines;
+        - "deep": a dict or an object, merged by path: by the entries of dicts and the fields of objects;
+        - "text": a text, merged by lines;
         - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
           ABSENT for a side without the key, returns ABSENT to delete the key, and raises if it cannot decide.
+          It is not called if both sides have the same value.
+
+        Raises InvalidInput for a function that other programs cannot import: a lambda, a closure, a method of
+        an object, a function of `__main__`.
         """
         self.repo.policies.set(self._handle.own_branch(), prefix, policy)
 

@@ -39,7 +39,7 @@ class Reader(Protocol):
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
 
-    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, which must have these lengths in bytes."""
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:

@@ -13,6 +13,7 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
@@ -20,7 +21,7 @@ from vstate.errors import CannotLoad
 from vstate.values.allow import Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, loaded, own_builder
+from vstate.values.pickling import Loader, Tracer, loaded, own_builder
 
 Buffers = Sequence[bytearray | memoryview]
 
@@ -28,7 +29,7 @@ _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of the class 
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum)
 
 
-class _EditableError(Exception):
+class _EditableError(CannotLoad):
     """The pickle names something that it could edit."""
 
 
@@ -37,15 +38,14 @@ def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> An
 
     Raises CannotLoad, as `pickling.loads` does.
     """
+    careful = partial(_Careful, bytes(data), buffers, allow)
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
         try:
-            return loaded(fast.load, lambda: fast.last_global)
-        except CannotLoad as error:
-            if not isinstance(error.__cause__, _EditableError):
-                raise
-    careful = _Careful(bytes(data), buffers, allow)
-    value = loaded(careful.load, lambda: careful.last_global)
+            return loaded(fast.load, careful)
+        except _EditableError:
+            pass
+    value = loaded(careful().load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
     return value
@@ -83,17 +83,16 @@ class _Fast(Loader):
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
-        raise _EditableError
+        raise _EditableError(self.last_global, "the pickle could change it")
 
     def persistent_load(self, pid: Any) -> Any:
         _refuse_persistent()
 
 
-class _Careful(pickle._Unpickler):
+class _Careful(Tracer):
     """The unpickler in Python; it never edits a named thing."""
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
-    last_global = ""
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(Tracer.dispatch)
 
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
