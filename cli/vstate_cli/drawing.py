@@ -19,6 +19,7 @@ _WIDEST_CELL: Final = 30
 _NARROWEST_CELL: Final = 6
 _BYTES_IN_ROW: Final = 16
 _MOST_BYTES: Final = 512
+_WIDEST_ROLE: Final = 20
 _LONGEST_CALL: Final = 60
 _STYLES: Final = {"+": "green", "-": "red", " ": ""}
 _CHANGED: Final = {"+": "bold green reverse", "-": "bold red reverse", " ": ""}
@@ -142,9 +143,8 @@ def chat_lines(view: ChatView, width: int) -> Iterator[Line]:
     """One line a message, and one for each call of a tool with its result."""
     yield [(counted(view.count, "message"), "bold")]
     label = len(f"[{max((message.place for message in view.messages), default=0)}]") + 1
-    role_width = min(
-        max((cell_len(safe(_who(m.role, m.name))) for m in view.messages), default=0), 20, width // 4
-    )
+    widest = max((cell_len(safe(_who(m.role, m.name))) for m in view.messages), default=0)
+    role_width = min(widest, _WIDEST_ROLE, width // 4)
     for message in view.messages:
         start = f"{f'[{message.place}]':<{label}}"
         who = cut(safe(_who(message.role, message.name)), role_width)
