@@ -29,6 +29,7 @@ _ATOM_CLASSES: Final = (
     datetime.tzinfo,
 )
 _QUICK: Final = ATOMS | {bytearray, memoryview}
+_OWN_HASH: Final = 60  # bits; a forger can make longer ints of one hash
 _TEXTS: Final = frozenset({str, bytes, bytearray})
 
 
@@ -127,7 +128,7 @@ class Matching:
         if kind is str and len(value) <= _SHORT:  # type: ignore[arg-type]  # mypy does not narrow by `is`
             self.left -= 1
             return value
-        if kind is int and value.bit_length() <= _SHORT:  # type: ignore[attr-defined]  # as above
+        if kind is int and value.bit_length() <= _OWN_HASH:  # type: ignore[attr-defined]  # as above
             self.left -= 1
             return ("int", value)  # not the int: 1 is not True, and a forger chooses its hash
         self.left -= 1 + size_of(value)
