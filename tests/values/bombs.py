@@ -690,10 +690,10 @@ STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
         for last in (b"a", b"b")
     ],
     "stored: a pickle of which most is thrown away": lambda: [
-        long_part(PICKLE, text(b"a" * (52 * MILLION)) + b"0" + row_numbers(1_000_000, last), "list")
+        long_part(PICKLE, text(b"a" * (52 * MILLION)) + b"0" + numbers(1_000_000, last), "list")
         for last in (1, 2)
     ],
-    "stored: numbers": lambda: [long_part(PICKLE, row_numbers(1_600_000, last), "list") for last in (1, 2)],
+    "stored: numbers": lambda: [long_part(PICKLE, numbers(1_600_000, last), "list") for last in (1, 2)],
     "stored: random bytes": lambda: [
         long_part(BYTES, random.Random(last).randbytes(64 * MILLION), "bytes") for last in (1, 2)
     ],
