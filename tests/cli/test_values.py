@@ -1,5 +1,6 @@
 """What values look like: tables, arrays, conversations, texts and bytes, in `show` and `diff`."""
 
+import json
 import os
 import re
 import struct
@@ -10,6 +11,7 @@ import numpy
 import pandas
 import pytest
 from rich.cells import cell_len
+from test_safety import plant_pickle
 
 from vstate import Disk, Versioned
 
@@ -196,6 +198,35 @@ def test_a_long_list_is_whole_in_json(vstate, store):
     commit(store, long=[*range(200_000)])
     assert vstate.json("show", "long")["value"] == [*range(200_000)]
     assert vstate.json("show", "long", "--limit", "10")["value"][-1] == {"$more": 200_000 - 9}
+
+
+def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
+    """Each element of an array, far behind the first hundred too; each column and cell of a frame."""
+    array = numpy.arange(6000.0).reshape(2000, 3)
+    commit(store, array=array, frame=frame)
+    frame.loc[1, "count"] = 9
+    array[1500, 1] = -1
+    commit(store, array=array, frame=frame)
+    second, first = (json.loads(line)["id"] for line in vstate("log", "-n", "2", "--json").splitlines())
+    found = {each["path"]: each["commit"] for each in vstate.json("blame", "array")}
+    assert len(found) == 6000
+    assert [path for path, id in found.items() if id == second] == ["[1500][1]"]
+    assert vstate.json("blame", "array", "[1500][1]")[0]["commit"] == second
+    assert vstate.json("blame", "array", "[1500][2]")[0]["commit"] == first
+    assert vstate.json("blame", "array", "data")[0]["commit"] == second
+    found = {each["path"]: each["commit"] for each in vstate.json("blame", "frame")}
+    assert [path for path, id in found.items() if id == second] == ["count"]
+    assert vstate.json("blame", "frame", "count[1]")[0]["commit"] == second
+    assert vstate.json("blame", "frame", "count[2]")[0]["commit"] == first
+
+
+def test_a_frame_of_an_unknown_form_says_so(vstate, store):
+    """It is shown as its fields, behind a line that says why."""
+    plant_pickle(store, "frame", b"\x80\x04cpandas\nDataFrame\n)\x81}\x8c\x04_mgrK\x05sb.")
+    assert vstate("show", "frame").splitlines() == [
+        "(its columns are stored in a form that vstate does not know; these are its fields)",
+        "pandas.DataFrame(_mgr=5)",
+    ]
 
 
 def test_an_array_that_grew(vstate, store):

@@ -24,7 +24,9 @@ _MOST_PERIODS: Final = 700_000  # since or before 1970
 _FRAMES: Final = frozenset({"pandas.DataFrame", "pandas.core.frame.DataFrame"})
 _SERIES: Final = frozenset({"pandas.Series", "pandas.core.series.Series"})
 _ARROW: Final = frozenset({"pyarrow.lib._reconstruct_table", "pyarrow.lib._reconstruct_record_batch"})
-_TABLES: Final = _FRAMES | _SERIES | _ARROW
+# polars stores its frames in a binary form of its own, which nothing here reads.
+_UNREAD: Final = frozenset({"polars.dataframe.frame.DataFrame", "polars.series.series.Series"})
+_TABLES: Final = _FRAMES | _SERIES | _ARROW | _UNREAD
 
 Read = Callable[[int, int], list[object]]
 
@@ -84,7 +86,7 @@ def is_table(value: object) -> bool:
 
 def table_of(value: object) -> Table | None:
     """The table in `value`, as `inert.read` returns it; None for other values and for unknown forms of it."""
-    if not isinstance(value, Instance) or value.type not in _TABLES:
+    if not isinstance(value, Instance) or value.type not in _TABLES - _UNREAD:
         return None
     if value.type in _SERIES:
         return _series(value)

@@ -313,17 +313,17 @@ def _brief(value: object, max_nodes: int = _BRIEF_NODES) -> str:
 
 
 def _brief_pair(old: object, new: object) -> tuple[str, str]:
-    """Both sides in brief; long texts from their first difference on."""
+    """Both sides in brief; long texts and bytes from their first difference on."""
     before, after = _brief(old), _brief(new)
-    if before != after or not isinstance(old, str) or not isinstance(new, str):
+    if before != after or not isinstance(old, str | bytes) or not isinstance(new, str | bytes):
         return before, after
     same = common_prefix(old, new)
     start = max(same - 15, 0)
     return f"…{_brief(old[start : start + 200])}", f"…{_brief(new[start : start + 200])}"
 
 
-def common_prefix(old: str, new: str) -> int:
-    """The number of characters that both texts begin with."""
+def common_prefix(old: str | bytes, new: str | bytes) -> int:
+    """The number of characters, or bytes, that both begin with."""
     low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2

@@ -36,6 +36,7 @@ _ANY_STEP: Final = re.compile(
     re.DOTALL,
 )
 _LONGEST_IDENTIFIER: Final = 60
+_BLOCK: Final = 1000  # elements of an array that are decoded together
 _COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
 
@@ -60,6 +61,10 @@ class Part(NamedTuple):
 
 def kind_of(value: object) -> object:
     """The type of a value, and the class of an Instance: equal for values whose parts can be compared."""
+    if isinstance(value, Array):
+        # Elements are found by their places in memory: in a row of another length they are others.
+        form = (value.fields.get("dtype"), value.fields.get("order"), value.shape[1:])
+        return (Array, value.type, *form)
     if isinstance(value, Instance):
         return (type(value), value.type, value.called)
     return (Global, value.name) if isinstance(value, Global) else type(value)
@@ -76,6 +81,8 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
         yield from _items("items", value)
     elif isinstance(value, set | frozenset):
         yield from _members(value, prints)
+    elif isinstance(value, Array) and value.layout is not None:
+        yield from _elements(value)
     elif isinstance(value, Instance):
         yield from [_only_argument(value)] if _is_wrapper(value) else _items("args", value.args)
         yield from _named("kwargs", value.kwargs)
@@ -105,7 +112,10 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
     if part.group == "elements":
         assert isinstance(value, Array)
         assert isinstance(place, int)
-        return next((part._replace(value=element) for element in value.elements(place, place + 1)), None)
+        found_elements = value.elements(place, place + 1) if place < value.count else []
+        return next((part._replace(value=element) for element in found_elements), None)
+    if part.group == "fields" and place == "data" and isinstance(value, Array) and value.raw is not None:
+        return part._replace(value=value.part(0, value.count))  # the field has only the first elements
     if part.group == "members":
         assert isinstance(value, set | frozenset)
         return next((part._replace(value=member) for member in value if prints.place(member) == place), None)
@@ -250,6 +260,9 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     elif isinstance(value, Instance):
         if isinstance(value, Array):
             yield from _element(value, rest)
+            if value.raw is not None and rest.startswith(".data"):
+                yield Part("fields", "data", ".data", value.part(0, value.count))
+                return
         if _is_wrapper(value):
             yield _only_argument(value)
         else:
@@ -279,6 +292,15 @@ def _by_name(group: str, named: Mapping[str, object], rest: str) -> Iterator[Par
         yield Part(group, name, step, named[name])
     elif rest.startswith("["):
         yield from _one_of(rest, _named(group, named))
+
+
+def _elements(array: Array) -> Iterator[Part]:
+    """All elements of an array by their indices."""
+    for start in range(0, array.count, _BLOCK):
+        found = array.elements(start, min(start + _BLOCK, array.count))
+        for place, element in enumerate(found, start):
+            step = "".join(f"[{index}]" for index in array.index(place))
+            yield Part("elements", place, step, element)
 
 
 def _element(array: Array, rest: str) -> Iterator[Part]:
