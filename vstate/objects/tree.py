@@ -192,7 +192,7 @@ def scan(
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if at is None or not _is_over(node, i, at):
+            if at is None or node.expiries is None or not _is_over(node, i, at):
                 yield key, node.items[i]  # type: ignore[misc]
             last = key
         position = 0

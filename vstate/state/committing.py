@@ -15,7 +15,7 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.state.handle import KEEP_BYTES, KEEP_COUNT, Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, is_live
+from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
 from vstate.state.slots import Slot
 
 
@@ -79,7 +79,7 @@ def commit_now(
 
 def _await(handle: Handle, pending: Pending) -> None:
     """Note a call of the store. Readers still take values without the lock."""
-    handle.change(lambda at: at._replace(rest=(at.rest or SETTLED)._replace(pending=pending)))
+    handle.change(lambda at: at.replaced(rest=(at.rest or SETTLED).replaced(pending=pending)))
 
 
 def _publish(
@@ -138,7 +138,7 @@ def land(
             known = set(map(id, landing.events))
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
-        rest = rest._replace(steps=steps, pending=None, attempt=attempt, doubts=())
+        rest = Unsettled(steps, None, attempt, rest.open, rest.owed)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 
