@@ -65,8 +65,9 @@ from vstate.values.inspection import describe
 from vstate.values.pickling import culprit
 
 KEEP_BYTES = 64 * 1024 * 1024
-KEEP_COUNT = 100_000
-"""How many bytes and values stay in memory that nothing needs: they can be read again."""
+KEEP_BYTES_EACH = KEEP_BYTES // 100_000
+"""How many bytes stay in memory that nothing needs, as they can be read again; and the least that one value
+counts for."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -307,19 +308,21 @@ class Handle(StateHandle):
 
     def read(self, key: str) -> Any:
         """The value of a key that is not in `hot`; KeyNotFound."""
-        if not isinstance(key, str):
-            raise missing(key)
-        key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
+        if type(key) is not str:
+            if not isinstance(key, str):
+                raise missing(key)
+            key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
         with self.lock:
             while True:
                 if (at := self.at).rest is not None:
                     at = self.look()
                     self._note(key)
-                old = slot = at.hand.slots.get(key)
+                hand = at.hand
+                old = slot = hand.slots.get(key)
                 if slot is None or slot.value is UNREAD:
-                    if slot is None and key in at.hand.cache:
-                        return at.hand.cache[key]
-                    slot = self._read(at.hand, key, slot)
+                    if slot is None and key in hand.cache:
+                        return hand.cache[key]
+                    slot = self._read(hand, key, slot or UNTOUCHED)
                 elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
@@ -353,9 +356,8 @@ class Handle(StateHandle):
             hand.cache[key] = value
         return True
 
-    def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
+    def _read(self, hand: Hand, key: str, slot: Slot) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
-        slot = slot or UNTOUCHED
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         data = tree.lookup(self.repo.objects.node, self.tree, key)
@@ -369,7 +371,7 @@ class Handle(StateHandle):
         value, chunks, size, unordered = self.repo.load(key, data)
         fixed, base = is_immutable(value), None
         if fixed:
-            hand.idle += size + KEEP_BYTES // KEEP_COUNT
+            hand.idle += size + KEEP_BYTES_EACH
         else:
             # The order of a set can change with each loading; in this one copy it stays as it is now.
             now = frozenset({encode_value(value, chunks).entry}) if unordered else NO_ENTRIES
@@ -389,19 +391,20 @@ class Handle(StateHandle):
                 if self._comparing() is not None:
                     self.require_idle("written to")
                 now = expiry.now()
-                base: Base | None = None
-                wanted: Expiry | Mark | None = UNASKED
-                set_at = now
                 slot = at.hand.slots.get(key)
-                if slot is not None and (slot.due is None or slot.due > now):
-                    base = None if fixed else slot.base
+                if slot is None or (slot.due is not None and slot.due <= now):
+                    new = Slot(value, fixed, now)
+                else:
+                    set_at = now
+                    wanted: Expiry | Mark | None = UNASKED
                     if slot.value is ABSENT:
                         wanted = None  # a new key, to which the expiry of the deleted one does not belong
                     elif slot.set_at:
                         set_at = slot.set_at  # the key was there then, and has been since
                     if slot.wanted is not UNASKED and (slot.wanted is None or slot.wanted.ttl > 0):
                         wanted = slot.wanted
-                if self._put(at, key, slot, Slot(value, fixed, set_at, base, None, wanted)):
+                    new = Slot(value, fixed, set_at, None if fixed else slot.base, None, wanted)
+                if self._put(at, key, slot, new):
                     return
 
     def delete(self, key: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
-from vstate.state.slots import Hand, Mark, Record, Slot, Steps
+from vstate.state.slots import Hand, Mark, Slot, Steps
 from vstate.values.entry import Encoded
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -95,7 +95,7 @@ class Saved(NamedTuple):
     staged: Mapping[str, tuple[Slot, Encoded | None]]
 
 
-class Unsettled(Record):
+class Unsettled:
     """The part of a position that is rarely there.
 
     - `steps`: steps of slots that belong to this position and may not have been taken yet.
@@ -126,17 +126,6 @@ class Unsettled(Record):
         self.doubts: Final = doubts
 
     @property
-    def is_calm(self) -> bool:
-        """Whether every value in hand is one of this position, so that readers need no lock."""
-        return (
-            self.steps is None
-            and self.pending is None
-            and self.attempt is None
-            and not self.open
-            and self.owed is None
-        )
-
-    @property
     def is_under_way(self) -> bool:
         """Whether an attempt that is under way is all that is unsettled: mostly so inside an update."""
         if self.attempt is None or self.open or self.steps is not None:
@@ -147,7 +136,7 @@ class Unsettled(Record):
 SETTLED: Final = Unsettled()
 
 
-class Position(Record):
+class Position:
     """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
     `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another
@@ -179,23 +168,37 @@ class Position(Record):
         self,
         *,
         hand: Hand | None = None,
-        head: Commit | Mark | None = SAME,
-        branch: str | Mark | None = SAME,
+        head: Any = SAME,
+        branch: Any = SAME,
         events: tuple[Event, ...] | None = None,
-        **unsettled: Any,
+        steps: Any = SAME,
+        pending: Any = SAME,
+        attempt: Any = SAME,
+        open: tuple[Saved, ...] | None = None,
+        owed: Any = SAME,
+        doubts: tuple[Landing, ...] | None = None,
     ) -> Position:
         """This position with other fields, those of `Unsettled` included; `hot` follows from them."""
-        hand = hand or self.hand
-        rest = self.rest or SETTLED
-        if unsettled:
-            rest = rest.replaced(**unsettled)
-        calm = rest.is_calm
+        rest, hand = self.rest or SETTLED, hand or self.hand
+        steps = rest.steps if steps is SAME else steps
+        pending = rest.pending if pending is SAME else pending
+        attempt = rest.attempt if attempt is SAME else attempt
+        open = rest.open if open is None else open
+        owed = rest.owed if owed is SAME else owed
+        doubts = rest.doubts if doubts is None else doubts
+        calm = steps is None and pending is None and attempt is None and not open and owed is None
         return Position(
             hand.cache if calm else NO_VALUES,
             hand,
-            self.head if isinstance(head, Mark) else head,
-            self.branch if isinstance(branch, Mark) else branch,
+            self.head if head is SAME else head,
+            self.branch if branch is SAME else branch,
             self.events if events is None else events,
             self.epoch,
-            None if calm and not rest.doubts else rest,
+            None if calm and not doubts else Unsettled(steps, pending, attempt, open, owed, doubts),
         )
+
+    def awaiting(self, pending: Pending) -> Position:
+        """This position with a pending call of the store. Readers still take values without the lock."""
+        rest = self.rest or SETTLED
+        rest = Unsettled(rest.steps, pending, rest.attempt, rest.open, rest.owed, rest.doubts)
+        return Position(self.hot, self.hand, self.head, self.branch, self.events, self.epoch, rest)

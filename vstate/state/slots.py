@@ -201,28 +201,32 @@ class Hand:
                     without = now.replaced(base=None)
                     if key in slots and slots[key] is now:
                         slots[key] = without
-            elif isinstance(new, Mark):
+            elif type(new) is Slot:
+                if new.due is not None:
+                    self.timed.add(key)
+                    self.cache.pop(key, None)
+                if new.set_at or new.wanted is not UNASKED:
+                    self.dirty.add(key)
+                if not new.fixed and key not in self.open:
+                    self.open.add(key)
+                if now is None or new.value is not now.value:
+                    self.cache.pop(key, None)
+                if (slots[key] if key in slots else None) is now:  # noqa: SIM401 `get` would be a call
+                    slots[key] = new
+            else:
                 if new is FORGET:
                     self.cache.pop(key, None)
                 if key in slots and slots[key] is now:
                     if new is CLEAN:
                         self.cache[key] = now.value
                     del slots[key]
-            else:
-                if new.due is not None:
-                    self.timed.add(key)
-                    self.cache.pop(key, None)
-                if new.dirty:
-                    self.dirty.add(key)
-                if not new.fixed:
-                    self.open.add(key)
-                if new.value is not (now.value if now is not None else None):
-                    self.cache.pop(key, None)
-                if (slots[key] if key in slots else None) is now:  # noqa: SIM401 `get` would be a call
-                    slots[key] = new
         # One assignment for each hint, of a new set: an emptied set keeps its size.
         if dirty := self.dirty:
-            exact = {key for key in dirty if (slot := slots.get(key)) is not None and slot.dirty}
+            exact = {
+                key
+                for key in dirty
+                if (slot := slots.get(key)) is not None and (slot.set_at or slot.wanted is not UNASKED)
+            }
             if self.dirty is dirty:
                 self.dirty = exact
         if held := self.open:

@@ -20,7 +20,7 @@ from vstate.values.allow import Allow
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
-_SET_OPCODES = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET; other bytes may have the same values
+_EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes of pickle; other bytes may have the same values
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -167,10 +167,10 @@ def _encode_parts(
     chunks: list[Chunks | None] = []
     size = 0
     for i, part in enumerate(parts):
-        length = part.nbytes if isinstance(part, memoryview) else len(part)
+        length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
         if length <= INLINE_BYTES:
-            payload.append(bytes(part))
+            payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
         link, cut, new = split(part, previous[i] if i < len(previous) else None)
@@ -178,8 +178,8 @@ def _encode_parts(
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
     # For one part, `split` has done this.
-    for known in previous if len(previous) > 1 or len(parts) > 1 else ():
-        if known is not None and objects:
+    if objects and (len(previous) > 1 or len(parts) > 1):
+        for known in filter(None, previous):
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
@@ -196,7 +196,7 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         value = loads(parts[0], [_writable(part) for part in parts[1:]], allow=allow)
-        return Decoded(value, chunks, entry.size, unordered=any(code in parts[0] for code in _SET_OPCODES))
+        return Decoded(value, chunks, entry.size, unordered=_EMPTY_SET in parts[0] or _FROZENSET in parts[0])
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)
