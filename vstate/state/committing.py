@@ -49,8 +49,9 @@ def commit_now(
     while True:
         handle.at.hand.handed = set()
         plan, at = handle.require_picklable(handle.plan()), handle.at
-        root, objects, nodes = tree.update(handle.repo.objects.node, handle.tree, plan.changes)
-        if root == handle.tree and not at.events:
+        before = None if at.head is None else at.head.tree
+        root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
+        if root == before and not at.events:
             if plan.steps or at.rest is not None:
                 handle.go(steps=plan.steps, attempt=None)
             _seal(handle, plan)

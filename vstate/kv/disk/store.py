@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.backoff import Backoff
@@ -43,6 +44,8 @@ _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIM
 
 _Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
 """The rows that a transaction sets, and the stored keys that it deletes."""
+
+_split = partial(pack_writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -201,21 +204,18 @@ class Disk(TransactionalStore, ForkAware):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        rows = self._split(writes)
+        rows = _split(writes)
         return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
-        return self._write(lambda: self._split(plan()))
+        return self._write(lambda: _split(plan()))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
         directory = self._database.directory
         queue = self._queues.get(name) or self._queues.setdefault(name, UpdateQueue(directory, name))
         return queue.turn()
-
-    def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
-        return pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
     def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
         """If every expectation holds, call `plan` in the transaction, and write the rows that it returns."""
