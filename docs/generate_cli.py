@@ -31,17 +31,22 @@ GENERAL = """\
 ## Rules for every command
 
 - **The store.** The command uses the store of `-s`/`--store PATH|URL`, which stands before or after the
-  name of the command. Without it, the environment variable `VSTATE_STORE` counts, then a directory
-  `.vstate` here or in a parent. In a URL, `${NAME}` stands for that variable of the environment:
-  `-s 'redis://:${REDIS_PASSWORD}@host/0'` keeps the password out of the list of processes. Only
-  `vstate import`, `vstate clone` and `vstate push --create` create a store.
+  name of the command. Without it, the environment variable `VSTATE_STORE` counts, then the nearest store
+  here or in a parent: the directory `.vstate`, or the directory itself, as a clone is. In a URL,
+  `${NAME}` stands for that variable of the environment: `-s 'redis://:${REDIS_PASSWORD}@host/0'` keeps the
+  password out of the list of processes. Only `vstate import`, `vstate clone` and `vstate push --create`
+  create a store.
 - **Safety.** The command never runs stored code. It reads a pickle as data. It shows an object as a record
   of its class and fields (`app.Plan(goal='x')`), and a call that loading would make in angle brackets
   (`<os.system('…')>`). It escapes control characters.
-- **For people.** Only a terminal gets colour, unless `NO_COLOR` is set, and only on a terminal are long
-  lines cut. There is no pager; use `vstate log | less`.
+- **For people.** Only on a terminal are long lines cut, and only a terminal gets colour. `FORCE_COLOR` asks
+  for colour elsewhere too, and `NO_COLOR` for none. On a terminal, `log`, `show`, `diff`, `ls`, `blame` and
+  `reflog` go through a pager: the command in `VSTATE_PAGER` or `PAGER`, or else `less` with `LESS=FRX`.
+  `vstate --no-pager log`, and an empty variable or `cat`, turn the pager off.
+- **As in git.** `-2` means `-n 2`. `-` means the branch, or the commit, that HEAD was on before.
 - **For programs.** `--json` prints one JSON document; `log` prints one for each commit, on a line of its
-  own. The document is ASCII. Times are ISO 8601 in UTC, sizes are in bytes, ids have 64 hex digits.
+  own, and `watch` one for each change. The document is ASCII. Times are ISO 8601 in UTC, sizes are in
+  bytes, ids have 64 hex digits.
 - **Exit codes.** 0 is success. 1 is an error, with one line on standard error. 2 is a wrong use of the
   command. 130 is an interruption. `VSTATE_DEBUG=1` adds the traceback to an error.
 - **Beside programs.** Programs can write to the store at the same time. A program notices that HEAD moved

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from running import RunPython
+
+from vstate import UncommittedWarning
 
 pytest_plugins = ["servers", "agent_stores"]
 
@@ -26,6 +29,9 @@ settings.register_profile(
 settings.load_profile("vstate")
 
 ROOT = Path(__file__).parent.parent
+
+# Pytest's own filters end with the last test, and some modules hold states until the process ends.
+warnings.simplefilter("ignore", UncommittedWarning)
 
 # A shell starts background processes with Ctrl-C ignored. Tests that interrupt a process need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -373,7 +373,7 @@ async def test_a_transaction_ends_though_no_thread_is_free(moment: str) -> None:
                 await asyncio.sleep(0.01)
             await cancelled(task, over)
         assert await state.contains("a") == (moment == "at the end") == (state.head is not None)
-        assert not state.sync.has_uncommitted()
+        assert not state.sync.has_uncommitted
 
 
 @in_a_loop
@@ -449,7 +449,7 @@ async def test_many_tasks_cancelled_at_any_moment() -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(200):
                 group.create_task(work(number))
-        assert not state.sync.has_uncommitted()
+        assert not state.sync.has_uncommitted
         assert await state["n"] == vstate.Versioned(store, branch="main")["n"] > 0
         async with state.lease("counted", 60, wait=100), state.transaction():
             state["n"] = -1

@@ -312,7 +312,7 @@ def test_events_alone_make_a_commit() -> None:
     state = Versioned()
     state.record("only")
     state.discard()
-    assert state.has_uncommitted()
+    assert state.has_uncommitted
     assert state.commit() is not None
     assert state.commit() is None
     assert kinds(Versioned(state.store)) == ["only"]

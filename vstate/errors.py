@@ -27,7 +27,8 @@
         StoreFull           make room, then retry
         StoreUnavailable    retry later
 
-Each carries its data as attributes, and its message names the next step.
+Each carries its data as attributes, and its message names the next step. UncommittedWarning is the one
+warning, a UserWarning.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ __all__ = [
     "StoreFull",
     "StoreUnavailable",
     "UncommittedChanges",
+    "UncommittedWarning",
     "Unpicklable",
     "UnsupportedFormat",
     "UntrustedCommit",
@@ -122,16 +124,29 @@ class Conflict(VStateError):
 
 
 class RefMoved(Conflict):
-    """Another writer moved the ref since it was read; read it again and retry."""
+    """Another writer moved the ref since it was read; read it again and retry.
 
-    def __init__(self, ref: str, *, expected: str | None, actual: str | None) -> None:
+    `rewritten` is True if the commit `expected` is no longer in the history of the branch: a reset, a squash
+    or gc has removed it there.
+    """
+
+    def __init__(
+        self, ref: str, *, expected: str | None, actual: str | None, rewritten: bool = False
+    ) -> None:
         found = f"found {_short(actual)}; refresh() and try again"
+        if rewritten and actual is not None:
+            found = (
+                f"found {_short(actual)}, whose history no longer holds it; nothing was committed, and "
+                "everything is still staged: refresh(), which puts the uncommitted changes on the branch as "
+                "it is now, and commit() again"
+            )
         if actual is None and expected is not None:
             found = "and it is gone: deleted, or expired; open the state again to begin a new one"
         super().__init__(f"{ref} moved: expected {_short(expected)}, {found}")
         self.ref = ref
         self.expected = expected
         self.actual = actual
+        self.rewritten = rewritten
 
 
 class Diverged(Conflict):
@@ -205,6 +220,10 @@ class UncommittedChanges(Conflict):
     def __init__(self, operation: str) -> None:
         super().__init__(f"{operation} would lose uncommitted changes; commit() or discard() them first")
         self.operation = operation
+
+
+class UncommittedWarning(UserWarning):
+    """A state was closed or dropped, or its program ended, with uncommitted changes. They are lost."""
 
 
 class LeaseHeld(Conflict):
@@ -313,20 +332,28 @@ class Unpicklable(VStateError, TypeError):
         )
         super().__init__(
             f"cannot pickle {'; '.join(self.culprits.values())}. {remedy}, or give their class a __getstate__"
+            " or a __reduce__"
         )
 
 
 class CannotLoad(VStateError):
-    """A stored value is intact, but this program cannot load the `name` that it needs. `key` is its key."""
+    """A stored value is intact, but this program cannot load the `name` that it needs. `key` is its key.
 
-    def __init__(self, name: str, reason: str, *, key: str | None = None) -> None:
+    `called` says that the program has the name, and that its code raised an error.
+    """
+
+    def __init__(self, name: str, reason: str, *, key: str | None = None, called: bool = False) -> None:
         self.name = name
         self.reason = reason
         self.key = key
+        self.called = called
         value = f"the value of {key!r}" if key is not None else "a value"
+        happened, remedy = f"which needs {name}", "make that name importable, and allow it if you pass allow="
+        if called:
+            happened, remedy = f"because {name} fails", "correct the code of that name"
         super().__init__(
-            f"cannot load {value}, which needs {name}: {reason}. The stored bytes are intact: make that name "
-            "importable, and allow it if you pass allow=, or look at the value with `vstate show`"
+            f"cannot load {value}, {happened}: {reason}. The stored bytes are intact: {remedy}, or look at "
+            "the value with `vstate show`"
         )
 
 

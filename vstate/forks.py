@@ -14,6 +14,9 @@ class ForkAware(ABC):
     fork_order = 0
     """Higher first: an object that uses others is notified before them, so locks are taken from the top."""
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, "make another one where you need it")
+
     @abstractmethod
     def before_fork(self) -> None:
         """Take all the locks, then close the handles that must not be in two processes."""
@@ -21,6 +24,11 @@ class ForkAware(ABC):
     @abstractmethod
     def after_fork(self, *, child: bool) -> None:
         """Release the locks; in the child make new ones, since their owners may not exist there."""
+
+
+def no_copy(thing: object, instead: str) -> TypeError:
+    """The error for a try to pickle or copy an object that has locks or threads."""
+    return TypeError(f"a {type(thing).__name__} cannot be pickled or copied: {instead}")
 
 
 _alive: WeakSet[ForkAware] = WeakSet()

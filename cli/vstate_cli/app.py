@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from difflib import get_close_matches
 from importlib import import_module
 from typing import IO, Any, NoReturn
 
@@ -14,7 +15,7 @@ import click
 import vstate
 from vstate.errors import VStateError
 from vstate_cli.output import safe
-from vstate_cli.session import STORE_HELP
+from vstate_cli.session import STORE_HELP, Settings
 from vstate_cli.store import VARIABLE
 
 DEBUG = "VSTATE_DEBUG"
@@ -27,15 +28,19 @@ COMMANDS = (
     "show",
     "diff",
     "checkout",
+    "switch",
     "ls",
     "branch",
     "tag",
     "rollback",
+    "reset",
     "undo",
+    "redo",
     "reflog",
     "blame",
     "bisect",
     "status",
+    "watch",
     "clone",
     "push",
     "pull",
@@ -50,6 +55,40 @@ COMMANDS = (
     "completion",
 )
 """The commands in the order of the help, frequent ones first. `commands/NAME.py` holds each as `NAME`."""
+
+_PYTHON = "It needs Python, because this command stores no values"
+ELSEWHERE = {
+    "set": f"{_PYTHON}: state['KEY'] = VALUE; state.commit().",
+    "delete": f"{_PYTHON}: del state['KEY']; state.commit().",
+    "rm": f"{_PYTHON}: del state['KEY']; state.commit().",
+    "add": f"{_PYTHON}: state['KEY'] = VALUE; state.commit().",
+    "commit": f"{_PYTHON}: state.commit('message').",
+    "init": "A store is made by its first use: Versioned('.vstate') in Python, or `vstate clone`.",
+    "stash": f"{_PYTHON}: state.fork('NAME') keeps changes on a branch of their own.",
+    "rebase": "History is not rewritten: use `vstate cherry-pick` or `vstate merge`.",
+    "restore": "Use `vstate checkout REV -- KEY`.",
+    "get": "Use `vstate show KEY`.",
+    "cat": "Use `vstate show KEY`.",
+    "cat-file": "Use `vstate show REV`.",
+    "keys": "Use `vstate ls`.",
+    "list": "Use `vstate ls`.",
+    "ls-files": "Use `vstate ls`.",
+    "ls-tree": "Use `vstate ls REV`.",
+    "grep": "Use `vstate log --grep TEXT` for messages, and `vstate ls` for keys.",
+    "shortlog": "Use `vstate log --oneline`.",
+    "whatchanged": "Use `vstate log -p`.",
+    "rev-parse": "Use `vstate log -1 --json REV`.",
+    "rev-list": "Use `vstate log --json`.",
+    "history": "Use `vstate log`.",
+    "annotate": "Use `vstate blame KEY`.",
+    "fork": "Use `vstate branch NAME` or `vstate checkout -b NAME`.",
+    "prune": "Use `vstate gc`.",
+    "bundle": "Use `vstate export` and `vstate import`.",
+    "verify-commit": "Use `vstate verify`.",
+    "sign": "Use `vstate key`.",
+    "help": "Use `vstate --help` or `vstate COMMAND --help`.",
+}
+"""Where to find words of git and Python that are no command here."""
 
 _RESUMABLE = ("clone", "push", "pull", "fetch", "import")
 
@@ -70,10 +109,21 @@ class App(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        name = "import_" if cmd_name == "import" else cmd_name  # `import` is a keyword
+        # `import` is a keyword, and a module's name has no hyphen.
+        name = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")
         # Loaded late: all of them together take 25 ms, a tenth of a short run.
         command: click.Command = getattr(import_module(f"vstate_cli.commands.{name}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(name, COMMANDS, n=3)
+            hint = ELSEWHERE.get(name) or (f"Did you mean {' or '.join(close)}?" if close else "")
+            raise click.UsageError(f"No such command {name!r}. {hint}".rstrip(), ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -121,9 +171,10 @@ def _silence() -> None:
     "  $ vstate -s agent-state show HEAD plan",
 )
 @click.option("-s", "--store", metavar="PATH|URL", envvar=VARIABLE, show_envvar=True, help=STORE_HELP)
+@click.option("--no-pager", is_flag=True, help="Print long output on a terminal without a pager.")
 @click.version_option(vstate.__version__, prog_name="vstate")
 @click.pass_context
-def cli(context: click.Context, store: str | None) -> None:
+def cli(context: click.Context, store: str | None, no_pager: bool) -> None:
     """Inspect a vstate store, and move through its history.
 
     A revision (REV) is one of these: a commit id, or its first 4 or more digits; a branch; a tag; a branch
@@ -134,7 +185,7 @@ def cli(context: click.Context, store: str | None) -> None:
     The command never runs stored code. It shows values as plain data, and objects as records of class and
     fields.
     """
-    context.obj = store
+    context.obj = Settings(store, paged=not no_pager)
 
 
 def main() -> None:

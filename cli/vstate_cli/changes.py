@@ -35,6 +35,22 @@ _MOST_DOCUMENT_NODES: Final = 10_000  # of each value
 _FEWEST_DOCUMENT_NODES: Final = 50
 
 
+# A whole diff
+
+
+def diff_lines(
+    diff: Diff, out: Output, *, keys: Iterable[str] | None = None, limit: int = 200
+) -> Iterator[Line]:
+    """Each changed key with the changes inside it, at most `limit` of a key, as `vstate diff` draws them.
+
+    `keys` are some of the changed keys; None means all.
+    """
+    for key in diff if keys is None else keys:
+        yield line(diff[key])
+        for inside in detail_lines(diff, key, out, limit):
+            yield ["    ", *inside]
+
+
 # Keys
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from vstate.plural import counted
 from vstate.repo.exchange.sync import SyncReport
 from vstate.values.inspection import size_text
-from vstate_cli.output import Document, Line, count, safe
+from vstate_cli.output import Document, Line, safe
 from vstate_cli.session import Session
 
 _STYLES = {
@@ -37,7 +38,7 @@ def show(session: Session, report: SyncReport, verb: str) -> None:
 
 def write(session: Session, report: SyncReport, verb: str) -> None:
     """Write one line with the size of the transfer, then one for each ref."""
-    session.out.line(f"{verb} {count(report.objects, 'object')}, {size_text(report.bytes)}")
+    session.out.line(f"{verb} {counted(report.objects, 'object')}, {size_text(report.bytes)}")
     for ref in report.refs:
         was = f" from {ref.old[:10]}" if ref.old is not None and ref.status in ("moved", "forced") else ""
         session.out.line(*ref_line(ref.status, ref.name, ref.new or ref.old or "", was))

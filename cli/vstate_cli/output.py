@@ -7,13 +7,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, Literal, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from vstate.errors import StorageError
+from vstate_cli.pager import Pager
 
 Part = str | tuple[str, str]
 """Text, alone or with its style."""
@@ -57,22 +58,24 @@ def padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things: `1 object`, `3,000 objects`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 class Output:
-    """Standard output. A terminal has colours and a width; elsewhere the text is plain and uncut."""
+    """Standard output. A terminal has colours, a width and a pager; elsewhere the text is plain and uncut.
 
-    def __init__(self) -> None:
-        self._stream = sys.stdout
-        self.is_terminal = self._stream.isatty()
-        plain = not self.is_terminal or bool(os.environ.get("NO_COLOR"))
+    FORCE_COLOR asks for colours elsewhere too, and NO_COLOR for none anywhere.
+    """
+
+    def __init__(self, *, paged: bool = False) -> None:
+        self.is_terminal = sys.stdout.isatty()
+        self._pager = Pager() if paged and self.is_terminal else None
+        coloured: Literal["auto", "standard"] | None = "auto" if self.is_terminal else None
+        if os.environ.get("FORCE_COLOR") and coloured is None:
+            coloured = "standard"
+        if os.environ.get("NO_COLOR"):
+            coloured = None
         self._console = Console(
-            file=self._stream,
-            force_terminal=self.is_terminal,
-            color_system=None if plain else "auto",
+            file=self,  # type: ignore[arg-type]  # a console only writes and flushes
+            force_terminal=coloured is not None or self.is_terminal,
+            color_system=coloured,
             markup=False,
             highlight=False,
             emoji=False,
@@ -82,6 +85,24 @@ class Output:
         self._coloured = self._console.color_system is not None
         self.width = self._console.width if self.is_terminal else None
         """The columns of the terminal; None elsewhere."""
+
+    def write(self, text: str) -> None:
+        """Write text as it is."""
+        self._stream.write(text)
+
+    def flush(self) -> None:
+        """Send the text written so far on its way."""
+        self._stream.flush()
+
+    @property
+    def _stream(self) -> TextIO:
+        # Opened at the first text: an error, or a progress bar before the text, needs no pager.
+        return sys.stdout if self._pager is None else self._pager.stream()
+
+    def close(self) -> None:
+        """Wait until the reader leaves the pager, if there is one."""
+        if self._pager is not None:
+            self._pager.close()
 
     def line(self, *parts: Part) -> None:
         """Write one line. A terminal wraps a long one."""
@@ -141,9 +162,10 @@ class Output:
         self.raw("\n]" + ("" if before is None else "}") + "\n")
 
     def note(self, text: str) -> None:
-        """Write a remark about the output to standard error."""
-        self._stream.flush()
-        print(f"vstate: {safe(text)}", file=sys.stderr)
+        """Write a remark about the output to standard error; into the pager if both are on the terminal."""
+        self.flush()
+        paged = self._pager is not None and sys.stderr.isatty()
+        print(f"vstate: {safe(text)}", file=self._stream if paged else sys.stderr)
 
     def fit(self, text: str, used: int = 0) -> str:
         """`text`, cut on a terminal to the columns that are left behind `used` columns."""

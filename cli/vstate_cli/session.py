@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -19,17 +21,17 @@ from vstate_cli.store import open_repository
 
 _MOST_COMPARED = 1000  # keys among which a similar name is searched
 
-STORE_HELP = "The store, as a path or URL. Default: the directory .vstate here or in a parent."
+STORE_HELP = "The store, as a path or URL. Default: the store here or in a parent, as .vstate."
 
 
 class Session:
     """The store and the output of one run of a command."""
 
-    def __init__(self, store: str | None, *, json: bool) -> None:
+    def __init__(self, store: str | None, *, json: bool, paged: bool = False) -> None:
         self._store = store
         self._create = False
         self.json = json
-        self.out = Output()
+        self.out = Output(paged=paged)
 
     @functools.cached_property
     def repo(self) -> Repository:
@@ -41,9 +43,12 @@ class Session:
         self._create = True
 
     def close(self) -> None:
-        """Close the store if it is open."""
-        if "repo" in self.__dict__:
-            self.repo.store.close()
+        """Close the store if it is open, and then wait for the pager."""
+        try:
+            if "repo" in self.__dict__:
+                self.repo.store.close()
+        finally:
+            self.out.close()
 
     def resolve_or_head(self, rev: str) -> tuple[Commit, VStateError | None]:
         """The commit that `rev` names; else HEAD's commit, and the error that says why `rev` names none."""
@@ -80,8 +85,22 @@ class Session:
         return get_close_matches(name, keys, n=3, cutoff=0.5)
 
 
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options before the name of the command."""
+
+    store: str | None
+    paged: bool
+
+
+_COUNT = re.compile(r"-[0-9]+")
+
+
 class Command(click.Command):
-    """A command whose own options are followed by `--json` and `--store`."""
+    """A command whose own options are followed by `--json` and `--store`.
+
+    As in git, `-2` means `-n 2`, and a word behind `--` is a key where the command takes several of them.
+    """
 
     def __init__(
         self, name: str | None, *, params: list[click.Parameter] | None = None, **options: Any
@@ -92,11 +111,25 @@ class Command(click.Command):
         ]
         super().__init__(name, params=[*(params or []), *shared], **options)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = {name: param for param in self.params for name in param.opts}
+        end = args.index("--") if "--" in args else len(args)
+        words = args[:end]
+        if "-n" in options:
+            words = [f"-n{word[1:]}" if _COUNT.fullmatch(word) else word for word in words]
+        if "--key" in options and options["--key"].multiple:
+            words += [f"--key={key}" for key in args[end + 1 :]]
+            end = len(args)
+        return super().parse_args(ctx, [*words, *args[end:]])
+
 
 def command(
-    name: str, *, examples: Sequence[str], json: str
+    name: str, *, examples: Sequence[str], json: str, paged: bool = False
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command from a function of a Session. `json` describes the document that `--json` prints."""
+    """Make a command from a function of a Session. `json` describes the document that `--json` prints.
+
+    A terminal shows the output of a `paged` command through the pager.
+    """
     shown = "\n".join(f"  $ {line}" for line in examples)
     epilog = f"\b\nExamples:\n{shown}\n\nWith --json: {json}"
 
@@ -104,7 +137,10 @@ def command(
         @functools.wraps(function)
         def run(*, as_json: bool, store: str | None, **params: Any) -> None:
             context = click.get_current_context()
-            session = Session(store or context.obj, json=as_json)
+            settings: Settings = context.obj
+            session = Session(
+                store or settings.store, json=as_json, paged=paged and settings.paged and not as_json
+            )
             try:
                 function(session, **params)
                 if session.out.damage is not None:

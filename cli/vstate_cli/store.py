@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from vstate.errors import InvalidInput, NotFound
+from vstate.kv.disk.database import FILE_NAME
 from vstate.kv.url import open_store
 from vstate.repo.names.remotes import expanded, is_url
 from vstate.repo.repository import Repository
@@ -19,13 +21,16 @@ _NAME_ONE = f"name a store with --store PATH, or set {VARIABLE}"
 
 
 def find_store(place: str | None, *, create: bool = False) -> str:
-    """The path or URL `place`; without one, the directory `.vstate` here or in a parent.
+    """The path or URL `place`; without one, the nearest store here or in a parent.
 
-    If there is no such directory, NotFound; with `create`, the path here at which to make one.
+    A store is the directory `.vstate` in a directory, or the directory itself, as a clone is. If there is
+    none, NotFound; with `create`, the path here at which to make one.
     """
     if place:
         if _MEMORY.match(place):
-            raise InvalidInput(f"a memory: store ends with the process that made it; {_NAME_ONE}")
+            raise InvalidInput(
+                "a memory: store ends with the process that made it; name another one with --store PATH"
+            )
         return place
     try:
         here = Path.cwd()
@@ -34,9 +39,11 @@ def find_store(place: str | None, *, create: bool = False) -> str:
     for directory in (here, *here.parents):
         if (directory / DIRECTORY).is_dir():
             return str(directory / DIRECTORY)
+        if (directory / FILE_NAME).is_file():  # a clone, for one
+            return str(directory)
     if create:
         return str(here / DIRECTORY)
-    raise NotFound(f"no {DIRECTORY} directory in {here} or above it; {_NAME_ONE}")
+    raise NotFound(f"no store and no {DIRECTORY} directory in {here} or above it; {_NAME_ONE}")
 
 
 def with_variables(place: str) -> str:
@@ -49,14 +56,19 @@ def with_variables(place: str) -> str:
 
 def open_repository(place: str | None, *, create: bool = False) -> Repository:
     """The repository in the store at `place`. NotFound if there is no store and `create` is false."""
-    place = with_variables(find_store(place, create=create))
+    named = find_store(place, create=create)
+    place = with_variables(named)
     try:
         store = open_store(place, create=create)
     except NotFound as error:
         if not str(error).startswith("no store at "):
             raise  # the store exists, but its key file does not
         inside = Path(place) / DIRECTORY
-        hint = f"did you mean {inside}?" if inside.is_dir() else _NAME_ONE
+        hint = "check the path, or name another store with --store PATH"
+        if inside.is_dir():
+            hint = f"did you mean {inside}?"
+        elif named == os.environ.get(VARIABLE):
+            hint = f"the variable {VARIABLE} names it; correct the variable, or use --store PATH"
         # The error's own text hides a password in the URL.
         raise NotFound(f"{error}; {hint}", name=error.name) from None
     try:

@@ -61,8 +61,9 @@ OpenCommand = Callable[[Path], Command]
 @pytest.fixture(autouse=True)
 def _no_store_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove settings of the developer's environment that change the command."""
-    for name in ("VSTATE_STORE", "VSTATE_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    for name in ("VSTATE_STORE", "VSTATE_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "PAGER"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VSTATE_PAGER", "cat")
 
 
 @pytest.fixture

@@ -24,6 +24,16 @@ def test_the_store_is_found_here_and_above(store, monkeypatch):
         assert "more" in run("log").stdout
 
 
+def test_a_store_is_found_from_within(store, tmp_path, monkeypatch):
+    """A clone is a store without `.vstate`: the command finds it in the clone and below, as git does."""
+    assert run("clone", str(store), str(tmp_path / "copy")).exit_code == 0
+    below = tmp_path / "copy" / "some" / "where"
+    below.mkdir(parents=True)
+    for directory in (tmp_path / "copy", below):
+        monkeypatch.chdir(directory)
+        assert "more" in run("log").stdout
+
+
 def test_the_option_wins_over_the_environment(store, merged, monkeypatch, tmp_path):
     """-s before or after the command comes first, then VSTATE_STORE, then the directory."""
     monkeypatch.chdir(store.parent)
@@ -45,9 +55,11 @@ def fails(*arguments, **environment):
 def test_no_store(tmp_path, monkeypatch):
     """The message says how to name a store, and no store is created."""
     monkeypatch.chdir(tmp_path)
-    for error in (fails("log"), fails("log", "-s", "nowhere"), fails("status", VSTATE_STORE="nowhere")):
-        assert error.startswith("vstate: no ")
-        assert "name a store with --store PATH, or set VSTATE_STORE" in error
+    assert "name a store with --store PATH, or set VSTATE_STORE" in fails("log")
+    assert "nowhere; check the path" in fails("log", "-s", "nowhere")
+    error = fails("status", VSTATE_STORE="nowhere")
+    assert "nowhere; the variable VSTATE_STORE names it; correct the variable" in error
+    assert "set VSTATE_STORE" not in error
     assert list(tmp_path.iterdir()) == []
     (tmp_path / ".vstate").mkdir()
     assert fails("log").startswith("vstate: no store at ")
@@ -163,3 +175,27 @@ def test_version_and_help():
     assert run("--version").stdout.startswith("vstate, version ")
     assert "Examples:" in run("-h").stdout
     assert "Examples:" in run("log", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("set", "state['KEY'] = VALUE; state.commit()"),
+        ("commit", "state.commit('message')"),
+        ("restore", "vstate checkout REV -- KEY"),
+        ("swich", "Did you mean switch or"),
+        ("nonsense", "No such command 'nonsense'."),
+    ],
+)
+def test_words_that_are_no_commands(word, hint):
+    """An unknown command is wrong use, and the message has the way to do the same."""
+    result = run(word, "plan", "4")
+    assert result.exit_code == 2
+    assert hint in result.stderr
+
+
+def test_forced_colour(store):
+    """FORCE_COLOR asks for colour where there is no terminal; NO_COLOR wins over both."""
+    assert "\x1b[32m" in run("-s", str(store), "log", FORCE_COLOR="1").stdout
+    assert "\x1b" not in run("-s", str(store), "log", FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b" not in run("-s", str(store), "log", "--json", FORCE_COLOR="1").stdout

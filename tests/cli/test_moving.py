@@ -1,4 +1,4 @@
-"""`vstate checkout`, `branch`, `tag` and `rollback`: the commands that change a store."""
+"""`vstate checkout`, `switch`, `branch`, `tag`, `rollback`, `reset` and `redo`: they move refs."""
 
 import re
 
@@ -147,3 +147,53 @@ def test_wrong_use_exits_with_2(vstate, arguments):
     result = vstate.run(*arguments)
     assert result.exit_code == 2
     assert "Usage: " in result.stderr
+
+
+def test_switch_goes_to_a_branch(vstate):
+    """`switch` moves HEAD to a branch or a new one, and refuses a commit."""
+    assert vstate("switch", "what-if").startswith("Switched to branch what-if at ")
+    assert vstate("switch", "what-if").startswith("Already on what-if at ")
+    assert vstate("switch", "-c", "new", "v1").startswith("Switched to the new branch new at ")
+    assert vstate.json("switch", "main")["branch"] == "main"
+    assert vstate.fails("switch", "whatif").startswith("no branch 'whatif'; did you mean: ")
+    assert vstate.fails("switch", "v1").startswith("no branch 'v1'")
+
+
+def test_the_checkout_before(vstate):
+    """`-` is the branch or the commit that HEAD was on before, by its name of today."""
+    assert vstate.fails("checkout", "-").startswith("HEAD was on no other branch or commit before")
+    vstate("switch", "what-if")
+    assert vstate.json("switch", "-")["branch"] == "main"
+    assert vstate.json("checkout", "-")["branch"] == "what-if"
+    vstate("branch", "-m", "main", "trunk")
+    assert vstate.json("checkout", "-")["branch"] == "trunk"
+    detached = vstate.json("checkout", "v1")["commit"]
+    assert vstate.json("switch", "-")["branch"] == "trunk"
+    assert vstate.json("checkout", "-") == {"branch": None, "commit": detached}
+
+
+def test_reset_moves_the_branch(vstate, store):
+    """Reset loses nothing: `undo` brings the commits back, and `redo` takes that back."""
+    old = vstate.json("branch")[0]["commit"]
+    text = vstate("reset", "v1")
+    assert re.match(rf"main is at [0-9a-f]{{10}} start\nIt was at {old[:10]}\. ", text)
+    with Versioned(Disk(store)) as state:
+        assert state["messages"] == ["hello"]
+    assert vstate.json("undo")["commit"] == old
+    assert vstate("redo").splitlines()[0].endswith(" start")
+    assert vstate.fails("redo").startswith("nothing to redo")
+    assert vstate.json("reset", "--hard", "main@{1}")["commit"] == old
+    assert vstate.fails("reset", "nowhere").startswith("no revision 'nowhere'")
+
+
+def test_a_branch_is_deleted_as_in_git(vstate):
+    """-D deletes a branch, merged or not."""
+    assert vstate("branch", "-D", "what-if").startswith("Deleted branch what-if")
+
+
+def test_a_number_of_commits_as_in_git(vstate):
+    """-2 means -n 2, in every command that has -n, but not behind `--`."""
+    assert len(vstate("log", "-2", "--oneline").splitlines()) == 2
+    assert len(vstate("reflog", "-1").splitlines()) == 1
+    vstate("undo", "-2")
+    assert vstate.run("log", "--", "-2").exit_code != 0

@@ -1,5 +1,6 @@
 """The command as a real process: pipes, signals, a terminal, and another process that writes."""
 
+import json
 import os
 import re
 import select
@@ -254,3 +255,41 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.slow
+def test_the_pager(store, environment):
+    """On a terminal, VSTATE_PAGER or PAGER gets long output; a pipe, JSON and --no-pager need none."""
+    arguments = ["-s", str(store), "log", "--oneline"]
+    paged = environment(TERM="xterm", NO_COLOR="1", VSTATE_PAGER="sed 's/^/page: /'")
+    plain = on_terminal(arguments, environment(TERM="xterm", NO_COLOR="1"))
+    assert on_terminal(arguments, paged) == "".join(f"page: {line}\n" for line in plain.splitlines())
+    assert on_terminal(["--no-pager", *arguments], paged) == plain
+    assert "page" not in on_terminal([*arguments, "--json"], paged)
+    assert "page" not in on_terminal(["-s", str(store), "branch"], paged)
+    own = {name: value for name, value in paged.items() if name != "VSTATE_PAGER"}
+    assert on_terminal(arguments, own | {"PAGER": "head -n 1"}) == plain.splitlines(keepends=True)[0]
+    assert on_terminal(arguments, own | {"PAGER": "no-such-pager-here"}) == plain
+    piped = subprocess.run([*COMMAND, *arguments], env=paged, capture_output=True, text=True)
+    assert piped.stdout == plain
+
+
+@pytest.mark.slow
+def test_watch(store, environment):
+    """`watch` shows the changes of other programs as they commit them."""
+    command = [*COMMAND, "-s", str(store), "watch", "number", "-n", "2", "--json"]
+    with Versioned(Disk(store)) as state:
+        watching = subprocess.Popen(
+            [*command, "--since", state.head.id], env=environment(), stdout=subprocess.PIPE, text=True
+        )
+        for number in (1, 2):
+            state["other"] = state["number"] = number
+            state.commit(f"commit {number}")
+        head = state.head.id
+    out, _ = watching.communicate(timeout=200)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(change["key"], change["kind"]) for change in found] == [
+        ("number", "added"),
+        ("number", "modified"),
+    ]
+    assert found[1]["commit"] == head

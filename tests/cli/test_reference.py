@@ -27,6 +27,10 @@ API = {"log", "show", "diff", "checkout", "ls", "branch", "tag", "rollback", "st
     "pull",
     "fetch",
     "remote",
+    "switch",
+    "reset",
+    "redo",
+    "watch",
 }
 
 

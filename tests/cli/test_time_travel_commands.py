@@ -125,7 +125,7 @@ def test_undo_and_redo(vstate, store):
     """undo goes back one move at a time, and redo forward; a program sees the change."""
     text = vstate("undo")
     assert re.match(
-        r"main is at [0-9a-f]{10} tidy up\nundo: commit: more\nTo take that back: vstate undo --redo\n", text
+        r"main is at [0-9a-f]{10} tidy up\nundo: commit: more\nTo take that back: vstate redo\n", text
     )
     with Versioned(Disk(store)) as state:
         assert "notes/b" not in state

@@ -363,8 +363,9 @@ def test_a_bundle_is_not_for_a_terminal(vstate, monkeypatch):
     assert "A terminal cannot show a bundle" in result.stderr
 
 
-def _on_a_terminal(out):
+def _on_a_terminal(out, *, paged):
     out.is_terminal = True
+    out._pager = None
     out.damage = None
 
 

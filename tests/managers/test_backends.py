@@ -28,6 +28,7 @@ from vstate.managers import (
     FileBackend,
     MemoryBackend,
     RedisBackend,
+    StateConfig,
     StateManager,
 )
 from vstate.managers import (
@@ -75,6 +76,72 @@ def test_a_file_for_each_key_follows_the_branch(tmp_path: Path) -> None:
         assert len(shown(tmp_path)) == 3
         state.merge("other")
         assert len(shown(tmp_path)) == 4
+
+
+def test_the_files_follow_head(tmp_path: Path) -> None:
+    """A checkout of another branch, or of a commit, shows its values; a commit elsewhere does not."""
+    with FileBackend(tmp_path) as store, Versioned(store) as state:
+        for n in (1, 2):
+            state["n"] = n
+            state.commit()
+        state.switch("what-if", create=True)
+        state["n"] = 3
+        state.commit()
+        assert shown(tmp_path) == {"n.json": 3}
+        state.switch("main")
+        assert shown(tmp_path) == {"n.json": 2}
+        fork = state.fork("elsewhere")
+        fork["n"] = 4
+        fork.commit()
+        assert shown(tmp_path) == {"n.json": 2}
+        state.repo.checkout("HEAD~1")
+        assert shown(tmp_path) == {"n.json": 1}
+
+
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_one_file_with_all_values_of_a_part(tmp_path: Path, format: Any) -> None:
+    """It has the newest values of all processes, and is replaced as a whole; other keys are left out."""
+    file = tmp_path / "app"
+
+    def read() -> Any:
+        data = file.read_bytes()
+        return json.loads(data) if format == "json" else msgpack.unpackb(data)
+
+    def opened() -> FileBackend:
+        return FileBackend(tmp_path / "store", format, False, file=file, part="app")
+
+    with opened() as store, Versioned(store) as state:
+        state.update({"app/b": {"n": [1]}, "app/a": {1, 2}, "other": 1, "app/x/y": "z"})
+        state.commit()
+        assert read() == {"a": {"$set": [1, 2]}, "b": {"n": [1]}, "x/y": "z"}
+        assert list(read()) == ["a", "b", "x/y"]
+        before = os.stat(file).st_ino
+        with pickle.loads(pickle.dumps(store)) as second, Versioned(second) as other:
+            other["app/second"] = "ü"
+            other.commit()
+            assert os.stat(file).st_ino != before  # replaced, never written in place
+        state.refresh()
+        del state["app/b"]
+        state.commit()
+        assert read() == {"a": {"$set": [1, 2]}, "second": "ü", "x/y": "z"}
+        file.unlink()
+        store.write_files()
+        assert "second" in read()
+    with opened() as store, Versioned(store) as state:
+        assert "second" in read()
+        state["app/a"] = 0
+        state.commit()
+        assert read() == {"a": 0, "second": "ü", "x/y": "z"}
+    assert [path.name for path in (tmp_path / "store" / "files").iterdir()] == [".shown"]
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    """It is refused at construction, and stays as it was."""
+    (tmp_path / "app_state.json").write_text("mine")
+    with pytest.raises(InvalidInput, match="no store of vstate wrote it"):
+        StateManager(config=StateConfig(file_path=str(tmp_path / "app_state.json")))
+    assert [path.name for path in tmp_path.iterdir()] == ["app_state.json"]
+    assert (tmp_path / "app_state.json").read_text() == "mine"
 
 
 def test_values_that_json_cannot_hold_are_shown(tmp_path: Path) -> None:
@@ -144,6 +211,13 @@ def test_msgpack_files_and_their_compression(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "files" / "agents").iterdir()}
     assert names == {"a.msgpack", "b.msgpack"}
     assert msgpack.unpackb((tmp_path / "files" / "agents" / "a.msgpack").read_bytes()) == value
+    for format, name in (("json", "a.json.gz"), ("msgpack", "a.msgpack.gz")):  # said, so done
+        with FileBackend(tmp_path, format=format, compression=True) as store:  # type: ignore[arg-type]
+            store.write_files()
+        names = {path.name for path in (tmp_path / "files" / "agents").iterdir()}
+        assert names == {name, name.replace("a", "b", 1)}
+        text = gzip.decompress((tmp_path / "files" / "agents" / name).read_bytes())
+        assert (json.loads(text) if format == "json" else msgpack.unpackb(text)) == value
     with pytest.raises(InvalidInput, match="'json' or 'msgpack'"):
         FileBackend(tmp_path, format="yaml")  # type: ignore[arg-type]
 

@@ -24,11 +24,14 @@ from vstate.managers import (
     AgentSnapshot,
     AgentStateStore,
     FileBackend,
+    KnowledgeStateManager,
     Manager,
     MemoryBackend,
+    OrchestrationStateManager,
     SpeechStateManager,
     StateConfig,
     StateManager,
+    TeamState,
     ToolExecution,
     ToolStateManager,
     WorkflowState,
@@ -36,7 +39,7 @@ from vstate.managers import (
 )
 from vstate.patterns import Records
 from vstate.patterns.copies import deep_copy
-from vstate.sessions import JSONSession, StateService, VersionedSession
+from vstate.sessions import JSONSession, StateModule, StateService, VersionedSession
 from vstate.testing import Faulty
 
 
@@ -380,3 +383,51 @@ def test_repr_of_services_files_and_records(tmp_path: Path) -> None:
     assert repr(records) == "<Records of WorkflowState in Namespace 'part/' of Live>"
     assert "hush" not in repr(StateConfig(backend="redis", redis_url="redis://:hush@127.0.0.1:1/0"))
     assert "hush" not in repr(StateConfig(backend="redis://:hush@127.0.0.1:1/0"))
+
+
+Branched = Callable[..., Any]
+
+
+async def write_checkpoint(manager: Any) -> None:
+    await manager.save_checkpoint(AgentCheckpoint(agent_id="a", checkpoint_id="c"))
+
+
+WRITERS: dict[str, tuple[Branched, Callable[[Any], Any]]] = {
+    "agents": (AgentStateStore, write_checkpoint),
+    "workflows": (WorkflowStateManager, lambda it: it.create(WorkflowState(workflow_id="w"))),
+    "teams": (OrchestrationStateManager, lambda it: it.create_team(TeamState(team_id="t"))),
+    "knowledge": (KnowledgeStateManager, lambda it: it.change(lambda part: part.update(k=1), "note")),
+    "tools": (ToolStateManager, lambda it: it.change(lambda part: part.update(k=1), "note")),
+    "speech": (SpeechStateManager, lambda it: it.change(lambda part: part.update(k=1), "note")),
+    "state": (StateManager, lambda it: it.save("k", 1)),
+    "sessions": (VersionedSession, lambda it: it.save_session_state("s", box=StateModule())),
+    "users": (StateService, lambda it: it.save_state("u", {})),
+}
+
+
+@pytest.mark.parametrize("part", WRITERS)
+@in_a_loop
+async def test_it_writes_to_the_branch_of_head_or_to_a_named_one(part: str) -> None:
+    """The branch is that of HEAD when it opens: a later checkout does not split its reads from its writes."""
+    kind, write = WRITERS[part]
+    store = Memory()
+    state = Versioned(store)
+    state["x"] = 1
+    state.commit()
+    state.switch("what-if", create=True)
+
+    def has(branch: str) -> bool:
+        return any(key.startswith(part) for key in Versioned(store, branch=branch))
+
+    async with kind(store) as follower:
+        state.switch("main")
+        await write(follower)
+        assert (has("main"), has("what-if"), follower.state.branch) == (False, True, "what-if")
+        await follower.state.read(lambda state: None)
+        assert follower.state.branch == "what-if"
+    async with kind(store, branch="other") as named:
+        await write(named)
+    assert (has("main"), has("other")) == (False, True)
+    async with kind(store) as again:
+        await write(again)
+    assert has("main")

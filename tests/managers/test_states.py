@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -211,16 +212,22 @@ async def test_a_ttl_begins_anew_with_each_change(agent_store: AgentStore) -> No
 
 @in_a_loop
 async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
-    """The original kept everything in memory, without a word."""
+    """The very file that it names, with all values; the store is beside it."""
     config = StateConfig(backend="file", file_path=str(tmp_path / "new" / "app_state.json"))
     async with StateManager(config=config) as manager:
         await manager.save("agent:researcher", {"progress": 0.5, "tags": {"a"}})
-    file = tmp_path / "new" / "app_state" / "files" / "state" / "agent%3Aresearcher.json"
-    assert '"progress": 0.5' in file.read_text()
+        await manager.save("agent:writer", None)
+        found = json.loads((tmp_path / "new" / "app_state.json").read_text())
+        assert found == {
+            "agent:researcher": {"progress": 0.5, "tags": {"$set": ["a"]}},
+            "agent:writer": None,
+        }
+        await manager.delete("agent:writer")
+        assert list(json.loads((tmp_path / "new" / "app_state.json").read_text())) == ["agent:researcher"]
     async with StateManager(config=config) as again:
         assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
     with Versioned(tmp_path / "new" / "app_state") as state:
-        assert [commit.message for commit in state.log()] == ["save agent:researcher"]
+        assert [commit.message for commit in state.log()][-1] == "save agent:researcher"
 
 
 @in_a_loop

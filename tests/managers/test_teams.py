@@ -70,9 +70,11 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
                 task_queue=TaskQueueState(pending=[], in_progress=[], completed=[]),
             )
         )
-        await manager.update_agent_status(
-            team_id="research", agent_id="w1", status="working", current_task="task_001"
-        )
+        for agent_id in ("r1", "w1"):
+            await manager.update_agent_status(
+                team_id="research", agent_id=agent_id, status="working", current_task="task_001"
+            )
+        await manager.update_agent_status(team_id="research", agent_id="r1", status="idle")
         assert [a.agent_id for a in await manager.get_available_agents(team_id="research")] == ["r1"]
         assert await manager.get_available_agents(team_id="research", capability="write") == []
         task = {"id": "task_002", "type": "research", "priority": "high", "data": {"query": "AI"}}
@@ -87,11 +89,14 @@ async def test_the_documented_calls(agent_store: AgentStore) -> None:
                 "w1": "working",
             }
             assert found.agents["r1"].current_task == "task_002"
+            await other.enqueue_task(team_id="research", task={"id": "task_003"})
+            await other.assign_task(team_id="research", task_id="task_003", agent_id="w1")  # from task_001
+            await other.complete_task(team_id="research", task_id="task_003")
             await other.complete_task(team_id="research", task_id="task_002", result={"found": 3})
 
         queue = await manager.get_queue_status("research")
-        assert (len(queue.pending), len(queue.in_progress), len(queue.completed)) == (0, 0, 1)
-        assert queue.completed[0].items() >= {**task, "assigned_to": "r1", "result": {"found": 3}}.items()
+        assert (len(queue.pending), len(queue.in_progress), len(queue.completed)) == (0, 0, 2)
+        assert queue.completed[1].items() >= {**task, "assigned_to": "r1", "result": {"found": 3}}.items()
         assert [a.agent_id for a in await manager.get_available_agents("research", "search")] == ["r1"]
 
 
@@ -227,6 +232,25 @@ async def test_the_status_of_an_agent() -> None:
         found = await manager.get_team("crew")
         assert found is not None
         assert ([a.agent_id for a in found.available_agents], found.busy_agents) == (["a0"], [])
+
+
+@in_a_loop
+async def test_a_noted_task_gives_way_to_an_assigned_one() -> None:
+    """Also if it is pending. A task in progress does not, nor does a status without a task."""
+    async with OrchestrationStateManager() as manager:
+        await manager.create_team(team(1))
+        for id in ("t1", "t2", "t3"):
+            await manager.enqueue_task("crew", {"id": id})
+        for status, noted, task_id in (("busy", "their own", "t1"), ("idle", "t2", "t2")):
+            await manager.update_agent_status("crew", "a0", status, noted)
+            assert await manager.assign_task("crew") is None  # a call that names no agent leaves it alone
+            assert await manager.assign_task("crew", task_id, "a0")
+            with pytest.raises(IllegalTransition, match=f"complete or fail '{task_id}'"):
+                await manager.assign_task("crew", "t3", "a0")
+            await manager.complete_task("crew", task_id)
+        await manager.update_agent_status("crew", "a0", "busy")
+        with pytest.raises(IllegalTransition, match="be idle"):
+            await manager.assign_task("crew", "t3", "a0")
 
 
 @in_a_loop

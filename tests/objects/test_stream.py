@@ -49,7 +49,7 @@ class Stored:
 
     def read(self, link: Link) -> bytes:
         chunks = read_chunks(self.bodies, link)
-        return bytes(join(self.bodies, chunks, batch=7))
+        return bytes(join(self.bodies, chunks, batch=7000))
 
 
 edits = st.lists(

@@ -149,8 +149,8 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(prefix=keys | st.sampled_from(["k", "k1", "z", "\U0010ffff"]), start=keys)
     def scan(self, prefix: str, start: str) -> None:
         inside = sorted(item for item in self.model.items() if item[0].startswith(prefix))
-        assert list(tree.scan(self.nodes, self.root, prefix)) == inside
-        assert list(tree.scan(self.nodes, self.root, prefix, start=start)) == [
+        assert list(tree.scan(self.nodes.many, self.root, prefix)) == inside
+        assert list(tree.scan(self.nodes.many, self.root, prefix, start=start)) == [
             item for item in inside if item[0] >= start
         ]
         assert tree.count_prefix(self.nodes, self.root, prefix) == len(inside)
@@ -161,7 +161,7 @@ class TreeMachine(RuleBasedStateMachine):
         gone = sorted(key for key, moment in due.items() if moment is not None and moment <= at)
         assert list(tree.expired(self.nodes, self.root, at, prefix)) == gone
         there = sorted(due.keys() - set(gone))
-        assert [key for key, _ in tree.scan(self.nodes, self.root, prefix, at=at)] == there
+        assert [key for key, _ in tree.scan(self.nodes.many, self.root, prefix, at=at)] == there
         assert tree.count_prefix(self.nodes, self.root, prefix, at=at) == len(there)
         for key, value in self.model.items():
             found = tree.lookup(self.nodes, self.root, key, at=at)
@@ -234,7 +234,7 @@ def test_the_root_depends_on_the_contents_only(items: Values, random) -> None:
         root = nodes.update(root, {key: items.get(key, b"x")})
     root = nodes.update(root, {f"gone{i}": None for i in range(20) if f"gone{i}" not in items})
     assert root == expected
-    assert dict(tree.scan(nodes, root)) == items
+    assert dict(tree.scan(nodes.many, root)) == items
 
 
 @given(st.text(max_size=20))
@@ -333,8 +333,8 @@ def test_scans_are_lazy(large: tuple[ObjectId, Nodes]) -> None:
     """The first item of a scan costs one path, a scan by prefix only its own leaves."""
     root, nodes = large
     height = Node.decode(nodes.bodies[root]).height
-    assert len(nodes.during(lambda: next(tree.scan(nodes, root)))) == height + 1
-    assert len(nodes.during(lambda: list(tree.scan(nodes, root, "key/000123")))) <= height + 4
+    assert len(nodes.during(lambda: next(tree.scan(nodes.many, root)))) == height + 1
+    assert len(nodes.during(lambda: list(tree.scan(nodes.many, root, "key/000123")))) <= height + 4
     assert len(nodes.during(lambda: tree.count_prefix(nodes, root, "key/00"))) <= 2 * (height + 1)
     assert nodes.during(lambda: tree.count(nodes, root)) == {root}
 
@@ -344,7 +344,7 @@ def test_the_empty_tree_is_none() -> None:
     root, nodes = build({"a": b"1"})
     assert nodes.update(root, {"a": None}) is None
     assert tree.update(nodes, None, {"a": None}) == (None, {}, [])
-    assert list(tree.scan(nodes, None)) == list(tree.diff(nodes.many, None, None)) == []
+    assert list(tree.scan(nodes.many, None)) == list(tree.diff(nodes.many, None, None)) == []
     assert tree.count(nodes, None) == tree.count_prefix(nodes, None, "a") == 0
     assert tree.lookup(nodes, None, "a") is None
 

@@ -36,7 +36,7 @@ def test_the_oldest_go(agent_store: AgentStore) -> None:
         state["log"].append("g")
     assert dict(Versioned(agent_store(), branch="main")) == {"log": ["e", "f", "g"]}
     assert state.checkout(first)["log"] == ["a", "b", "c"]
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_hook_that_raises_stops_the_commit(agent_store: AgentStore) -> None:
     with pytest.raises(ConnectionError):
         state.update(lambda inner: inner["log"].append(4))
     assert state["log"] == [2, 3]
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     with pytest.raises(ConnectionError), state.transaction():
         state["log"].append(4)
     end()
@@ -358,7 +358,7 @@ def test_a_hook_is_called_once_a_commit_and_cannot_commit() -> None:
     state.before_commit(lambda: state.update(lambda inner: inner.update({"stamp": inner["a"]})))
     state["a"] = 5
     state.commit()
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     assert dict(state) == {"a": 5, "stamp": 5}
 
 

@@ -83,7 +83,7 @@ class Stream(RuleBasedStateMachine):
     @rule(data=st.data())
     def branch(self, data: st.DataObject) -> None:
         _, state, _ = self.pick(data)
-        if state.head is not None and len(self.handles) < 3 and not state.has_uncommitted():
+        if state.head is not None and len(self.handles) < 3 and not state.has_uncommitted:
             name = f"branch-{self.event}-{len(self.handles)}"
             if name not in state.branches():
                 self.handles[name] = state.fork(name)
@@ -106,10 +106,10 @@ class Stream(RuleBasedStateMachine):
     @rule(data=st.data(), every=st.integers(1, 5))
     def fold(self, data: st.DataObject, every: int) -> None:
         _, state, stream = self.pick(data)
-        dirty = state.has_uncommitted()
+        dirty = state.has_uncommitted
         assert stream.fold(in_order, [], every=every) == list(stream)
         assert stream.fold(operator.add, 0, every=every) == reduce(operator.add, stream, 0)
-        assert state.has_uncommitted() == dirty
+        assert state.has_uncommitted == dirty
 
     @rule(data=st.data(), every=st.integers(1, 5))
     def fold_elsewhere(self, data: st.DataObject, every: int) -> None:

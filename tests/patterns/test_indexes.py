@@ -272,7 +272,7 @@ def test_branches_that_both_moved_one_record(local_store: AgentStore, policy: st
     rank = 7 if policy == "ours" else 9
     assert [job.rank for job in jobs.indexed("waiting")] == [rank]
     assert waiting(jobs, "a", 16 - rank) == []
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     jobs.put(Job(id="b", done=True))
     assert [key for key in state if "waiting" in key] == [f"%index/waiting/a/800000000000000{rank}//a"]
     state.commit()

@@ -155,7 +155,7 @@ class Indexed(RuleBasedStateMachine):
     def rollback(self, data: st.DataObject, steps: int) -> None:
         name = self.pick(data)[0]
         state = self.handles[name]
-        if not state.has_uncommitted() and len(list(state.log())) > steps:
+        if not state.has_uncommitted and len(list(state.log())) > steps:
             state.rollback(steps=steps)
             self.resync(name)
             self.make_good(name, items_in(state))
@@ -164,7 +164,7 @@ class Indexed(RuleBasedStateMachine):
     def branch(self, data: st.DataObject) -> None:
         name = self.pick(data)[0]
         state, new = self.handles[name], f"branch-{len(self.handles)}"
-        if state.head is not None and len(self.handles) < 3 and not state.has_uncommitted():
+        if state.head is not None and len(self.handles) < 3 and not state.has_uncommitted:
             self.handles[new] = state.fork(new)
             self.long_lived[new] = items_in(self.handles[new])
             self.resync(new)

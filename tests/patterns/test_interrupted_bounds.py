@@ -102,7 +102,7 @@ def test_an_interruption_at_each_moment(update: bool) -> None:
         assert found in (BEFORE, AFTER), moment
         outcomes.add(found == AFTER)
         if update:
-            assert not state.has_uncommitted()
+            assert not state.has_uncommitted
             if found == BEFORE:
                 updated(state)
         else:

@@ -146,7 +146,7 @@ def test_a_field_moves(agent_store: AgentStore) -> None:
             JOB.fire(what, "none", "start", field="status")
     with pytest.raises(InvalidInput, match="field="):
         JOB.fire(records, "a/b", "retry")
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 @dataclass

@@ -150,7 +150,7 @@ def test_copies_go_in_and_come_out(state: Any) -> None:
     for each in (step, written, records["a", "b"], next(records.values())):
         each.notes.append("two")
     assert records["a", "b"].notes == ["one"]
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 class Loose(BaseModel):
@@ -175,7 +175,7 @@ def test_fields_that_pydantic_does_not_copy_are_copied(state: Any) -> None:
         "a": ["one", "two"]
     }
     assert records["x"].anything == {"a": ["one"]}
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 def test_invalid_records_are_not_written(state: Any) -> None:
@@ -306,7 +306,7 @@ def test_old_records_are_migrated_when_they_are_read(agent_store: AgentStore) ->
     new = Records(state, PartTwo, key="title", version=3, migrate=MIGRATE_ON)
     assert new["a"] == PartTwo(title="a", colors=["1"])
     assert [*new.values()] == [PartTwo(title="a", colors=["1"])]
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     new.change("a", colors=["green"])
     state.commit()
     assert state["a"] == {"title": "a", "colors": ["green"], "@version": 3}

@@ -100,7 +100,7 @@ def test_copies_go_in_and_come_out() -> None:
     for each in sequence:
         each["a"].append(4)
     sequence.last(1)[0].clear()
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     assert sequence[0] == {"a": [1]}
     sequence[0] = {"a": [5]}
     assert list(sequence) == [{"a": [5]}]

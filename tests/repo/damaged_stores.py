@@ -70,7 +70,7 @@ def states(rows: Mapping[str, bytes]) -> dict[str, dict[str, object]]:
         commit = repo.objects.find_commit(ObjectId.parse(key[2:])) if key.startswith("o/") else None
         if commit is not None:
             found[commit.id] = {
-                name: repo.inspect(name, data) for name, data in tree.scan(repo.objects.node, commit.tree)
+                name: repo.inspect(name, data) for name, data in tree.scan(repo.objects.nodes, commit.tree)
             }
     return found
 

@@ -17,7 +17,7 @@ import pytest
 
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.sessions import JSONSession, SessionBase, StateModule
-from vstate.sessions.json_session import _locked
+from vstate.sessions.session_files import _locked
 
 NAMES = [
     "a",
@@ -95,9 +95,8 @@ def test_files_that_others_wrote(tmp_path: Path) -> None:
     more = Box()
     load(JSONSession(tmp_path), "S1", "Bob", False, box=box, more=more)
     assert (box.value, more.value) == ("newer", 1)
-    for user, session in (("", "Bob_S1"), ("bob", "S1")):  # names that may belong to another session
-        with pytest.raises(InvalidInput):
-            load(JSONSession(tmp_path), session, user, False, box=box)
+    with pytest.raises(InvalidInput):  # also where the file system ignores case
+        load(JSONSession(tmp_path), "S1", "bob", False, box=box)
     (tmp_path / "A.json").write_text('{"box": ')
     with pytest.raises(CorruptStore):
         load(JSONSession(tmp_path), "A", box=box)
@@ -301,30 +300,93 @@ def test_saves_at_once(tmp_path: Path, run_python: Any) -> None:
     assert set(found) == {f"{name}{n}" for name in "abcd" for n in range(25)} | {"shared"}
 
 
-def test_a_file_of_agentscope_that_could_be_two_sessions_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+AGENTSCOPE_IDS = [
+    ("session_2025-08-08", ""),
+    ("user_1", ""),
+    ("s_2", "user_1"),
+    ("Größe 1", "Ann-Marie O'Hara"),
+    ("a%5Fb", ""),
+    ("..s", "x"),
+]
+
+
+@pytest.mark.parametrize(("session_id", "user_id"), AGENTSCOPE_IDS)
+def test_a_file_of_agentscope_is_read_whatever_its_ids_have(
+    tmp_path: Path, session_id: str, user_id: str
 ) -> None:
-    """`user_1.json` may be of the session "user_1" or of the user "user": a warning, and no read."""
+    """The load finds it, a save keeps its other modules, and the file of AgentScope stays as it was."""
+    name = (f"{user_id}_" if user_id else "") + f"{session_id}.json"
+    (tmp_path / name).write_text('{"box": {"value": "theirs"}, "more": {"value": 1}}')
+    session, box, more = JSONSession(save_dir=tmp_path), Box(), Box()
+    load(session, session_id, user_id, False, box=box)
+    assert box.value == "theirs"
+    save(session, session_id, user_id, box=Box("ours"))
+    load(JSONSession(tmp_path), session_id, user_id, False, box=box, more=more)
+    assert (box.value, more.value) == ("ours", 1)
+    assert json.loads((tmp_path / name).read_text())["box"] == {"value": "theirs"}
+
+
+def test_a_new_file_has_the_name_of_agentscope(tmp_path: Path) -> None:
+    """Ids with a "_" too: the file says whose it is, and a session whose name is taken gets another file."""
+    session = JSONSession(tmp_path)
+    same_name = [("a_b_c", ""), ("b_c", "a"), ("c", "a_b")]
+    for count in range(3):  # each order of the first saves
+        session = JSONSession(tmp_path / str(count))
+        ids = same_name[count:] + same_name[:count]
+        for session_id, user_id in ids:
+            with pytest.raises(InvalidInput):
+                load(session, session_id, user_id, False, box=Box())
+            for value in ("old", f"{user_id}|{session_id}"):
+                save(session, session_id, user_id, box=Box(value))
+        assert Path(session.path_of(*ids[0])).name == "a_b_c.json"
+        box = Box()
+        for session_id, user_id in ids:
+            load(session, session_id, user_id, False, box=box)
+            assert box.value == f"{user_id}|{session_id}"
+        assert len({session.path_of(*pair) for pair in ids}) == 3
+    save(session, "session_2025-08-08", box=Box(1))
+    path = tmp_path / "2" / "session_2025-08-08.json"
+    assert json.loads(path.read_text())["box"] == {"value": 1}
+    assert session.path_of("session_2025-08-08") == str(path)
+    with pytest.raises(InvalidInput, match=r"\$session"):
+        save(session, "s", **{"$session": Box(1)})
+
+
+@pytest.mark.parametrize("first", [("a_b", ""), ("b", "a")])
+def test_files_of_earlier_versions_are_read(tmp_path: Path, first: tuple[str, str]) -> None:
+    """They had escapes for each "_" in an id, no ids inside, and user and session around a plain "_"."""
+    for name, value in (("a%5Fb", "one id"), ("a_b", "two ids"), ("u%5F1_s%5F2", "long ids")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"box": {"value": value}}))
+    session, box = JSONSession(tmp_path), Box()
+    values = {("a_b", ""): "one id", ("b", "a"): "two ids", ("s_2", "u_1"): "long ids"}
+    for ids in (first, *values):
+        load(session, *ids, False, box=box)
+        assert box.value == values[ids]
+        save(session, *ids, box=Box(values[ids]))
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == [
+        "a%5Fb.json",
+        "a_b.json",
+        "u%5F1_s%5F2.json",
+    ]
+
+
+def test_absent_sessions_and_modules_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A mistyped id of a session, or name of a module, does not pass in silence; a right one does."""
     session = JSONSession(save_dir=tmp_path)
-    for name in ("user_1.json", "user_1_s_2.json"):
-        (tmp_path / name).write_text('{"box": {"value": "theirs"}}')
-    for session_id, user_id, name in (("user_1", "", "user_1.json"), ("s_2", "user_1", "user_1_s_2.json")):
-        box = Box("as it was")
+    for session_id in ("nope", "../user", "a\0b", "x" * 300, "x" * 5000 + "_", "\ud800_"):
         caplog.clear()
-        asyncio.run(session.load_session_state(session_id, user_id, box=box))
-        assert box.value == "as it was"
-        (message,) = caplog.messages
-        assert repr(session.path_of(session_id, user_id)) in message
-        assert f"but there is {name!r}: rename it if AgentScope wrote it for this session" in message
-        os.rename(tmp_path / name, session.path_of(session_id, user_id))
-        asyncio.run(session.load_session_state(session_id, user_id, box=box))
-        assert box.value == "theirs"
+        load(session, session_id, box=Box())
+        assert caplog.messages == [
+            f"there is no session in {session.path_of(session_id)!r}; the modules stay as they are"
+        ]
+    save(session, "s", agent=Box(1), box=Box(2))
     caplog.clear()
-    (tmp_path / "user.json").write_text("{}")
-    (tmp_path / "below").mkdir()
-    session = JSONSession(save_dir=tmp_path / "below")
-    for session_id in ("new", "../user", "a\0b", "x" * 300, "x" * 5000 + "_", "\ud800_"):
-        asyncio.run(session.load_session_state(session_id, box=Box()))
+    load(session, "s", agnt=Box(), box=Box())
+    assert caplog.messages == [
+        "the session 's' has no module 'agnt', which stays as it is; its modules are: agent, box"
+    ]
+    caplog.clear()
+    load(session, "s", agent=Box(), box=Box())
     assert caplog.messages == []
 
 

@@ -319,7 +319,7 @@ def check_after(operation: Operation, state: Versioned, seen: Undisturbed) -> No
         with Disk(store.location, durability="process", timeout=20) as other:
             other.set("another process", b"writes")
     uncommitted: list[bool] = []
-    in_a_thread(lambda: uncommitted.append(state.has_uncommitted()))
+    in_a_thread(lambda: uncommitted.append(state.has_uncommitted))
     now = picture(state)
     assert now in (seen.before, seen.after)
     there = stored(store, state.branch)

@@ -118,7 +118,7 @@ PROGRAM = """if True:
     def check(where):
         fresh = dict(Versioned(store, branch="main"))
         assert dict(state) == fresh, (where, dict(state), fresh)
-        assert not state.has_uncommitted(), where
+        assert not state.has_uncommitted, where
         return fresh
 
     def step(state):
@@ -148,7 +148,7 @@ PROGRAM = """if True:
         for name, change in (("update", lambda: state.update(step)), ("transaction", transact)):
             before = seen
             hit = interrupted(change, hold=name == "update")
-            if hit and name == "transaction" and state.has_uncommitted():
+            if hit and name == "transaction" and state.has_uncommitted:
                 state.commit()  # its block had ended, and its commit was interrupted
             seen = check(name)
             steps = seen[name] - before[name]

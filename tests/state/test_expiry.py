@@ -274,7 +274,7 @@ def test_an_edit_of_what_has_expired_is_no_change(store: KVStore, time: Time) ->
     held = state["k"]
     time.pass_(10)
     held.append(2)
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     assert state.commit() is None
     gone(state, "k")
 
@@ -490,10 +490,10 @@ def test_discard_and_update(store: KVStore, time: Time) -> None:
     state["k"] = [1]
     state.commit()
     state.expire("k", 5)
-    assert state.has_uncommitted()
+    assert state.has_uncommitted
     state.discard("k")
     assert state.expires("k") is None
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     runs = []
 
     def touch(now: Versioned) -> None:
@@ -542,7 +542,7 @@ def test_setting_it_to_what_it_was_is_taken_back(store: KVStore, time: Time, val
 
     if undo.startswith("discard"):
         state["k"] = value
-        assert not state.has_uncommitted()
+        assert not state.has_uncommitted
         state.discard(*(["k"] if undo == "discard the key" else []))
     elif undo == "update":
         with pytest.raises(RuntimeError):

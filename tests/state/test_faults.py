@@ -208,7 +208,7 @@ def test_a_failing_update_keeps_its_error_and_is_undone_once_the_store_is_back()
         with pytest.raises(ZeroDivisionError):
             run(state, fails)
         faulty.fail_at = None
-        assert not state.has_uncommitted()
+        assert not state.has_uncommitted
         assert dict(state) == {"n": 0, "list": [0]}
 
 
@@ -305,7 +305,7 @@ def test_a_reset_to_head_that_fails_drops_nothing() -> None:
         except StoreUnavailable:
             faulty.fail_at = None
             assert state["k"] == 2
-            assert state.has_uncommitted()
+            assert state.has_uncommitted
         else:
             assert state["k"] == 1
             break

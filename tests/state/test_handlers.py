@@ -106,7 +106,7 @@ def ended(state: Versioned) -> tuple[Contents, int] | None:
     except MergeConflict:
         return None
     state.refresh()
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
     assert picture(state) == stored(state.store, "main")
     return picture(state), edits(state)
 
@@ -181,10 +181,10 @@ def test_a_value_handed_out_while_a_commit_is_written_stays_open() -> None:
     state.commit()
     state["list"].append(1)
     held: list[list[int]] = []
-    store.call = lambda: (held.append(state["list"]), state.has_uncommitted())
+    store.call = lambda: (held.append(state["list"]), state.has_uncommitted)
     state.commit()
     held[0].append(2)
-    assert state.has_uncommitted()
+    assert state.has_uncommitted
 
 
 def test_a_write_while_a_commit_is_written_asks_no_store() -> None:
@@ -216,7 +216,7 @@ def test_a_value_set_back_while_a_commit_is_written() -> None:
     state["list"].append(1)
     store.call = lambda: state.__setitem__("list", [0])
     state.commit()
-    assert state.has_uncommitted()
+    assert state.has_uncommitted
     state.commit()
     assert Versioned(store)["list"] == [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_a_conflict_changes_nothing_and_carries_the_values() -> None:
     assert "set_policy" in str(error)
     assert main.head == before
     assert dict(main) == {"k": [1, 2], "other": 1, "gone": 2}
-    assert not main.has_uncommitted()
+    assert not main.has_uncommitted
     again = pickle.loads(pickle.dumps(error))
     assert again.conflicts["k"].theirs == [1, 3]
 
@@ -360,7 +361,49 @@ def test_a_function_is_imported_by_name_in_another_handle() -> None:
         Versioned(main.store, branch="main").merge("side")
 
 
-@pytest.mark.parametrize("policy", ["best", lambda base, ours, theirs: ours, 7])
+class Rules:
+    """Methods of objects have a module and a name too, under which another function is found."""
+
+    def method(self, base: Any, ours: Any, theirs: Any) -> Any:
+        return ours
+
+    @staticmethod
+    def static(base: Any, ours: Any, theirs: Any) -> Any:
+        return theirs
+
+    @classmethod
+    def of_class(cls, base: Any, ours: Any, theirs: Any) -> Any:
+        return theirs
+
+    def __call__(self, base: Any, ours: Any, theirs: Any) -> Any:
+        return ours
+
+
+def in_main(base: Any, ours: Any, theirs: Any) -> Any:
+    return ours
+
+
+in_main.__module__ = "__main__"
+
+
+@functools.wraps(longest)
+def hidden(base: Any, ours: Any, theirs: Any) -> Any:
+    """It says that it is `longest`."""
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "best",
+        lambda base, ours, theirs: ours,
+        7,
+        Rules().method,
+        Rules(),
+        functools.partial(longest),
+        in_main,
+        hidden,
+    ],
+)
 def test_what_is_no_policy_is_refused(policy: Any) -> None:
     """An unknown name, a function that cannot be imported, and any other object are refused before
     anything is stored.
@@ -372,6 +415,59 @@ def test_what_is_no_policy_is_refused(policy: Any) -> None:
     if policy == "best":
         with pytest.raises(InvalidInput, match="counter"):
             main.merge("side", policy=policy)
+
+
+@pytest.mark.parametrize("policy", [Rules.static, Rules.of_class])
+def test_functions_of_a_class_are_policies(policy: Any) -> None:
+    main, side = pair({"k": 0}, k=policy)
+    commit(main, k=1)
+    commit(side, k=2)
+    Versioned(main.store, branch="main").merge("side")
+    assert Versioned(main.store, branch="main")["k"] == 2
+
+
+@pytest.mark.slow
+def test_a_function_of_the_program_itself_is_refused(run_python: Any) -> None:
+    """A function of __main__ is refused by name when it is set; for one merge it is taken."""
+    script = """
+from vstate import *
+def mine(base, ours, theirs): return ours + theirs
+state = Versioned()
+state["k"] = "a"; state.commit()
+side = state.fork("side")
+state["k"] = "b"; state.commit()
+side["k"] = "c"; side.commit()
+try:
+    state.set_policy("k", mine)
+except InvalidInput as error:
+    print("__main__" in str(error), "mine" in str(error))
+state.merge("side", policy=mine)
+print(state["k"], state.policies())
+"""
+    assert run_python(script).split("\n")[:2] == ["True True", "bc {}"]
+
+
+def test_a_function_is_not_called_for_equal_sides() -> None:
+    """Neither in a merge nor in a commit that lost a race nor in a cherry-pick."""
+    calls = []
+
+    def policy(base: Any, ours: Any, theirs: Any) -> Any:
+        calls.append((ours, theirs))
+        return "changed"
+
+    main, side = pair({"k": 1, "other": 1, "set": 0})
+    commit(main, k=2, other=1, set={1, 9, 17})
+    commit(side, k=2, other=3, set={17, 9, 1})
+    main.cherry_pick("side", policy=policy)
+    main.merge("side", policy=policy)
+    assert (main["k"], main["other"], calls) == (2, 3, [])
+    main.set_policy("k", longest)
+    late = Versioned(main.store, branch="main")
+    commit(main, k="stop")
+    late["k"] = "stop"  # `longest` would raise
+    late["mine"] = 1
+    assert late.commit() is not None
+    assert late["k"] == "stop"
 
 
 def test_a_policy_that_cannot_decide_says_why() -> None:

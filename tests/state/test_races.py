@@ -16,9 +16,11 @@ from vstate import (
     KVStore,
     Memory,
     NotFound,
+    RefMoved,
     UncommittedChanges,
     UntrustedCommit,
     Versioned,
+    task,
 )
 from vstate.objects.canonical import encode
 from vstate.repo.repository import Repository
@@ -50,6 +52,130 @@ def once(store: KVStore, work: Callable[[], object]) -> Callable[[str, int], Non
 
 def intact(store: KVStore) -> bool:
     return bool(Repository(store).fsck().ok)
+
+
+# A branch whose history was taken back
+
+
+def squash(state: Versioned) -> None:
+    """Put the branch on a commit with the same keys, without parents."""
+    head, repo = state.head, state.repo
+    assert head is not None
+    alone = repo.build_commit(head.tree, (), message="squash")
+    assert repo.publish("main", [alone], {}, [], expected=head.oid, action="squash", needs=[head.oid])
+    state.refresh()
+
+
+def begin_again(state: Versioned) -> None:
+    """Delete the branch, and make another of its name."""
+    state.switch("aside", create=True)
+    state.delete_branch("main")
+    again = Versioned(state.store, branch="main")
+    again["k"] = "new"
+    again.commit("another main")
+    state.switch("main")
+
+
+def cut_off(state: Versioned) -> None:
+    state["w"] = 1
+    state.commit()
+    state.repo.gc(branch="main", keep_last=1, keep_reflog="0")
+
+
+REWRITES = {
+    "squash": squash,
+    "reset": lambda state: state.reset("HEAD~2"),
+    "undo": lambda state: state.undo(),
+    "another branch of the name": begin_again,
+    "gc": cut_off,
+}
+"""Each takes the commit that the branch was at out of its history."""
+
+
+def write_by(how: str, stale: Versioned, lease: str) -> object:
+    """Let a stale handle write in one way."""
+    if how == "transaction":
+        with stale.transaction():
+            stale["mine"] = 1
+    elif how == "task":
+        return task(lambda *, state: state.update({"mine": 1}), name="work")(state=stale)
+    elif how == "lease":
+        with stale.lease(lease) as held:
+            stale["mine"] = 1
+            return held.commit()
+    elif how == "rollback":
+        return stale.rollback("main")
+    elif how == "record":
+        stale.record("seen")
+        return stale.commit()
+    else:
+        stale["mine"] = 1
+        return stale.commit()
+    return None
+
+
+@pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+def test_a_stale_handle_brings_nothing_back(rewrite: Callable[[Versioned], object]) -> None:
+    """Each kind of write raises RefMoved, and the branch does not move; after refresh the change lands."""
+    for how in ("commit", "record", "transaction", "task", "lease", "rollback"):
+        store = Memory()
+        state = history(3, store)
+        stale = Versioned(store)
+        assert stale["k"][0] == 2
+        rewrite(state)
+        before = list(state.log())
+        with pytest.raises(RefMoved, match=r"refresh\(\)"):
+            write_by(how, stale, how)
+        assert list(Versioned(store).log()) == before, how
+        stale.discard()
+        stale.refresh()
+        stale["mine"] = 2
+        assert stale.commit() is not None
+        assert list(Versioned(store).log())[1:] == before, how
+        assert intact(store)
+
+
+@pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
+def test_an_update_and_a_merge_of_a_stale_handle_begin_at_the_branch(
+    rewrite: Callable[[Versioned], object],
+) -> None:
+    """They run again on the newest commit, and so bring nothing back."""
+    store = Memory()
+    state = history(3, store)
+    side = state.fork("side")
+    side["side"] = 1
+    picked = side.commit("side")
+    stales = [Versioned(store) for _ in range(2)]
+    rewrite(state)
+    before = list(state.log())
+    stales[0].update(lambda now: now.update(mine=1))
+    stales[1].cherry_pick(picked)
+    assert list(Versioned(store).log())[2:] == before
+    assert stales[1]["side"] == stales[1]["mine"] == 1
+    assert intact(store)
+
+
+def test_the_outcome_of_a_stale_handle_is_that_of_the_branch() -> None:
+    """Nothing to merge, pick, revert or undo, and a conflict, are never told of an older commit."""
+    state = history(3)
+    first = next(iter(list(state.log())[::-1]))
+    state["only"] = 1
+    made = state.commit("only")
+    assert made is not None
+    stales = [Versioned(state.store) for _ in range(3)]
+    state.reset("HEAD~1")
+    assert stales[0].cherry_pick(made) is not None
+    state.refresh()
+    assert state["only"] == 1
+    state.reset("HEAD~1")
+    assert stales[1].merge(made).strategy == "fast-forward"
+    state.refresh()
+    assert stales[2].revert(made) is not None  # `only` is there again, so there is something to revert
+    late = Versioned(state.store)
+    state.refresh()
+    state.reset(first)
+    with pytest.raises(RefMoved):
+        late.undo()
 
 
 # gc beside others
@@ -86,7 +212,7 @@ def test_a_branch_that_went_and_came_back_keeps_its_reflog(atomic: bool) -> None
 
 
 def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
-    """gc removed the commit's base: the commit raises NotFound, the store stays whole, and the handle can
+    """gc removed the commit's base: the commit raises RefMoved, the store stays whole, and the handle can
     go on.
     """
     store = Memory()
@@ -97,7 +223,7 @@ def test_a_stale_handle_does_not_commit_onto_what_was_cut_off() -> None:
         writer.commit()
     Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
     stale["mine"] = 1
-    with pytest.raises(NotFound, match="gc"):
+    with pytest.raises(RefMoved, match=r"refresh\(\)"):
         stale.commit()
     assert stale["mine"] == 1
     assert intact(store)
@@ -118,6 +244,8 @@ def test_a_handle_that_cannot_read_its_base_any_more_is_told_the_way_out() -> No
         writer.commit()
     Repository(store).gc(branch="main", keep_last=1, keep_reflog="0")
     stale["mine"] = 1
+    with pytest.raises(RefMoved):
+        stale.commit()
     with pytest.raises(NotFound, match="discard"):
         stale.refresh()
     assert stale["mine"] == 1
@@ -417,7 +545,7 @@ def test_events_of_a_failed_update_are_gone() -> None:
 
     with pytest.raises(KeyError):
         state.update(function)
-    assert not state.has_uncommitted()
+    assert not state.has_uncommitted
 
 
 def test_an_update_may_wait_for_its_own_threads() -> None:

@@ -574,7 +574,7 @@ def test_status_after_both_sides_made_the_same_change() -> None:
     a.commit()
     b.refresh()
     assert not b.status()
-    assert not b.has_uncommitted()
+    assert not b.has_uncommitted
     assert b.commit() is None
 
 
@@ -722,4 +722,4 @@ def test_a_full_memory_keeps_the_values_that_the_program_holds() -> None:
     assert "idle" not in state._handle.at.hand.slots
     assert state["held"] is held
     held.append(1)
-    assert state.has_uncommitted()
+    assert state.has_uncommitted

@@ -174,10 +174,10 @@ def test_a_value_that_pickles_otherwise_is_compared_with_a_second_copy_once(
     other = Versioned(store)
     held = other["k"]
     for _ in range(3):
-        assert not other.has_uncommitted()
+        assert not other.has_uncommitted
         assert loads == ["k", "k"]
     held[0].items.append(2)
-    assert other.has_uncommitted()
+    assert other.has_uncommitted
     assert other.commit() is not None
 
 

@@ -153,7 +153,7 @@ def test_nothing_of_a_stranger_is_unpickled_or_built_upon(
     assert state.head == own
     if operation == "commit":
         assert state["mine"] == 1
-        assert state.has_uncommitted()
+        assert state.has_uncommitted
 
 
 def test_who_trusts_and_does_not_sign_cannot_commit(key: SigningKey) -> None:

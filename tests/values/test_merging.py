@@ -2,19 +2,22 @@
 
 import copy
 import datetime
+import functools
 import pickle
 import threading
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from enum import IntEnum
 from fractions import Fraction
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
+import pydantic
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -23,6 +26,12 @@ from soak import SOAK
 from vstate.values.absent import ABSENT
 from vstate.values.lines import Overlap, merge_lines
 from vstate.values.merging import POLICIES, Unmergeable, append_in_order, same
+
+try:
+    import attrs
+    import msgspec
+except ImportError:  # optional packages for the tests of values
+    attrs = msgspec = None  # type: ignore[assignment]
 
 nan = float("nan")
 
@@ -564,7 +573,7 @@ def test_deep_cycles_and_sharing() -> None:
 
 
 def test_deep_kinds_of_dicts() -> None:
-    """The dicts of the standard library keep their type; other classes are leaves."""
+    """Dicts keep their type, those of other classes and with attributes too."""
     found = merged("deep", defaultdict(list), defaultdict(list, a=[1]), defaultdict(list, b=[2]))
     assert same(found, defaultdict(list, a=[1], b=[2]))
     assert same(merged("deep", Counter("a"), Counter("ab"), Counter("ac")), Counter("abc"))
@@ -575,11 +584,150 @@ def test_deep_kinds_of_dicts() -> None:
     assert refused("deep", {}, {"k": {"a": 1}}, {"k": OrderedDict(b=2)}).path == '["k"]'
     refused("deep", defaultdict(int), defaultdict(list, a=[]), defaultdict(str, b=""))
     refused("deep", ABSENT, defaultdict(None, a=[]), defaultdict(list, b=[]))
-    refused("deep", Attributes(), Attributes(a=1), Attributes(b=1))
+    found = merged("deep", Attributes(), Attributes(a=1), Attributes(b=1))
+    assert (type(found), found) == (Attributes, {"a": 1, "b": 1})
     with_attribute = OrderedDict(a=1)
     with_attribute.note = "kept"  # type: ignore[attr-defined]
-    refused("deep", OrderedDict(), with_attribute, OrderedDict(b=1))
-    assert merged("deep", OrderedDict(), with_attribute, OrderedDict()) is with_attribute
+    refused("union", OrderedDict(), with_attribute, OrderedDict(b=1))
+    found = merged("deep", OrderedDict(), with_attribute, OrderedDict(b=1))
+    assert (list(found), found.note) == (["a", "b"], "kept")
+
+
+@dataclass
+class Plan:
+    """As programs write them: a field of each kind."""
+
+    goal: Any = "g"
+    budget: Any = 1
+    notes: Any = None
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self.budget * 2  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True, frozen=True)
+class FrozenPlan:
+    goal: Any = "g"
+    budget: Any = 1
+    notes: Any = None
+
+
+@dataclass(slots=True)
+class SlotsPlan:
+    goal: Any = "g"
+    budget: Any = 1
+    notes: Any = None
+
+
+class TuplePlan(NamedTuple):
+    goal: Any = "g"
+    budget: Any = 1
+    notes: Any = None
+
+
+class PlainPlan:
+    def __init__(self, goal: Any = "g", budget: Any = 1, notes: Any = None) -> None:
+        self.goal, self.budget, self.notes = goal, budget, notes
+
+
+class KeptPlan(PlainPlan):
+    """With a state of its own."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"kept": self.__dict__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state["kept"])
+
+
+class ModelPlan(pydantic.BaseModel, extra="allow"):
+    goal: Any = "g"
+    budget: Any = 1
+    notes: Any = None
+
+
+PLANS: list[Any] = [Plan, FrozenPlan, SlotsPlan, TuplePlan, PlainPlan, KeptPlan, ModelPlan]
+if attrs is not None:
+    options: dict[str, Any]
+    for options in ({}, {"frozen": True}, {"slots": False}):
+        name = f"AttrsPlan{len(PLANS)}"
+        fields = {"goal": attrs.field(default="g"), "budget": attrs.field(default=1)}
+        globals()[name] = attrs.make_class(name, {**fields, "notes": attrs.field(default=None)}, **options)
+        PLANS.append(globals()[name])
+if msgspec is not None:
+    globals()["StructPlan"] = msgspec.defstruct(
+        "StructPlan", [("goal", Any, "g"), ("budget", Any, 1), ("notes", Any, None)], module=__name__
+    )
+    PLANS.append(globals()["StructPlan"])
+
+
+def deep(base: Any, ours: Any, theirs: Any) -> Any:
+    """The result of "deep", which must not change its arguments."""
+    before = repr((base, ours, theirs))
+    try:
+        return POLICIES["deep"](base, ours, theirs)
+    finally:
+        assert repr((base, ours, theirs)) == before  # the pickle of a model shows the order of a set
+
+
+@pytest.mark.parametrize("kind", PLANS)
+def test_deep_merges_objects_by_field(kind: Any) -> None:
+    """Also inside dicts and each other, and a dict within; the result is what a load would make."""
+    found = deep(kind(), kind(goal="ours"), kind(budget=2))
+    assert (type(found), found.goal, found.budget, found.notes) == (kind, "ours", 2, None)
+    assert same(pickle.loads(pickle.dumps(found)), found)
+    base = {"p": kind(notes={"a": 1, "in": kind()})}
+    ours = {"p": kind(notes={"a": 2, "in": kind()})}
+    theirs = {"p": kind(notes={"a": 1, "in": kind(budget=3), "b": 1}, goal="theirs")}
+    inside = deep(base, ours, theirs)["p"]
+    assert (inside.goal, inside.notes["a"], inside.notes["b"], inside.notes["in"].budget) == (
+        "theirs",
+        2,
+        1,
+        3,
+    )
+    error = refused("deep", {"p": kind()}, {"p": kind(goal=1)}, {"p": kind(goal=2, budget=2)})
+    assert error.path == ('["p"].kept["goal"]' if kind is KeptPlan else '["p"].goal')
+    assert refused("deep", kind(), kind(notes=[1]), kind(notes=[2])).path.endswith(("notes", '"notes"]'))
+    assert same(deep(ABSENT, kind(goal=1), kind(goal=1)), kind(goal=1))
+    refused("deep", kind(), kind(goal=1), {"goal": 2})
+
+
+def test_deep_objects_in_detail() -> None:
+    """Fields that were added or removed, sets of a model's fields, cached properties, cycles."""
+    one, other = ModelPlan(goal=1, extra=1), ModelPlan(budget=2, more=2)
+    found = deep(ModelPlan(), one, other)
+    assert (found.goal, found.budget, found.extra, found.more) == (1, 2, 1, 2)
+    assert found.model_fields_set == {"goal", "budget", "extra", "more"}
+    ours, theirs = Plan(goal=1), Plan(budget=5)
+    assert (ours.size, theirs.size) == (2, 10)
+    assert deep(Plan(), ours, theirs).size == 10
+    old, gone, new = PlainPlan(), PlainPlan(), PlainPlan(goal=1)
+    del gone.budget
+    assert vars(deep(old, gone, new)) == {"goal": 1, "notes": None}
+    sides = [PlainPlan(), PlainPlan(goal=1), PlainPlan(budget=2)]
+    for side in sides:
+        side.notes = {"up": side}
+    found = deep(*sides)
+    assert found.notes["up"] is found
+    assert (found.goal, found.budget) == (1, 2)
+
+
+def test_deep_leaves() -> None:
+    """Values whose parts mean nothing apart are never mixed."""
+    for base, ours, theirs in (
+        (Fraction(1, 2), Fraction(3, 2), Fraction(1, 5)),
+        (np.zeros((2, 3)), np.zeros((3, 2)), np.ones((2, 3))),
+        (datetime.date(2026, 1, 1), datetime.date(2027, 1, 1), datetime.date(2026, 2, 1)),
+        (deque([1], 3), deque([1], 4), deque([1, 2], 3)),
+        (Decimal(1), Decimal(2), Decimal("1.0")),
+        ({1}, {1, 2}, {1, 3}),
+        ((1, 2), (1, 3), (2, 2)),
+        (Random(1), Random(2), Random(3)),
+        (len, print, repr),
+    ):
+        assert refused("deep", {"k": base}, {"k": ours}, {"k": theirs}).path == '["k"]'
 
 
 def test_dicts_with_doubtful_keys() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
@@ -74,6 +74,10 @@ class Reading(Generic[_S]):
     async def get(self, key: str, default: Any = None) -> Any:
         """The value of the key, or `default` if there is none."""
         return await self._run(lambda handle: handle.get(key, default))
+
+    async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are present, in the order given; the store is asked a few times."""
+        return await self._run(lambda handle: handle.get_many(keys))
 
     async def contains(self, key: str) -> bool:
         """Whether the key is present."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
+from types import TracebackType
 from typing import Any, Self
 
 from vstate import state as sync
@@ -55,15 +56,31 @@ class Versioned(Writing[sync.Versioned]):
             raise
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close(error)
 
     async def close(self) -> None:
-        """Close its watches, and the store if this handle opened it. Staged changes are not committed."""
+        """Close its watches, and the store if this handle opened it.
+
+        With `autocommit`, commit first: if that raises, nothing is closed. Otherwise uncommitted changes are
+        lost, with an UncommittedWarning.
+        """
+        await self._close(None)
+
+    async def _close(self, error: BaseException | None) -> None:
+        handle = self._handle
+        if handle is not None and not self._closed:
+            leftovers = handle._leftovers
+            if error is None and leftovers.autocommit:
+                await self._in_turn(handle, lambda outermost: leftovers.commit())
+            self._closed = True
+        else:
+            handle = None
         try:
-            if self._handle is not None and not self._closed:
-                self._closed = True
-                await self._workers.run(self._handle.close, shielded=True)
+            if handle is not None:
+                await self._workers.run(partial(handle._close, error), shielded=True)
         finally:
             self._workers.stop()
 

@@ -50,6 +50,12 @@ class Workers:
                     await self.run(partial(undo, future.result()), shielded=True)
             raise
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(
+            "a state of vstate.aio, a manager and a session cannot be pickled or copied: each process opens "
+            "one of its own, so pass on the path or URL of the store"
+        )
+
     def stop(self) -> None:
         self._threads.shutdown(wait=False)
 

@@ -16,6 +16,7 @@ from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import Message, State, handle_of
 from vstate.state.handle import Handle
+from vstate.state.moving import go_to_newest
 from vstate.state.transactions import Transaction
 from vstate.state.turns import Turn
 from vstate.state.updates import run_update
@@ -98,13 +99,15 @@ class Writing(Reading[_W]):
         return await self._in_turn(handle, update)
 
     async def read(self, function: Callable[[_W], _T]) -> _T:
-        """Call the function, in a worker thread, with the sync handle at the newest commit, in its turn."""
+        """Call the function, in a worker thread, with the sync handle at the newest commit, in its turn.
+
+        The commit is the newest of the branch that this state is on, as for `update`, wherever HEAD is.
+        """
         handle = await self._opened()
-        root = handle.root
-        assert isinstance(root, sync.Versioned)
+        writer = _writer(handle)
 
         def call(outermost: bool) -> _T:
-            root.refresh()
+            go_to_newest(writer)
             return called("the function of read", function, handle)
 
         return await self._in_turn(handle, call)

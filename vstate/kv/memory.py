@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 
 from vstate.forks import ForkLocked
 from vstate.kv.base import TransactionalStore, check_key, check_value
+from vstate.plural import counted
 
 
 class Memory(TransactionalStore, ForkLocked):
@@ -68,4 +69,4 @@ class Memory(TransactionalStore, ForkLocked):
             return self.transact(plan(), {})
 
     def __repr__(self) -> str:
-        return f"Memory({len(self._values)} keys)"
+        return f"Memory({counted(len(self._values), 'key')})"

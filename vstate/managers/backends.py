@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,12 @@ from vstate.arguments import check_count, check_flag, check_text
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
 from vstate.kv.disk import Disk
+from vstate.kv.disk.database import FILE_NAME
 from vstate.kv.memory import Memory
 from vstate.kv.redis import Redis
 from vstate.kv.url import check_store, location_of
-from vstate.managers.files import Format, ReadableFiles
-from vstate.repo.names.refs import HEADS, REF
+from vstate.managers.files import Document, Format, ReadableFiles
+from vstate.repo.names.refs import HEAD, HEADS, REF
 from vstate.repo.repository import Repository
 
 __all__ = ["FileBackend", "MemoryBackend", "RedisBackend"]
@@ -29,7 +30,7 @@ KEY_PREFIX: Final = "vstate"
 CONNECTIONS: Final = 10
 FILES: Final = "files"
 
-_BRANCH: Final = f"{REF}{HEADS}main"
+_MOVED: Final = (f"{REF}{HEADS}", f"{REF}{HEAD}")
 
 
 class MemoryBackend(Memory):
@@ -37,7 +38,7 @@ class MemoryBackend(Memory):
 
 
 class FileBackend(Disk):
-    """A Disk in a directory, with files beside it for people to read: one for each key of the branch `main`.
+    """A Disk in a directory, with files beside it for people to read: one for each key of the commit at HEAD.
 
     `FileBackend("./state")` keeps all values and their history in `state/vstate.db`, durable when a commit
     returns. After each commit it writes the changed values to files such as `state/files/agents/a1.json`.
@@ -52,26 +53,44 @@ class FileBackend(Disk):
     may empty them. On Linux, the first program that opens the store after a boot writes all files anew;
     elsewhere call `write_files`.
 
-    `format` is "json" or "msgpack", with equal contents. `compression` applies to msgpack only and writes
-    `.msgpack.gz`. The store itself always compresses data that shrinks.
+    `format` is "json" or "msgpack", with equal contents. `compression` adds ".gz" to the names of the files.
+    None compresses msgpack only. The store itself always compresses data that shrinks.
+
+    With `file`, all values go into this one file instead, a dict by key, which each commit replaces. `part`
+    limits the file to the keys under `part/`, and leaves the `part/` out. Raises InvalidInput if the file is
+    there and the store is not: nothing would have read the file.
     """
 
     def __init__(
         self,
         base_path: str | os.PathLike[str] = "./state",
         format: Format = "json",
-        compression: bool = True,
+        compression: bool | None = None,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        part: str = "",
     ) -> None:
-        check_flag("compression", compression)
+        if compression is not None:
+            check_flag("compression", compression)
+        path = None if file is None else Path(os.path.expanduser(file)).absolute()
+        if path is not None and path.exists() and not Path(os.path.expanduser(base_path), FILE_NAME).exists():
+            raise InvalidInput(
+                f"{str(path)!r} is there, and no store of vstate wrote it: move it away, or name another file"
+            )
         super().__init__(os.path.expanduser(base_path))
-        self._how: tuple[Format, bool] = (format, compression)
-        self._files = ReadableFiles(Path(self.location, FILES), format, compression=compression)
+        self._how = (format, compression, path, part)
+        self._files = ReadableFiles(
+            Path(self.location, FILES),
+            format,
+            compression=format == "msgpack" if compression is None else compression,
+            document=None if path is None else Document(path, f"{part}/" if part else ""),
+        )
         self._files.look_after(self._repo)
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        """As a Disk, and write the files if the branch moved."""
+        """As a Disk, and write the files if HEAD or a branch moved."""
         done = super().transact(writes, expected)
-        if done and _BRANCH in writes:
+        if done and any(key.startswith(_MOVED) for key in writes):
             self._files.follow(self._repo)
         return done
 
@@ -88,7 +107,8 @@ class FileBackend(Disk):
         return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileBackend, (self.location, *self._how)
+        format, compression, file, part = self._how
+        return partial(FileBackend, file=file, part=part), (self.location, format, compression)
 
 
 class RedisBackend(Redis):

@@ -9,9 +9,9 @@ import os
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +22,6 @@ from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
 from vstate.kv.files import locked, replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
-from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.values.allow import Allow
 from vstate.values.budget import InertError
@@ -33,7 +32,7 @@ from vstate.values.plain import plain
 Format = Literal["json", "msgpack"]
 
 NOTE: Final = ".shown"
-SUFFIXES: Final = (".json", ".msgpack", ".msgpack.gz")
+SUFFIXES: Final = (".json", ".json.gz", ".msgpack", ".msgpack.gz")
 
 LONGEST_JSON: Final = 1_000_000
 LONGEST_OTHER: Final = 200_000
@@ -53,20 +52,27 @@ _log = logging.getLogger("vstate")
 
 
 class ReadableFiles:
-    """The files in one directory, which they own. They follow the branch `main` of a repository.
+    """The files in one directory, which they own. They follow HEAD of a repository.
 
     A note in the directory names the commit that the files show, and is locked while they are written. So
     each writer goes on from the last one to the newest commit, and no file goes back to an older commit. The
     files are not synced, since that would take longer than the commit. The note also names the boot of the
     machine: after another boot, which may follow a power cut, all files are written anew.
+
+    With a `document`, all values go into that one file, and the directory has only the note.
     """
 
-    def __init__(self, directory: Path, format: Format, *, compression: bool) -> None:
+    def __init__(
+        self, directory: Path, format: Format, *, compression: bool, document: Document | None = None
+    ) -> None:
         if format not in ("json", "msgpack"):
             raise InvalidInput(f"format is 'json' or 'msgpack', not {format!r}")
         self._directory = directory
-        self._compressed = format == "msgpack" and compression
-        self._suffix = f".{format}" + (".gz" if self._compressed else "")
+        self._format = format
+        self._compressed = compression
+        self._document = document
+        self._suffix = f".{format}" + (".gz" if compression else "")
+        self._kind = self._suffix if document is None else f"{self._suffix}:document"
         # A lock on the file keeps threads apart too. Windows has none, and a thread's lock does not survive a
         # fork.
         self._lock = threading.Lock() if sys.platform == "win32" else nullcontext()
@@ -92,53 +98,57 @@ class ReadableFiles:
     def write_all(self, repo: Repository) -> None:
         """Write all files anew, and remove files without a key. Raises OSError, StorageError."""
         with self._note() as note:
-            note.write(None, self._suffix)
+            note.write(None, self._kind)
             self._catch_up(repo, note)
 
     def _catch_up(self, repo: Repository, note: _Note) -> None:
-        head = repo.refs.read(f"{HEADS}main")
-        shown, suffix, boot = note.read()
+        head = repo.refs.head().commit
+        shown, kind, boot = note.read()
         if boot != this_boot():
             shown = None
-        if shown is not None and shown == head and suffix == self._suffix:
+        if shown is not None and shown == head and kind == self._kind:
             return
-        if suffix is not None and (shown is None or suffix != self._suffix):
+        if kind is not None and (shown is None or kind != self._kind):
             shown = None
             self._remove_all()
+        if self._document is not None:
+            shown = self._document.commit
         try:
             before = None if shown is None else repo.objects.commit(shown).tree
         except StorageError:  # gc removed the commit
             before = None
             self._remove_all()
         after = None if head is None else repo.objects.commit(head).tree
-        names = self._names = self._names or self._find_names()
-        for key, _, entry in tree.diff(repo.objects.nodes, before, after):
-            path = self._directory / names.path(key, self._suffix)
-            if entry is None:
-                self._remove(path)
-            else:
-                self._write(path, self._encode(repo, key, entry))
-        note.write(head, self._suffix)
+        changes = tree.diff(repo.objects.nodes, before, after)
+        if self._document is not None:
+            for key, _, entry in changes:
+                self._document.change(key, None if entry is None else partial(self._encode, repo, key, entry))
+            _replace(self._document.path, self._packed(self._document.as_bytes(self._format)))
+            self._document.commit = head
+        else:
+            names = self._names = self._names or self._find_names()
+            for key, _, entry in changes:
+                path = self._directory / names.path(key, self._suffix)
+                if entry is None:
+                    self._remove(path)
+                else:
+                    _replace(path, self._packed(self._encode(repo, key, entry)))
+        note.write(head, self._kind)
 
     def _find_names(self) -> Names:
         return Names(ignores_case=(self._directory / NOTE.upper()).exists())
 
     def _encode(self, repo: Repository, key: str, entry: bytes) -> bytes:
         value = _as_json(repo.parse_entry(key, entry), repo.objects)
-        if self._suffix != ".json":
-            packed: bytes = msgpack.packb(value)
-            return gzip.compress(packed, mtime=0) if self._compressed else packed
+        if self._format != "json":
+            return msgpack.packb(value)  # type: ignore[no-any-return]
         try:
             return _as_text(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # a lone surrogate, which only an escape can show
             return _as_text(value, ensure_ascii=True).encode()
 
-    def _write(self, path: Path, data: bytes) -> None:
-        try:
-            replace_file(path, data, durable=False)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, data, durable=False)
+    def _packed(self, data: bytes) -> bytes:
+        return gzip.compress(data, mtime=0) if self._compressed else data
 
     def _remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -151,6 +161,8 @@ class ReadableFiles:
                 return
 
     def _remove_all(self) -> None:
+        if self._document is not None:
+            self._document.clear()
         for directory, _, names in os.walk(self._directory, topdown=False):
             for name in names:
                 # A killed writer leaves a file with a dot in front.
@@ -174,6 +186,51 @@ class ReadableFiles:
                 yield _Note(file)
         finally:
             os.close(file)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    try:
+        replace_file(path, data, durable=False)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data, durable=False)
+
+
+class Document:
+    """One file with the values of all keys under a prefix, by the rest of the key, sorted.
+
+    It holds the encoded values, so a commit encodes only those that it changed.
+    """
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self.path = path
+        self.commit: ObjectId | None = None
+        self._prefix = prefix
+        self._parts: dict[str, bytes] = {}
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self.commit = None
+        self._parts.clear()
+
+    def change(self, key: str, encode: Callable[[], bytes] | None) -> None:
+        """Give a key its encoded value, or remove it. A key without the prefix is left out."""
+        name = key.removeprefix(self._prefix)
+        if not key.startswith(self._prefix):
+            return
+        if encode is None:
+            self._parts.pop(name, None)
+        else:
+            self._parts[name] = encode()
+
+    def as_bytes(self, format: Format) -> bytes:
+        """The contents of the file."""
+        parts = sorted(self._parts.items())
+        if format == "msgpack":
+            header: bytes = msgpack.Packer().pack_map_header(len(parts))
+            return header + b"".join(msgpack.packb(name) + value for name, value in parts)
+        lines = [json.dumps(name).encode() + b": " + value.rstrip(b"\n") for name, value in parts]
+        return b"{\n" + b",\n".join(lines) + b"\n}\n"
 
 
 def _as_json(entry: Entry, reader: Reader) -> object:

@@ -27,7 +27,9 @@ _PAUSE = 0.001  # seconds between two looks at the calls under way
 
 
 class Manager:
-    """Keeps records in the namespace `part` of the branch `main`. Each method that changes one is one commit.
+    """Keeps records in the namespace `part` of a branch. Each method that changes one is one commit.
+
+    The branch is `branch`, or else the branch that HEAD is on when the manager opens the store.
 
     `persistence` is "memory", "file" (a FileBackend at `path`), "redis" (the server at `redis_url`), a path,
     a URL, or a store. Managers of all kinds, in several processes, may share a store. The first call, or
@@ -39,10 +41,15 @@ class Manager:
     part: ClassVar[str]
 
     def __init__(
-        self, persistence: Persistence = "memory", *, redis_url: str | None = None, path: str = DIRECTORY
+        self,
+        persistence: Persistence = "memory",
+        *,
+        redis_url: str | None = None,
+        path: str = DIRECTORY,
+        branch: str | None = None,
     ) -> None:
         store = open_persistence(persistence, path=path, redis_url=redis_url)
-        self._state = aio.Versioned(store, branch="main")
+        self._state = aio.Versioned(store, branch=branch)
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False
         self._under_way = 0

@@ -46,8 +46,8 @@ class AgentRecoveryManager:
     """Takes agents back to a checkpoint: `AgentRecoveryManager(agent_store=store)`.
 
     An agent has an `id` (or `agent_id`), a method `restore_from_checkpoint(state)` or, as a StateModule,
-    `load_state_dict(state)`, and optionally `resume()`, which is called next. The methods may be sync or
-    async, and run in the event loop. They get a copy of the state. The manager does not wait between
+    `load_state_dict(state)`, and optionally `resume()`, which a `guard` calls next. The methods may be sync
+    or async, and run in the event loop. They get a copy of the state. The manager does not wait between
     attempts.
 
     The store counts attempts, so an agent that crashes its process does not start at zero again. After
@@ -75,11 +75,12 @@ class AgentRecoveryManager:
         return Wait()
 
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> AgentCheckpoint | None:
-        """Take an agent back to a checkpoint, by default the latest recoverable one, and resume it.
+        """Take an agent back to a checkpoint, by default the latest recoverable one.
 
-        Returns the checkpoint; None, with a warning in the log, if the agent has none or its attempts are
-        used up. Raises NotFound for an agent that is not registered or an unknown checkpoint, InvalidInput
-        for a checkpoint that is not recoverable, StorageError, and the errors of the agent.
+        The program resumes the agent. Returns the checkpoint; None, with a warning in the log, if the agent
+        has none or its attempts are used up. Raises NotFound for an agent that is not registered or an
+        unknown checkpoint, InvalidInput for a checkpoint that is not recoverable, StorageError, and the
+        errors of the agent.
         """
         agent = self._find_agent(agent_id)
         async with self._locks.setdefault(agent_id, LoopLock()).here():
@@ -95,7 +96,7 @@ class AgentRecoveryManager:
 
     @asynccontextmanager
     async def guard(self, agent_id: str) -> AsyncIterator[Guard]:
-        """Recover the agent if the `async with` block raises, and go on after the block.
+        """Recover the agent if the `async with` block raises, resume it, and go on after the block.
 
         while True:
             async with recovery.guard("researcher") as guard:
@@ -116,6 +117,8 @@ class AgentRecoveryManager:
             guard.error = error
             try:
                 guard.checkpoint = await self.recover(agent_id) if self.auto_recover else None
+                if guard.checkpoint is not None:
+                    await self._find_agent(agent_id).resume()
                 guard.attempts = await self.attempts(agent_id)
             except Exception as failure:  # of the store or of the agent, which may raise anything
                 error.add_note(
@@ -188,8 +191,11 @@ class Recoverable:
         self._restorer()
 
     async def restore(self, checkpoint: AgentCheckpoint) -> None:
-        """Restore the agent from a copy of the state, and resume it if it has `resume`."""
+        """Restore the agent from a copy of the state."""
         await _awaited(self._restorer()(checkpoint.model_copy(deep=True).state))
+
+    async def resume(self) -> None:
+        """Resume the agent if it has `resume`."""
         resume = getattr(self._agent, "resume", None)
         if callable(resume):
             await _awaited(resume())

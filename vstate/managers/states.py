@@ -31,6 +31,7 @@ from vstate.managers.waiting import Wait
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.copies import Frozen
+from vstate.plural import counted
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
@@ -47,9 +48,9 @@ class StateConfig:
     """The store of a `StateManager`, and when it commits.
 
     - `backend`: "memory", "file", "redis", or a path, a URL or a store. By default the other fields choose.
-    - `file_path`: for "file". An ending of `.json` or `.msgpack` chooses the format of the files, and is not
-      part of the directory: "./state/app.json" means `./state/app/vstate.db`, and files in
-      `./state/app/files/`. None: `./state`.
+    - `file_path`: for "file". A directory for a FileBackend; None: `./state`. A path that ends with `.json`
+      or `.msgpack` is a file with all values by key, for people to read. Each commit replaces it. The store
+      beside it has the path without the ending: "./state/app.json" means `./state/app/vstate.db`.
     - `redis_url`, `key_prefix`: for "redis". None: redis://localhost:6379, "vstate".
     - `ttl`: seconds after which a key is absent unless it is saved or updated again. None: never.
     - `auto_save`: False keeps changes in memory until `flush`.
@@ -95,7 +96,10 @@ class StateConfig:
             path = Path(self.file_path or DIRECTORY)
             if path.suffix not in (".json", ".msgpack"):
                 return FileBackend(path)
-            return FileBackend(path.with_suffix(""), format=cast(Format, path.suffix[1:]))
+            format = cast(Format, path.suffix[1:])
+            return FileBackend(
+                path.with_suffix(""), format, compression=False, file=path, part=StateManager.part
+            )
         if self.backend == "redis":
             url = self.redis_url or "redis://localhost:6379"
             return RedisBackend(url, key_prefix=KEY_PREFIX if self.key_prefix is None else self.key_prefix)
@@ -124,6 +128,7 @@ class StateManager(Manager):
         *,
         config: StateConfig | None = None,
         redis_url: str | None = None,
+        branch: str | None = None,
     ) -> None:
         if isinstance(persistence, StateConfig):
             if config is not None:
@@ -138,7 +143,7 @@ class StateManager(Manager):
                 "choose one"
             )
         store = config.open() if persistence is None else persistence
-        super().__init__(store, redis_url=redis_url)
+        super().__init__(store, redis_url=redis_url, branch=branch)
         if isinstance(store, KVStore) and store is not persistence and store is not config.backend:
             self._own_store = store
         self._pending = PendingEdits(config.save_interval or None if config.auto_save else None)
@@ -324,7 +329,9 @@ def roll_back(
         changes = list(islice(_changes(state, prefix, whole=key is not None), steps))
         if len(changes) < steps:
             subject = "the state" if key is None else repr(key)
-            raise InvalidInput(f"{subject} has changed {len(changes)} times, which is fewer than {steps}")
+            raise InvalidInput(
+                f"{subject} has changed {counted(len(changes), 'time')}, which is fewer than {steps}"
+            )
         before = next(iter(state.repo.history.before(changes[-1])), None)
     else:
         before = state.checkout(rev).commit

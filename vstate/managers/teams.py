@@ -102,10 +102,11 @@ class OrchestrationStateManager(Manager):
         *,
         redis_url: str | None = None,
         path: str = DIRECTORY,
+        branch: str | None = None,
         sync_interval: float = 1.0,
     ) -> None:
         check_seconds("sync_interval", sync_interval)
-        super().__init__(persistence, redis_url=redis_url, path=path)
+        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
         self._sync_interval = sync_interval
         self._latest = datetime.fromtimestamp(0, UTC)
 
@@ -199,7 +200,8 @@ class OrchestrationStateManager(Manager):
         """Assign a task to an agent: by default the next task, and any free agent.
 
         Returns the task as a dict; None if no task is pending or no agent is free. Raises IllegalTransition
-        if the named task is not pending, or the named agent is busy.
+        if the named task is not pending, or the named agent is busy. An agent that is named takes the task,
+        if its current task was only noted by `update_agent_status` and is not in progress in the queue.
         """
         task = await self._team(team_id).change(
             lambda team: team.assign(task_id, agent_id),
@@ -339,7 +341,7 @@ class Team:
     def assign(self, task_id: str | None, agent_id: str | None) -> Task | None:
         """Assign a task to an agent, by default the next task and any free agent; None if there is none."""
         agent = self._free_agent() if agent_id is None else self.agents[agent_id]
-        if agent is not None and not agent.is_available:
+        if agent is not None and not self._can_take(agent):
             at = f" at {agent.current_task!r}" if agent.current_task is not None else ""
             its = f"complete or fail {agent.current_task!r}" if agent.current_task is not None else "be idle"
             raise IllegalTransition(
@@ -361,6 +363,15 @@ class Team:
         if agent is not None and agent.current_task == task_id:
             self.agents.change(agent.agent_id, status=AgentCoordinationStatus.IDLE, current_task=None)
         return ended
+
+    def _can_take(self, agent: AgentCoordinationState) -> bool:
+        """Whether a call that names the agent may assign a task to it.
+
+        A current task that is not in progress in the queue was only noted, and ends here.
+        """
+        if agent.current_task is None:
+            return agent.is_available
+        return not self.queue.is_at(agent.agent_id, agent.current_task)
 
     def _free_agent(self) -> AgentCoordinationState | None:
         return next((agent for agent in self.agents.values() if agent.is_available), None)

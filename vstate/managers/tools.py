@@ -167,10 +167,11 @@ class ToolStateManager(Manager):
         cache_ttl: float | None = 3600,
         redis_url: str | None = None,
         path: str = DIRECTORY,
+        branch: str | None = None,
     ) -> None:
         check_flag("cache_results", cache_results)
         check_seconds("cache_ttl", cache_ttl, zero=True, none="None for ever")
-        super().__init__(persistence, redis_url=redis_url, path=path)
+        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
         self._caches = cache_results
         self._cache_ttl = cache_ttl
         self._shard = f"{os.urandom(1)[0] % _SHARDS:x}"

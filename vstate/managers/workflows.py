@@ -18,6 +18,7 @@ from vstate.managers.record import Record, StatusText, dict_copy, member, record
 from vstate.patterns.lifecycle import Lifecycle
 from vstate.patterns.paths import scope
 from vstate.patterns.records import Records
+from vstate.plural import counted
 from vstate.state.namespace import Namespace
 
 __all__ = ["StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStateManager", "WorkflowStatus"]
@@ -59,8 +60,9 @@ class WorkflowState(Record):
         """Raise InvalidInput for a step after the last one, if the number of steps is known."""
         if 0 < self.total_steps < number:
             raise InvalidInput(
-                f"workflow {self.workflow_id!r} has {self.total_steps} steps, so there is no step {number}: "
-                "create it with more steps, or with total_steps=0 if their number is unknown"
+                f"workflow {self.workflow_id!r} has {counted(self.total_steps, 'step')}, so there is "
+                f"no step {number}: create it with more steps, "
+                "or with total_steps=0 if their number is unknown"
             )
 
     @property
@@ -154,10 +156,11 @@ class WorkflowStateManager(Manager):
         *,
         redis_url: str | None = None,
         path: str = DIRECTORY,
+        branch: str | None = None,
         checkpoint_interval: int | None = 5,
     ) -> None:
         check_count("checkpoint_interval", checkpoint_interval, 1, none="None for never")
-        super().__init__(persistence, redis_url=redis_url, path=path)
+        super().__init__(persistence, redis_url=redis_url, path=path, branch=branch)
         self._interval = checkpoint_interval
 
     async def create(self, workflow: WorkflowState) -> WorkflowState:

@@ -19,6 +19,7 @@ from blake3 import blake3
 
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, ID_BYTES, INDEX, Link, NewObjects, Object, ObjectId
+from vstate.plural import counted
 
 if TYPE_CHECKING:
     from pyfastcdc import FastCDC
@@ -41,6 +42,9 @@ LARGEST = 4
 INDEX_FANOUT = 8
 INDEX_LIMIT = 16 * INDEX_FANOUT
 
+JOIN_BYTES = 8 * MIB
+"""How many bytes of chunks are read at a time: chunks that were just copied leave room for the next ones."""
+
 GROUP = 64
 """How many chunks in a row one hash compares with the old ones: a call for each costs more than hashing."""
 
@@ -48,7 +52,7 @@ MAX_HEIGHT = 64
 """No index is higher, since each node has two items or more."""
 
 ReadMany = Callable[[Sequence[ObjectId]], Mapping[ObjectId, bytes]]
-ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes]]
+ReadSized = Callable[[Mapping[ObjectId, int]], Mapping[ObjectId, bytes | memoryview]]
 
 
 class _Level(NamedTuple):
@@ -314,7 +318,7 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
             if height is not None and found != height - 1:
                 raise ValueError(f"index node {oid} is at height {found}, not {height - 1}")
             if sum(size for _, size in parts) != length:
-                raise ValueError(f"the parts of index node {oid} do not add up to {length} bytes")
+                raise ValueError(f"the parts of index node {oid} do not add up to {counted(length, 'byte')}")
             below += parts
             height_below = found
             if len(below) > most:
@@ -324,15 +328,16 @@ def read_chunks(read_indexes: ReadMany, link: Link) -> Chunks:
     return Chunks(tuple(oid for oid, _ in items), tuple(size for _, size in items), frozenset(indexes))
 
 
-def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = 1024) -> bytearray:
-    """The bytes of a stored stream, read `batch` chunks at a time. ValueError if a length is wrong.
+def join(read_blobs: ReadSized, chunks: Chunks, *, batch: int = JOIN_BYTES) -> bytearray:
+    """The bytes of a stored stream, read about `batch` bytes at a time. ValueError if a length is wrong.
 
     A bytearray, because arrays that are loaded over it are writable.
     """
     data = bytearray(chunks.length)
     position = 0
     pairs = iter(zip(chunks.ids, chunks.lengths, strict=True))
-    while part := list(islice(pairs, batch)):
+    count = max(batch // chunk_size(chunks.length), 1)
+    while part := list(islice(pairs, count)):
         bodies = read_blobs(dict(part))
         for oid, size in part:
             if len(bodies[oid]) != size:

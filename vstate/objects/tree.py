@@ -27,6 +27,9 @@ from vstate.objects.ids import ID_BYTES, TREE, NewObjects, Object, ObjectId
 LEVEL_BITS = 5  # 2 ** 5 = 32 items in an average node
 
 MAX_HEIGHT = 64
+
+READ_AHEAD = 64
+"""How many nodes of one level a scan reads at a time, after the first: few round trips to a server."""
 """No tree is higher: no key's level is above 12."""
 
 
@@ -142,8 +145,8 @@ def level(key: str) -> int:
 # With None they are there, as in history.
 
 
-def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
-    """The value of `key`, or None. Reads one node for each height."""
+def find(read: ReadNode, root: ObjectId | None, key: str) -> tuple[Node, int] | None:
+    """The leaf that holds `key`, and its place there; None if it is absent. Reads one node a level."""
     if root is None:
         return None
     node = read(root)
@@ -153,9 +156,34 @@ def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = 
             return None
         node = _loaded(read, node.items[i])
     i = bisect_left(node.keys, key)
-    if i < len(node.keys) and node.keys[i] == key and (at is None or not _is_over(node, i, at)):
-        return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
-    return None
+    return (node, i) if i < len(node.keys) and node.keys[i] == key else None
+
+
+def lookup(read: ReadNode, root: ObjectId | None, key: str, *, at: int | None = None) -> bytes | None:
+    """The value of `key`, or None. Reads one node for each height."""
+    found = find(read, root, key)
+    if found is None or (at is not None and _is_over(*found, at)):
+        return None
+    node, i = found
+    return node.items[i]  # type: ignore[return-value]  # the items of a leaf are bytes
+
+
+def lookup_many(read: ReadNodes, root: ObjectId | None, keys: Iterable[str]) -> dict[str, bytes]:
+    """The values of the keys that are present. Reads one level at a time."""
+    found: dict[str, bytes] = {}
+    below = {} if root is None else {root: sorted(set(keys))}
+    while below:
+        ids, groups, below = list(below), list(below.values()), {}
+        for node, group in zip(read(ids), groups, strict=True):
+            for key in group:
+                i = bisect_right(node.keys, key) - 1
+                if i < 0:
+                    continue
+                if node.height:
+                    below.setdefault(node.items[i], []).append(key)  # type: ignore[arg-type]  # as in `diff`
+                elif node.keys[i] == key:
+                    found[key] = node.items[i]  # type: ignore[assignment]  # the items of a leaf are bytes
+    return found
 
 
 def _is_over(node: Node, i: int, at: int) -> bool:
@@ -170,42 +198,45 @@ def count(read: ReadNode, root: ObjectId | None) -> int:
 
 
 def scan(
-    read: ReadNode, root: ObjectId | None, prefix: str = "", *, start: str = "", at: int | None = None
+    read: ReadNodes, root: ObjectId | None, prefix: str = "", *, start: str = "", at: int | None = None
 ) -> Iterator[tuple[str, bytes]]:
-    """The items whose keys begin with `prefix`, from `start` on, sorted; reads nodes as it goes."""
+    """The items whose keys begin with `prefix`, from `start` on, sorted; reads nodes as it goes.
+
+    One node a level is read for the first item, and then up to `READ_AHEAD` neighbours at a time.
+    """
     if root is None:
         return
     first = max(prefix, start)
-    path: list[tuple[Node, int]] = []
-    node = read(root)
-    while node.height:
-        i = max(bisect_right(node.keys, first) - 1, 0)
-        path.append((node, i + 1))
-        node = _loaded(read, node.items[i])
-    position = bisect_left(node.keys, first)
     last: str | None = None
-    while True:
-        for i in range(position, len(node.keys)):
-            key = node.keys[i]
+    for leaf in _leaves(read, read([root])[0], first, prefix, 1):
+        keys, items = leaf.keys, leaf.items
+        for i in range(bisect_left(keys, first), len(keys)):
+            key = keys[i]
             if not key.startswith(prefix):
                 return
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if at is None or node.expiries is None or not _is_over(node, i, at):
-                yield key, node.items[i]  # type: ignore[misc]
+            if at is None or leaf.expiries is None or not _is_over(leaf, i, at):
+                yield key, items[i]  # type: ignore[misc]  # the items of a leaf are bytes
             last = key
-        position = 0
-        while path and path[-1][1] == len(path[-1][0].keys):
-            path.pop()
-        if not path:
-            return
-        node, i = path.pop()
-        path.append((node, i + 1))
-        node = _loaded(read, node.items[i])
-        while node.height:
-            path.append((node, 1))
-            node = _loaded(read, node.items[0])
+
+
+def _leaves(read: ReadNodes, node: Node, first: str, prefix: str, count: int) -> Iterator[Node]:
+    """The leaves that may hold keys with this prefix, from the one of `first` on; `count` at first."""
+    if not node.height:
+        yield node
+        return
+    keys = node.keys
+    begin = max(bisect_right(keys, first) - 1, 0)
+    past = begin + 1
+    while past < len(keys) and keys[past].startswith(prefix):
+        past += 1
+    while begin < past:
+        end = min(begin + count, past)
+        for child in read(node.items[begin:end]):  # type: ignore[arg-type]  # in a written tree all are bytes
+            yield from _leaves(read, child, first, prefix, count)
+        begin, count = end, READ_AHEAD
 
 
 def count_prefix(read: ReadNode, root: ObjectId | None, prefix: str, *, at: int | None = None) -> int:

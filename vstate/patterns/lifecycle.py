@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 from vstate import aio
 from vstate.errors import IllegalTransition, InvalidInput, KeyNotFound, ReadOnly, quoted
 from vstate.patterns.paths import Id, path_of, require_state
+from vstate.plural import counted
 from vstate.state.base import ReadableState, State
 
 if TYPE_CHECKING:
@@ -208,7 +209,8 @@ class Lifecycle(Generic[S]):
 
     def __repr__(self) -> str:
         moves = sum(map(len, self._next.values()))
-        return f"<Lifecycle from {_name(self._initial)!r}, {len(self._states)} states, {moves} transitions>"
+        size = f"{counted(len(self._states), 'state')}, {counted(moves, 'transition')}"
+        return f"<Lifecycle from {_name(self._initial)!r}, {size}>"
 
     def _is_state(self, value: Any) -> bool:
         try:

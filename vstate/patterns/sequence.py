@@ -116,7 +116,7 @@ class Sequence(abc.Sequence[T]):
         return isinstance(self._base, State) and handle_of(self._base).may_have_changed(self._prefix)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}, {len(self)} items>"
+        return f"<{type(self).__name__} {self._name!r} in {self._base._title()}>"
 
     # Writing
 

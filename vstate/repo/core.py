@@ -23,6 +23,7 @@ from vstate.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from vstate.forks import no_copy
 from vstate.kv.base import KVStore
 from vstate.kv.encrypted import MARK as ENCRYPTION_MARK
 from vstate.objects import tree
@@ -32,6 +33,7 @@ from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
 from vstate.repo.compare.diff import Diff
 from vstate.repo.history import SHALLOW_FORMAT, History, Log
+from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
 from vstate.repo.objects import TRASH, Objects
@@ -101,6 +103,9 @@ class Core:
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
         self._format = self._read_format()
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, "open another one, over a store at the same path or URL")
 
     def _read_format(self) -> int:
         """The store's format; 0 for a new one."""
@@ -175,7 +180,7 @@ class Core:
 
     def entries(self, root: ObjectId | None, prefix: str = "") -> Iterator[tuple[str, Entry]]:
         """The entries of the keys that begin with `prefix`, sorted, read as the iterator reaches them."""
-        for key, data in tree.scan(self.objects.node, root, prefix):
+        for key, data in tree.scan(self.objects.nodes, root, prefix):
             yield key, self.parse_entry(key, data)
 
     def parse_entry(self, key: str, data: bytes) -> Entry:
@@ -187,12 +192,14 @@ class Core:
 
     def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
         """The value of an entry, unpickled, and its chunks; CannotLoad names the key and the class."""
+        return self.decode(key, self.parse_entry(key, data), reader or self.objects)
+
+    def decode(self, key: str, entry: Entry, reader: Reader) -> Decoded:
+        """As `load`, of an entry that is decoded."""
         try:
-            return decode_value(
-                self.parse_entry(key, data), reader or self.objects, allow=self.security.allow
-            )
+            return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key) from error
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""
@@ -336,13 +343,20 @@ class Core:
         if not self._move(HEADS + branch, expected=expected, to=new.oid, action=action):
             raise self.ref_moved(HEADS + branch, expected)
 
-    def ref_moved(self, ref: str, expected: ObjectId | None) -> RefMoved:
+    def require_at(self, branch: str, seen: Commit | None) -> None:
+        """Raise RefMoved if another writer moved the branch since it was at `seen`."""
+        expected = None if seen is None else seen.oid
+        if self.refs.read(HEADS + branch) != expected:
+            raise self.ref_moved(HEADS + branch, expected)
+
+    def ref_moved(self, ref: str, expected: ObjectId | None, *, rewritten: bool = False) -> RefMoved:
         """The error for a ref that another writer moved."""
         actual = self.refs.read(ref)
         return RefMoved(
             ref,
             expected=None if expected is None else str(expected),
             actual=None if actual is None else str(actual),
+            rewritten=rewritten,
         )
 
     def _move(
@@ -517,8 +531,13 @@ class Core:
         return self.objects.commit(oid)
 
     def checkout(self, target: str) -> Head:
-        """Put HEAD on the branch of that name, or else detach it at the commit that the revision names."""
+        """Put HEAD on the branch of that name, or else detach it at the commit that the revision names.
+
+        As in git, `-` is the branch or commit that HEAD was on before.
+        """
         head = self.refs.head()
+        if target == "-":
+            target = previous_checkout(self.refs)
         if target == head.branch or self.refs.read(HEADS + target) is not None:
             check_ref_name(target)
             self.refs.set_head(branch=target, action=f"checkout: to {target}")

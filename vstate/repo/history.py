@@ -191,8 +191,7 @@ class Log(Iterator[Commit]):
         return "\n".join([*lines[:_SHOWN], "…"] if len(lines) > _SHOWN else lines) or "no commits"
 
     def __repr__(self) -> str:
-        newest = next(self._walk(), None)
-        return "<Log, no commits>" if newest is None else f"<Log from {newest.short}>"
+        return "<Log, an iterator of commits>"
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks

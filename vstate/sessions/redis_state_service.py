@@ -39,8 +39,10 @@ class RedisStateService(StateService):
         ttl_seconds: float | None = 3600,
         health_check_interval: float = 30.0,
         socket_keepalive: bool = True,
+        *,
+        branch: str | None = None,
     ) -> None:
-        super().__init__(ttl=ttl_seconds)
+        super().__init__(ttl=ttl_seconds, branch=branch)
         self._url = redis_url
         self._client = redis_client
         self._timeout = socket_timeout or 30.0

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from vstate.arguments import called
 from vstate.errors import InvalidInput, NotFound
 
 ToJson = Callable[[Any], Any]
 FromJson = Callable[[Any], Any]
+
+_log = logging.getLogger("vstate")
+
+
+class Module(Protocol):
+    """An object that sessions save and load: a StateModule, or a module of another framework."""
+
+    def state_dict(self) -> Any:
+        """The state, as plain data."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Load a state that `state_dict` made."""
 
 
 class Step(NamedTuple):
@@ -36,10 +50,11 @@ class StateModule:
 
     A StateModule registers itself when it becomes an attribute, to any depth. It is dropped when the
     attribute is deleted or set to something else. Set to None, the attribute stays registered, and is None in
-    the state. Modules in lists and dicts do not count.
+    the state. Modules in lists and dicts do not count. An object of another framework with `state_dict` and
+    `load_state_dict` is a module too, once `register_state` has named its attribute.
     """
 
-    _module_dict: dict[str, StateModule]
+    _module_dict: dict[str, Module]
     _attribute_dict: dict[str, _Converters]
 
     def __init__(self) -> None:
@@ -53,7 +68,7 @@ class StateModule:
         super().__setattr__(name, value)
         if modules is None:
             return
-        if isinstance(value, StateModule):
+        if isinstance(value, StateModule) or (name in modules and _is_module(value)):
             modules[name] = value
         elif value is not None:
             modules.pop(name, None)
@@ -73,7 +88,8 @@ class StateModule:
 
         `custom_to_json` converts the value to plain data, and `custom_from_json` converts it back. Raises
         AttributeError for a missing attribute, TypeError for a value that JSON cannot hold without a
-        `custom_to_json`, and ValueError for a StateModule, which registers itself.
+        `custom_to_json`, and ValueError for a StateModule, which registers itself. Without converters, an
+        object with `state_dict` and `load_state_dict` becomes a module of this one.
         """
         self._require_begun()
         value = getattr(self, attr_name)
@@ -81,13 +97,20 @@ class StateModule:
             raise InvalidInput(
                 f"{attr_name!r} is a StateModule, which registers itself: leave register_state out"
             )
+        if custom_to_json is None and custom_from_json is None and _is_module(value):
+            self._module_dict[attr_name] = value
+            return
         if custom_to_json is None:
             _copied_plain(attr_name, value)
         self._attribute_dict[attr_name] = _Converters(custom_to_json, custom_from_json)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the state as plain data, modules first. Raises TypeError, with the path, for no JSON."""
-        return _State(self, (), ()).saved()
+        """A copy of the state, modules first.
+
+        A value that JSON cannot hold is in the state as it is, so a subclass may convert it. The save of a
+        session refuses it. A value that Python cannot copy is not copied.
+        """
+        return _State(self, (), ()).saved(_copied)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Load a state that `state_dict` made: all of it or, on any error, nothing.
@@ -103,8 +126,14 @@ class StateModule:
             raise AttributeError(f"call super().__init__() in {type(self).__name__}.__init__ first")
 
 
+def _is_module(value: Any) -> TypeGuard[Module]:
+    """Whether the class of the value has both methods. A mock has every attribute, but its class has not."""
+    kind = type(value)
+    return all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
 def load_all(
-    modules: Mapping[str, StateModule], states: Mapping[str, Any], wrong: Callable[[str, str], Exception]
+    modules: Mapping[str, Module], states: Mapping[str, Any], wrong: Callable[[str, str], Exception]
 ) -> None:
     """Load several modules, those with a state here: all, or none.
 
@@ -121,9 +150,21 @@ def load_all(
     apply(steps)
 
 
-def save_all(modules: Mapping[str, StateModule]) -> dict[str, Any]:
+def warn_of_absent(session: str, wanted: Iterable[str], saved: Collection[str]) -> None:
+    """Log the modules that a load leaves as they are, because the session has none of these names."""
+    absent = [name for name in wanted if name not in saved]
+    if absent:
+        _log.warning(
+            "the session %s has no module %s, which stays as it is; its modules are: %s",
+            session,
+            ", ".join(map(repr, absent)),
+            ", ".join(sorted(saved)) or "none",
+        )
+
+
+def save_all(modules: Mapping[str, Module]) -> dict[str, Any]:
     """The states of several modules by name. Raises TypeError, with the path, if JSON cannot hold one."""
-    return {name: _State(module, (name,), ()).saved() for name, module in modules.items()}
+    return {name: _State(module, (name,), ()).saved(_copied_plain) for name, module in modules.items()}
 
 
 def apply(steps: list[Step]) -> None:
@@ -143,49 +184,61 @@ def apply(steps: list[Step]) -> None:
 class _State:
     """The state of one module at `path`, inside the modules `around`."""
 
-    def __init__(self, module: StateModule, path: tuple[str, ...], around: tuple[StateModule, ...]) -> None:
+    def __init__(self, module: Module, path: tuple[str, ...], around: tuple[Module, ...]) -> None:
         self._module = module
         self._path = path
         self._around = (*around, module)
-        if not isinstance(module, StateModule):
-            raise TypeError(f"{self._name()} is a {type(module).__name__}, not a StateModule")
-        module._require_begun()
+        if not _is_module(module):
+            raise TypeError(
+                f"{self._name()} is a {type(module).__name__}, not a StateModule: a module has the methods "
+                "state_dict and load_state_dict"
+            )
+        if isinstance(module, StateModule):
+            module._require_begun()
         if any(module is other for other in around):
             raise InvalidInput(f"{self._name()} contains itself: remove the cycle")
 
     def _name(self, *more: str) -> str:
         return ".".join((*self._path, *more)) or type(self._module).__name__
 
-    def _inner(self, name: str, module: StateModule) -> _State:
+    def _inner(self, name: str, module: Module) -> _State:
         return _State(module, (*self._path, name), self._around)
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self, copied: Callable[[str, Any], Any]) -> dict[str, Any]:
+        """The state, each value as `copied(path, value)`."""
         module = self._module
-        if self._path and type(module).state_dict is not StateModule.state_dict:
+        if not isinstance(module, StateModule) or (
+            self._path and type(module).state_dict is not StateModule.state_dict
+        ):
             with _noting(f"while {self._name()} was saved"):
-                return _copied_plain(self._name(), module.state_dict())  # type: ignore[no-any-return]
+                state = called("state_dict", module.state_dict)
+                return copied(self._name(), state)  # type: ignore[no-any-return]
         found: dict[str, Any] = {}
         for name in module._module_dict:
             value = getattr(module, name)
-            found[name] = None if value is None else self._inner(name, value).saved()
+            found[name] = None if value is None else self._inner(name, value).saved(copied)
         for name, converters in self._attributes():
             value = getattr(module, name)
             if converters.to_json is not None:
                 with _noting(f"while {self._name(name)} was converted"):
                     value = called("custom_to_json", converters.to_json, value)
-            found[name] = _copied_plain(self._name(name), value)
+            found[name] = copied(self._name(name), value)
         return found
 
     def _attributes(self) -> Iterator[tuple[str, _Converters]]:
         """The registered attributes that are no modules now."""
-        for name, converters in self._module._attribute_dict.items():
-            if name not in self._module._module_dict:
+        module = self._module
+        assert isinstance(module, StateModule)
+        for name, converters in module._attribute_dict.items():
+            if name not in module._module_dict:
                 yield name, converters
 
     def steps(self, state: Any, *, strict: bool) -> Iterator[Step]:
         """The steps that load a state. All errors of the state are raised here, before any step is taken."""
         module = self._module
-        if self._path and type(module).load_state_dict is not StateModule.load_state_dict:
+        if not isinstance(module, StateModule) or (
+            self._path and type(module).load_state_dict is not StateModule.load_state_dict
+        ):
             yield self._own_step(copy.deepcopy(state), strict)
             return
         if not isinstance(state, Mapping):
@@ -211,13 +264,13 @@ class _State:
     def _own_step(self, state: Any, strict: bool) -> Step:
         """The step that calls the module's own `load_state_dict`, which may fail half way."""
         module = self._module
-        before = copy.deepcopy(module.state_dict())
+        before = _copied(self._name(), module.state_dict())
 
         def take() -> None:
             with _noting(f"while {self._name()} was loaded"):
-                module.load_state_dict(state, strict)
+                _load_own(module, state, strict)
 
-        return Step(take, lambda: module.load_state_dict(before, False))
+        return Step(take, lambda: _load_own(module, before, False))
 
     def _require_left_out(self, name: str, strict: bool) -> None:
         if strict:
@@ -242,11 +295,45 @@ def _noting(text: str) -> Iterator[None]:
         raise
 
 
+def _load_own(module: Module, state: Any, strict: bool) -> None:
+    """Call the module's own `load_state_dict`, with `strict` if it takes that."""
+    load: Callable[..., Any] = module.load_state_dict
+    try:
+        options = {"strict": strict} if "strict" in inspect.signature(load).parameters else {}
+    except ValueError:  # a method in C without a signature
+        options = {}
+    called("load_state_dict", load, state, **options)
+
+
+def _copied(path: str, value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # of the class of the value; a subclass of the module may convert the value itself
+        return value
+
+
 def _copied_plain(path: str, value: Any) -> Any:
+    """A copy of the value. Raises TypeError, with the path of the innermost attribute, if it is no JSON."""
     try:
         json.dumps(value)
         return copy.deepcopy(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"{path} cannot be saved as JSON ({error}): register it with custom_to_json and custom_from_json"
-        ) from None
+        reason = str(error)
+    around: list[Any] = []
+    while isinstance(value, dict) and not any(value is other for other in around):
+        around.append(value)
+        wrong = (name for name, part in value.items() if isinstance(name, str) and not _is_plain(part))
+        name = next(wrong, None)
+        if name is not None:
+            path, value = f"{path}.{name}", value[name]
+    raise TypeError(
+        f"{path} cannot be saved as JSON ({reason}): register it with custom_to_json and custom_from_json"
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True

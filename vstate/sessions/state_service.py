@@ -49,8 +49,9 @@ _RENEWED = 0.9  # an export renews a session, by a commit, once less than this p
 
 
 class StateService:
-    """States by user, session and round, on the branch `main` of a store, a path or a URL.
+    """States by user, session and round, on a branch of a store, a path or a URL.
 
+    - The branch is `branch`, or else the branch that HEAD is on at `start`.
     - Each save is one commit. Rounds share their common parts in the store: on Disk a round of a conversation
       takes 5 to 7 KB, with its commit and keys, whether the state has 13 KB or 400.
     - A session is the key `users/<user>/<session>`, a round the key `rounds/<user>/<session>/<number>`.
@@ -66,12 +67,17 @@ class StateService:
     """
 
     def __init__(
-        self, store: KVStore | str | PathLike[str] | None = None, ttl: float | timedelta | None = None
+        self,
+        store: KVStore | str | PathLike[str] | None = None,
+        ttl: float | timedelta | None = None,
+        *,
+        branch: str | None = None,
     ) -> None:
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         check_seconds("ttl", seconds, none="None for ever")
         self._store = check_store(store)
         self._ttl = seconds
+        self._branch = branch
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
@@ -90,7 +96,7 @@ class StateService:
         async with self._changing:
             if self._state is not None:
                 return
-            state = aio.Versioned(self._make_store(), branch="main")
+            state = aio.Versioned(self._make_store(), branch=self._branch)
             try:
                 await state
             except BaseException:

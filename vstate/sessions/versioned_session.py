@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +16,14 @@ from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
+from vstate.plural import counted
 from vstate.repo.repository import Revision
 from vstate.sessions.session_base import SessionBase
-from vstate.sessions.state_module import StateModule, load_all, save_all
+from vstate.sessions.state_module import Module, load_all, save_all, warn_of_absent
 from vstate.state.base import ReadableState, State
 from vstate.state.versioned import Versioned
+
+_log = logging.getLogger("vstate")
 
 _SESSIONS = "sessions"
 _MODULES = "modules"
@@ -37,8 +41,9 @@ class SavedSession:
 
 
 class VersionedSession(SessionBase):
-    """Sessions on the branch `main` of a store, path or URL; each save, rollback and deletion is one commit.
+    """Sessions on a branch of a store, path or URL; each save, rollback and deletion is one commit.
 
+    The branch is `branch`, or else the branch that HEAD is on when the first call opens the store.
     Each module has its own key, `modules/<user>/<session>/<module>`, so a growing conversation is stored
     once, and `vstate diff` shows the changes of a save. Processes may share the store. A save raises
     Unpicklable or StoreUnavailable, and then saves nothing.
@@ -46,15 +51,17 @@ class VersionedSession(SessionBase):
     The first call opens the store; `close` or the end of `async with` closes it.
     """
 
-    def __init__(self, store: KVStore | str | PathLike[str] | None = None) -> None:
-        self._state = aio.Versioned(check_store(store), branch="main")
+    def __init__(
+        self, store: KVStore | str | PathLike[str] | None = None, *, branch: str | None = None
+    ) -> None:
+        self._state = aio.Versioned(check_store(store), branch=branch)
 
     @property
     def state(self) -> aio.Versioned:
         """The state with the sessions."""
         return self._state
 
-    async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
+    async def save_session_state(self, session_id: str, user_id: str = "", **modules: Module) -> None:
         """As SessionBase, by one commit, even if nothing changed. Raises TypeError, StorageError."""
         path, states = _path(user_id, session_id), save_all(modules)
 
@@ -72,7 +79,7 @@ class VersionedSession(SessionBase):
         allow_not_exist: bool = True,
         *,
         rev: Revision | None = None,
-        **modules: StateModule,
+        **modules: Module,
     ) -> None:
         """As SessionBase; with `rev`, load the session as it was at that revision.
 
@@ -80,28 +87,31 @@ class VersionedSession(SessionBase):
         """
         path = _path(user_id, session_id)
 
+        saved: list[str] = []
+
         def read(state: ReadableState) -> dict[str, Any] | None:
             if _session_key(path) not in state:
                 return None
+            saved[:] = _module_names(state, path)
             return {
                 name: state[_module_key(path, name)] for name in modules if _module_key(path, name) in state
             }
 
         states = await self._state.read(lambda state: read(state if rev is None else state.checkout(rev)))
         if states is None:
+            where = f"of user {user_id!r}" if rev is None else f"of user {user_id!r} at {rev}"
+            absent = f"there is no session {session_id!r} {where}; list_sessions() lists all"
             if not allow_not_exist:
-                where = "" if rev is None else f" at {rev}"
-                raise InvalidInput(
-                    f"there is no session {session_id!r} of user {user_id!r}{where}; list_sessions() "
-                    "lists all"
-                )
+                raise InvalidInput(absent)
+            _log.warning("%s; the modules stay as they are", absent)
             return
+        warn_of_absent(repr(session_id), modules, saved)
         load_all(modules, states, lambda name, reason: InvalidRecord(_module_key(path, name), reason))
 
     async def history(self, session_id: str, user_id: str = "", *, limit: int | None = None) -> list[Commit]:
         """The commits of a session, newest first: saves, rollbacks and deletions."""
         key = _session_key(_path(user_id, session_id))
-        return [commit async for commit in self._state.log("main", key=key, limit=limit)]
+        return await self._state.read(lambda state: list(state.log(key=key, limit=limit)))
 
     async def rollback(self, session_id: str, steps: int = 1, user_id: str = "") -> Commit:
         """Take one session back by `steps` of its commits, as a new commit on top: no history is lost.
@@ -119,8 +129,8 @@ class VersionedSession(SessionBase):
             commits[:] = state.log(key=_session_key(path), limit=steps + 1)
             if len(commits) <= steps:
                 raise NotFound(
-                    f"the session {session_id!r} of user {user_id!r} has {len(commits)} commits, so it "
-                    f"cannot go back by {steps}",
+                    f"the session {session_id!r} of user {user_id!r} has "
+                    f"{counted(len(commits), 'commit')}, so it cannot go back by {steps}",
                     name=session_id,
                 )
             target = state.checkout(commits[steps])
@@ -145,8 +155,7 @@ class VersionedSession(SessionBase):
             for key, saved in state.items(prefix):
                 user, session = _ids_of(key)
                 _require_saved(key, saved)
-                keys = state.keys(_modules(join_path(user, session)))
-                modules = tuple(split_path(key)[-1] for key in keys)
+                modules = tuple(_module_names(state, join_path(user, session)))
                 found.append(SavedSession(user, session, saved["saves"], saved["saved_at"], modules))
             return found
 
@@ -200,6 +209,10 @@ def _modules(path: str) -> str:
 
 def _module_key(path: str, name: str) -> str:
     return _modules(path) + join_path(name)
+
+
+def _module_names(state: ReadableState, path: str) -> list[str]:
+    return [split_path(key)[-1] for key in state.keys(_modules(path))]
 
 
 def _ids_of(session_key: str) -> tuple[str, str]:

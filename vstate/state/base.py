@@ -16,17 +16,19 @@ from collections.abc import (
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 from weakref import ref
 
 from vstate.arguments import called, require_plain
-from vstate.errors import InvalidInput, KeyNotFound, NotVersioned
-from vstate.forks import ForkAware, survive_forks
+from vstate.errors import InvalidInput, KeyNotFound, NotVersioned, VStateError
+from vstate.forks import ForkAware, no_copy, survive_forks
 from vstate.objects import expiry
 from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import Expiry
+from vstate.plural import counted
 from vstate.repo.names.dates import parse_ttl
 from vstate.state.position import OVER, is_live
 from vstate.state.turns import Turns
@@ -41,6 +43,13 @@ Message = str | Callable[[Any], str]
 """The message of an update's commit, or a function that makes it from the result of the update's function."""
 
 _SHOWN = 20
+_COMPLETED = 10_000  # keys that a shell completes
+
+_INSTEAD: Final = (
+    "each process opens a handle of its own, so pass on the path or URL of the store and open "
+    "Versioned(PATH_OR_URL, branch=NAME) there; in this process, fork(NAME) is a second state, and "
+    "dict(state) has the values"
+)
 
 
 def check_key(key: object) -> str:
@@ -127,6 +136,9 @@ class StateHandle(ForkAware):
 
     fork_order = 2
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, _INSTEAD)
+
     def __init__(self) -> None:
         self.lock = RLock()
         self.turns = Turns()
@@ -178,6 +190,24 @@ class ReadableState(Mapping[str, Any]):
     def __len__(self) -> int:
         return self._count("")
 
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        """The keys, a batch at a time, each ready to be read in order."""
+        yield keys
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are present, in the order given.
+
+        The store is asked once for many keys, where `state[key]` in a loop asks once for each.
+        """
+        found = {}
+        for batch in self._in_batches(keys):
+            for key in batch:
+                try:
+                    found[key] = self[key]
+                except KeyNotFound:
+                    continue
+        return found
+
     def keys(self, prefix: str = "") -> KeysView[str]:
         """The keys that begin with `prefix`, sorted; nothing is read before it is asked for."""
         return _Keys(self, prefix)
@@ -199,23 +229,36 @@ class ReadableState(Mapping[str, Any]):
         return type(self).__name__
 
     def __str__(self) -> str:
-        lines = [f"{self._title()}, {len(self)} keys"]
-        for i, key in enumerate(self._scan("")):
-            if i == _SHOWN:
-                lines.append(f"  … and {len(self) - _SHOWN} more")
-                break
-            name = key if key.isprintable() else ascii(key)
-            lines.append(f"  {name}  ({self._describe(key)})")
+        lines = [self._title()]
+        try:  # a state is printed where an error is handled, too: with its store gone
+            count = len(self)
+            lines[0] += f", {counted(count, 'key')}"
+            for key in islice(self._scan(""), _SHOWN):
+                name = key if key.isprintable() else ascii(key)
+                lines.append(f"  {name}  ({self._describe(key)})")
+            if count > _SHOWN:
+                lines.append(f"  … and {count - _SHOWN} more")
+        except VStateError as error:
+            lines.append(f"  (its keys cannot be read: {error})")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<{self._title()}, {len(self)} keys>"
+        return f"<{self._title()}>"
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
 
         head, *lines = str(self).splitlines()
         return f"<b>{escape(head)}</b><pre>{escape(chr(10).join(lines))}</pre>"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        try:
+            return list(islice(self._scan(""), _COMPLETED))
+        except VStateError:  # nothing can be completed while the store is gone
+            return []
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise no_copy(self, _INSTEAD)
 
     def __eq__(self, other: object) -> bool:
         # Equality by content would read every value of a store; a handle is equal to itself alone.
@@ -246,6 +289,7 @@ class State(ReadableState, MutableMapping[str, Any]):
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Any]:
         """Commit at the end of the with block; discard the changes made inside on an exception."""
 
+    @property
     @abstractmethod
     def has_uncommitted(self) -> bool:
         """Whether `commit` would make a commit."""
@@ -368,6 +412,9 @@ class _Keys(KeysView[str]):
         return isinstance(key, str) and key.startswith(self._prefix) and key in self._state
 
     def __repr__(self) -> str:
+        return f"<keys of {self._state._title()}>"
+
+    def __str__(self) -> str:
         return f"keys({list(self)!r})"
 
 
@@ -387,7 +434,7 @@ class _Values(ValuesView[Any]):
         return any(item is value or item == value for item in self)
 
     def __repr__(self) -> str:
-        return f"values({len(self)} of {self._state!r})"
+        return f"<values of {self._state._title()}>"
 
 
 class _Items(ItemsView[str, Any]):
@@ -417,4 +464,4 @@ class _Items(ItemsView[str, Any]):
         return found is value or bool(found == value)
 
     def __repr__(self) -> str:
-        return f"items({len(self)} of {self._state!r})"
+        return f"<items of {self._state._title()}>"

@@ -8,11 +8,20 @@ from threading import Lock
 from typing import Any
 from weakref import ref
 
-from vstate.errors import InvalidInput, StorageError, StoreFull, StoreUnavailable, VStateError
+from vstate.errors import (
+    CorruptObject,
+    InvalidInput,
+    NotFound,
+    StorageError,
+    StoreFull,
+    StoreUnavailable,
+    VStateError,
+)
 from vstate.objects import tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
+from vstate.repo.names.refs import HEADS
 from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
 from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
@@ -38,9 +47,26 @@ def commit_now(
 ) -> Commit | None:
     """Commit in the turn of the caller; the lock is held, and the handle is settled.
 
-    Conflict if somebody else changed a key for which `depends_on` is true.
+    Conflict if somebody else changed a key for which `depends_on` is true. RefMoved if the branch no longer
+    holds the commit below the changes.
     """
-    branch = handle.own_branch()
+    branch, base = handle.own_branch(), handle.at.head
+    try:
+        return _commit_to(branch, handle, message, info, guard, depends_on)
+    except (CorruptObject, NotFound) as error:
+        if base is None or base is not handle.at.head or not handle.is_base_gone():
+            raise
+        raise handle.repo.ref_moved(HEADS + branch, base.oid, rewritten=True) from error
+
+
+def _commit_to(
+    branch: str,
+    handle: Handle,
+    message: str,
+    info: Mapping[str, Any],
+    guard: Guard | None,
+    depends_on: Callable[[str], bool] | None,
+) -> Commit | None:
     handle.require_idle("committed")
     if handle.hooks.functions:
         handle.hooks.run()

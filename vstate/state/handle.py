@@ -30,6 +30,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ObjectId
 from vstate.objects.tree import KeyChange
+from vstate.repo.ahead import Ahead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
 from vstate.repo.names.refs import Head
@@ -60,9 +61,9 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import is_immutable
 from vstate.state.turns import Turn
+from vstate.values.culprits import culprit
 from vstate.values.entry import encode_value
 from vstate.values.inspection import describe
-from vstate.values.pickling import culprit
 
 KEEP_BYTES = 64 * 1024 * 1024
 KEEP_BYTES_EACH = KEEP_BYTES // 100_000
@@ -93,6 +94,7 @@ class Handle(StateHandle):
         commit = None if head.commit is None else self.trusted(repo.objects.commit(head.commit))
         hand = Hand()
         self.at = Position(hand.cache, hand, commit, head.branch)
+        self.ahead = Ahead(repo)
         self._operation = OVER
         self._comparing = OVER
 
@@ -328,6 +330,14 @@ class Handle(StateHandle):
                 if self._put(at, key, old, slot):
                     return slot.value
 
+    def in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        """The keys, a batch at a time, each ready to be read in order."""
+        with self.lock:
+            hand, root = self.look().hand, self.tree
+        return self.ahead.in_batches(
+            root, map(check_key, keys), known=lambda key: key in hand.cache or key in hand.slots
+        )
+
     def _put(self, at: Position, key: str, old: Slot | None, new: Slot) -> bool:
         """Assign the slot of a key and cache its value; False if the position or the slot changed since.
 
@@ -360,15 +370,11 @@ class Handle(StateHandle):
         """The slot of a key whose value has to be read from the tree."""
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
-        data = tree.lookup(self.repo.objects.node, self.tree, key)
-        if data is None:
+        entry = self.ahead.find(self.tree, key)
+        if entry is None or (entry.expiry is not None and slot.hides_at(entry.expiry.at)):
             raise missing(key)
-        found: Expiry | None = None
-        if data[:1] in EXPIRING:
-            if slot.hides(data):
-                raise missing(key)
-            data, found = split_expiry(data)
-        value, chunks, size, unordered = self.repo.load(key, data)
+        data, found = entry.raw, entry.expiry
+        value, chunks, size, unordered = self.repo.decode(key, entry, self.ahead)
         fixed, base = is_immutable(value), None
         if fixed:
             hand.idle += size + KEEP_BYTES_EACH
@@ -442,7 +448,7 @@ class Handle(StateHandle):
             self.look()
             self.note_prefix(prefix)
             staged, here = self._staged(prefix)
-            entries = tree.scan(self.repo.objects.node, self.tree, prefix, at=expiry.now())
+            entries = tree.scan(self.repo.objects.nodes, self.tree, prefix, at=expiry.now())
         if not staged:
             return (key for key, _ in entries)
         return merge((key for key, _ in entries if key not in staged), here)
@@ -548,15 +554,16 @@ class Handle(StateHandle):
             return make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
 
     def require_picklable(self, plan: Plan) -> Plan:
-        if plan.unpicklable:
-            slots = self.at.hand.slots
-            raise Unpicklable(
-                {
-                    key: culprit(slots[key].value, f'state["{key}"]', error)
-                    for key, error in sorted(plan.unpicklable.items())
-                }
-            )
-        return plan
+        if not plan.unpicklable:
+            return plan
+        slots, token = self.at.hand.slots, Lock()
+        with token:
+            self._comparing = ref(token)  # the values are pickled once more
+            culprits = {
+                key: culprit(slots[key].value, f'state["{key}"]', error)
+                for key, error in sorted(plan.unpicklable.items())
+            }
+        raise Unpicklable(culprits)
 
     def edited(self, plan: Plan, keys: Iterable[str]) -> list[str]:
         """The keys whose values were edited in place after the plan was made."""

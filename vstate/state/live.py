@@ -213,8 +213,12 @@ class Live(State):
         with self.transaction():
             called("the function of an update", function)
 
+    @property
     def has_uncommitted(self) -> bool:
         return False
+
+    def __repr__(self) -> str:
+        return f"<Live, {(count := len(self))} key{'s' * (count != 1)}>"
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from vstate.errors import MergeConflict, RefMoved
+from vstate.errors import MergeConflict
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import NewObjects, ObjectId
@@ -37,7 +37,8 @@ def publish_merged(
     A merge commit above both sides: its first parent is the commit that won, its second is ours. The policies
     of the branch resolve keys that both sides changed. `on_race` hears of each commit that won. Raises
     MergeConflict with the keys that no policy resolves, were `edited` since, or were changed by others while
-    `depends_on` is true for them; RefMoved if the branch is gone; the error of the guard.
+    `depends_on` is true for them; RefMoved if the branch is gone, or no longer holds the base; the error of
+    the guard.
     """
     branch, commit = landing.branch, landing.commit
     before = base.oid if base else None
@@ -50,9 +51,12 @@ def publish_merged(
             commits, rows, cached, needs = [commit], objects, list(nodes), list[ObjectId]()
             line = action("commit")
         elif head is None:
-            raise RefMoved(HEADS + branch, expected=base.id if base else None, actual=None)
+            raise repo.ref_moved(HEADS + branch, before)
         else:
             on_race(head)
+            if before is not None and not repo.is_behind(before, head):
+                # A merge from this base would bring back everything that the branch has dropped since.
+                raise repo.ref_moved(HEADS + branch, before, rewritten=True)
             theirs = repo.objects.commit(head)
             repo.require_trusted(theirs)
             merged = _merge(repo, landing, plan, base, theirs)

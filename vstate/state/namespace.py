@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,10 @@ class Namespace(State):
         if not isinstance(key, str):
             raise missing(key)
         return self._root[self.prefix + key]
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        found = self._root.get_many(self.prefix + check_key(key) for key in keys)
+        return {key[len(self.prefix) :]: value for key, value in found.items()}
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._root[self.prefix + check_key(key)] = value
@@ -99,5 +103,6 @@ class Namespace(State):
     ) -> Commit | None:
         return self._root._update(function, attempts=attempts, message=message, **info)
 
+    @property
     def has_uncommitted(self) -> bool:
-        return self._root.has_uncommitted()
+        return self._root.has_uncommitted

@@ -135,8 +135,10 @@ class Slot(Record):
     def hides(self, entry: bytes) -> bool:
         """Whether the committed entry counts as absent: it has expired now, or had when the key was set."""
         due = moment_of(entry)
-        if due is None:
-            return False
+        return due is not None and self.hides_at(due)
+
+    def hides_at(self, due: int) -> bool:
+        """As `hides`, for an entry that expires at this time."""
         if self.wanted is not UNASKED:
             return self.over(expiry.now())
         return due <= (self.set_at or expiry.now())

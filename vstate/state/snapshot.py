@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from vstate.errors import ReadOnly
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, check_key, missing
 from vstate.values.inspection import describe
@@ -24,6 +25,7 @@ class Snapshot(ReadableState):
         self._repo = repo
         self._commit = commit
         self._values: dict[str, Any] = {}
+        self._ahead = Ahead(repo)
 
     @property
     def commit(self) -> Commit:
@@ -40,10 +42,13 @@ class Snapshot(ReadableState):
             return self._values[key]
         except (KeyError, TypeError):
             check_key(key)
-        data = tree.lookup(self._repo.objects.node, self._commit.tree, key)
-        if data is None:
+        entry = self._ahead.find(self._commit.tree, key)
+        if entry is None:
             raise missing(key)
-        return self._values.setdefault(key, self._repo.load(key, data).value)
+        return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
+
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        return self._ahead.in_batches(self._commit.tree, map(check_key, keys))
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
@@ -51,7 +56,7 @@ class Snapshot(ReadableState):
         return tree.lookup(self._repo.objects.node, self._commit.tree, key) is not None
 
     def _scan(self, prefix: str) -> Iterator[str]:
-        return (key for key, _ in tree.scan(self._repo.objects.node, self._commit.tree, prefix))
+        return (key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.tree, prefix))
 
     def _count(self, prefix: str) -> int:
         return tree.count_prefix(self._repo.objects.node, self._commit.tree, prefix)

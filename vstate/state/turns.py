@@ -128,6 +128,11 @@ class Turns:
         return now if now is not None and now.held.locked() else None
 
     @property
+    def is_taken(self) -> bool:
+        """Whether a transaction is under way, in any context."""
+        return self._now is not None
+
+    @property
     def nested(self) -> bool:
         """Whether this context is inside a transaction already."""
         # A context that was kept may name a turn that is over: such a turn is not `_now`.

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from functools import wraps
 from os import PathLike
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from vstate.arguments import check_limit, require_plain
+from vstate.arguments import check_flag, check_limit, require_plain
 from vstate.errors import (
     AlreadyExists,
     InvalidInput,
@@ -30,6 +31,7 @@ from vstate.repo.rules.policies import Policy
 from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.base import Message, State, check_key, ttl_microseconds
+from vstate.state.closing import Leftovers
 from vstate.state.committing import commit, commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
@@ -85,9 +87,13 @@ class Versioned(State):
       its reflog.
     - `allow` are the names that unpickling may import besides plain data, such as `["app.*", "numpy"]`;
       anything else raises CannotLoad.
+    - `autocommit` commits the changes that are left at the end of the with block, at `close()`, or when the
+      program ends. If the block raises, it commits nothing. Without `autocommit`, changes that are left then
+      are lost, with an UncommittedWarning that names their keys.
     """
 
     _handle: Handle
+    _leftovers: Leftovers
 
     def __init__(
         self,
@@ -99,14 +105,16 @@ class Versioned(State):
         allow: Iterable[str] | None = None,
         ttl: float | timedelta | None = None,
         sliding: bool = False,
+        autocommit: bool = False,
     ) -> None:
+        check_flag("autocommit", autocommit)
         if (branch is None and ttl is not None) or (sliding and ttl is None):
             raise InvalidInput("ttl is for a branch that is named, and sliding for one with a ttl: give both")
         length = None if ttl is None else ttl_microseconds(ttl)
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
-            self._open(opened, branch, security)
+            self._open(opened, branch, security, autocommit)
         except BaseException:
             if opened is not store:
                 opened.close()
@@ -115,7 +123,7 @@ class Versioned(State):
         if length is not None:
             self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
-    def _open(self, store: KVStore, branch: str | None, security: Security) -> None:
+    def _open(self, store: KVStore, branch: str | None, security: Security, autocommit: bool) -> None:
         repo = Repository(store, security)
         if branch is None:
             head = repo.refs.head()
@@ -123,12 +131,19 @@ class Versioned(State):
             check_ref_name(branch)
             head = Head(branch, repo.refs.read(HEADS + branch))
         self._handle = Handle(repo, head, follows_head=branch is None)
+        self._leftovers = Leftovers(self._handle, autocommit=autocommit)
+        self._leftovers.watch(self)
 
     def close(self) -> None:
         """Close its watches, and the store if this handle opened it.
 
-        Uncommitted changes are not committed.
+        With `autocommit`, commit first: if that raises, nothing is closed. Otherwise uncommitted changes are
+        lost, with an UncommittedWarning.
         """
+        self._close(None)
+
+    def _close(self, error: BaseException | None) -> None:
+        self._leftovers.settle(self, failed=error is not None, stacklevel=3)
         watches = list(self._handle.watches)
         for watch in watches:  # all of them first, because each close() waits for a look under way
             watch.end()
@@ -140,8 +155,17 @@ class Versioned(State):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(error)
+
+    def __del__(self) -> None:
+        if "_leftovers" in self.__dict__:  # wrong arguments keep __init__ from making it
+            self._leftovers.dropped()
+
+    def _at_exit(self) -> None:
+        self._leftovers.at_exit()
 
     # Where it is
 
@@ -175,6 +199,9 @@ class Versioned(State):
             return self._handle.at.hot[key]
         except (KeyError, TypeError):
             return self._handle.read(key)
+
+    def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
+        return self._handle.in_batches(keys)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._handle.write(key, value)
@@ -228,6 +255,7 @@ class Versioned(State):
 
     # Committing
 
+    @property
     def has_uncommitted(self) -> bool:
         return self._handle.has_uncommitted()
 
@@ -242,8 +270,9 @@ class Versioned(State):
         or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
         a merge commit, whose second parent is this change alone. Read the keys that it merged again.
 
-        Raises MergeConflict if the other writer changed the same keys, Unpicklable naming every value that
-        cannot be stored, DetachedHead, StorageError. If it raises, nothing was committed and everything is
+        Raises MergeConflict if the other writer changed the same keys, RefMoved if `head` is no longer in the
+        history of the branch (`refresh` first), Unpicklable naming every value that cannot be stored,
+        DetachedHead, StorageError. If it raises, nothing was committed and everything is
         still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
         tells.
         """
@@ -544,9 +573,14 @@ class Versioned(State):
         - "append": a list, text or bytes with the additions of both sides at its end, in the order of the
           commits; the additions of a commit that lost a race go behind everything that the branch has by
           then;
-        - "deep": a dict, merged by path; "text": a text, merged by lines;
+        - "deep": a dict or an object, merged by path: by the entries of dicts and the fields of objects;
+        - "text": a text, merged by lines;
         - a function of (base, ours, theirs), importable by others, that returns the merged value. It gets
           ABSENT for a side without the key, returns ABSENT to delete the key, and raises if it cannot decide.
+          It is not called if both sides have the same value.
+
+        Raises InvalidInput for a function that other programs cannot import: a lambda, a closure, a method of
+        an object, a function of `__main__`.
         """
         self.repo.policies.set(self._handle.own_branch(), prefix, policy)
 
@@ -694,7 +728,7 @@ class Versioned(State):
         """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""
         self._handle.trusted(self.create_branch(name, at))
         forked = Versioned.__new__(Versioned)
-        forked._open(self.store, name, self.repo.security)
+        forked._open(self.store, name, self.repo.security, self._leftovers.autocommit)
         forked._owned = False
         return forked
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
 from vstate.objects.canonical import decode, encode
-from vstate.objects.expiry import Expiry, split_expiry
+from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
-from vstate.objects.stream import Chunks, is_single, join, read_chunks, split
+from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
 from vstate.values.pickling import dumps, loads
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
-_EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes of pickle; other bytes may have the same values
+_EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes; other bytes may have the same values
 _WITH_PARTS = (PICKLE, BYTES, TEXT)
 _ATOMS = frozenset({type(None), bool, int, float, str, bytes})
 
@@ -39,7 +39,7 @@ class Reader(Protocol):
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
 
-    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes]:
+    def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:
         """The bodies of these blobs, which must have these lengths in bytes."""
 
     def indexes(self, ids: Sequence[ObjectId]) -> Mapping[ObjectId, bytes]:
@@ -68,7 +68,10 @@ class Decoded(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A decoded entry. For an ATOM, `value` is the atom and `parts` is empty; `expiry` is None for never."""
+    """A decoded entry. For an ATOM, `value` is the atom and `parts` is empty; `expiry` is None for never.
+
+    `raw` are the stored bytes without the expiry.
+    """
 
     codec: int
     parts: tuple[Part, ...]
@@ -76,26 +79,31 @@ class Entry(NamedTuple):
     type: str
     value: Any = None
     expiry: Expiry | None = None
+    raw: bytes = b""
 
     @classmethod
     def decode(cls, data: bytes) -> Entry:
         """The entry that `data` encodes; ValueError when it encodes none."""
+        raw, expiry = split_expiry(data) if data[:1] in EXPIRING else (data, None)
         try:
-            data, expiry = split_expiry(data)
-            fields = decode(data)
+            fields = decode(raw)
             if type(fields) is not list:
                 raise ValueError("an entry is a list")
             if len(fields) == 2 and fields[0] == ATOM and type(fields[1]) in _ATOMS:
-                return cls(ATOM, (), len(data), type(fields[1]).__name__, fields[1], expiry)
+                return cls(ATOM, (), len(raw), type(fields[1]).__name__, fields[1], expiry, raw)
             codec, payload, size, name = fields
-            parts = tuple(map(_part, payload)) if codec == PICKLE else (_part(payload),)
+            parts = tuple([_part(part) for part in payload]) if codec == PICKLE else (_part(payload),)
         except TypeError as error:
             raise ValueError(f"not an entry: {error}") from error
         if codec not in _WITH_PARTS or not parts or type(name) is not str:
             raise ValueError("a malformed entry")
-        if type(size) is not int or size != sum(map(_length, parts)):
+        total = 0
+        for part in parts:
+            total += part.length if type(part) is Link else len(part)
+        if type(size) is not int or size != total:
             raise ValueError("the sizes of an entry's parts do not add up")
-        return cls(codec, parts, size, name, None, expiry)
+        # Half the time of cls(…), which goes through a function written in Python.
+        return tuple.__new__(cls, (codec, parts, size, name, None, expiry, raw))
 
     @property
     def links(self) -> Iterator[Link]:
@@ -195,8 +203,10 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
         return Decoded(entry.value, (), entry.size)
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
-        value = loads(parts[0], [_writable(part) for part in parts[1:]], allow=allow)
-        return Decoded(value, chunks, entry.size, unordered=_EMPTY_SET in parts[0] or _FROZENSET in parts[0])
+        data = parts[0]
+        value = loads(data, [_writable(part) for part in parts[1:]] if len(parts) > 1 else (), allow=allow)
+        # As in `Entry.decode`.
+        return tuple.__new__(Decoded, (value, chunks, entry.size, _EMPTY_SET in data or _FROZENSET in data))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)
@@ -213,10 +223,10 @@ def read_parts(entry: Entry, reader: Reader) -> tuple[list[bytes | bytearray], t
         if not isinstance(part, Link):
             parts.append(part)
             chunks.append(None)
-        elif is_single(part):
+        elif (length := part.length) <= BLOB_BYTES:
             body = reader.blob(part.id)
-            if len(body) != part.length:
-                raise CorruptObject(str(part.id), f"it has {len(body)} bytes, not {part.length}")
+            if len(body) != length:
+                raise CorruptObject(str(part.id), f"it has {len(body)} bytes, not {length}")
             parts.append(body)
             chunks.append(None)
         else:

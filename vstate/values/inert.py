@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from vstate.plural import counted
 from vstate.values import shapes
 from vstate.values.arrays import Array
 from vstate.values.budget import Budget, InertError, Limits
@@ -127,7 +128,7 @@ class _Machine:
         """The next `count` bytes."""
         end = self.at + count
         if end > len(self.data):
-            raise InertError(f"{count} bytes should follow, but it ends before")
+            raise InertError(f"{counted(count, 'byte')} should follow, but it ends before")
         taken = self.data[self.at : end]
         self.at = end
         return taken
@@ -139,7 +140,7 @@ class _Machine:
         """A length, itself of `size` bytes, checked against the rest of the data, and paid for."""
         length = self.number(size)
         if length > len(self.data) - self.at:
-            raise InertError(f"{length} bytes should follow, but it ends before")
+            raise InertError(f"{counted(length, 'byte')} should follow, but it ends before")
         self.budget.take_bytes(length)
         return length
 
@@ -322,7 +323,7 @@ class _Machine:
     def op_frame(self) -> None:
         length = self.number(8)
         if length > len(self.data) - self.at:
-            raise InertError(f"a frame of {length} bytes should follow, but it ends before")
+            raise InertError(f"a frame of {counted(length, 'byte')} should follow, but it ends before")
 
     def op_none(self) -> None:
         self.stack.append(None)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from vstate.plural import counted
+
 __all__ = ["Global", "Instance", "in_order", "is_float_nan", "preview", "printable"]
 
 _LONGEST_NAME: Final = 200
@@ -238,7 +240,7 @@ def _atom(value: object) -> str:
     if isinstance(value, datetime.time | datetime.timezone):
         return repr(value)
     if isinstance(value, memoryview):
-        return f"<{value.nbytes} bytes>"
+        return f"<{counted(value.nbytes, 'byte')}>"
     return f"<{printable(type(value).__name__)}>"
 
 

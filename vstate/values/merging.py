@@ -5,8 +5,8 @@ from __future__ import annotations
 import cmath
 import functools
 import heapq
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow, localcontext
 from enum import Enum
 from fractions import Fraction
@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from vstate.values.absent import ABSENT, Unmergeable
+from vstate.values.deep import DICTS, is_one_of, merge_by_path
 from vstate.values.entry import type_name
-from vstate.values.inert import preview, printable
 from vstate.values.lines import Overlap, merge_lines
-from vstate.values.tokens import Tokens, same
+from vstate.values.tokens import CLASH, Tokens, same
 
 __all__ = ["ABSENT", "POLICIES", "Unmergeable", "append_in_order", "append_onto", "same"]
 
@@ -26,9 +26,7 @@ Policy = Callable[[Any, Any, Any], Any]
 """(base, ours, theirs) -> the merged value; base may be ABSENT. A policy changes no argument, and its result
 may share parts with them."""
 
-_SHOWN: Final = 60  # characters of a key in a path
 _ITEMS: Final = (list, tuple)
-_DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 # Sums are exact or refused: the program's own context may round.
 _EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation, Overflow])
 
@@ -50,38 +48,23 @@ def _policy(decide: Policy) -> Policy:
         try:
             return decide(base, ours, theirs)
         except Unmergeable:
-            value = _only_change(Tokens(), base, ours, theirs)
-            if value is _CLASH:
+            value = Tokens().only_change(base, ours, theirs)
+            if value is CLASH:
                 raise
             return value
 
     return policy
 
 
-_CLASH: Final = object()
-
-
-def _only_change(tokens: Tokens, base: Any, ours: Any, theirs: Any) -> Any:
-    """The result if only one side changed the base, or both changed it alike; else _CLASH."""
-    if tokens.same(base, theirs) or tokens.same(ours, theirs):
-        return ours
-    return theirs if tokens.same(base, ours) else _CLASH
-
-
 def _common_type(policy: str, kinds: Sequence[type], base: Any, ours: Any, theirs: Any) -> Callable[..., Any]:
-    """The one type of both sides and the base, which must be one of `kinds`."""
+    """The one type of both sides and the base, which must be one of `kinds`, if there are any."""
     for value in (ours, theirs):
-        if not _is_one_of(value, kinds):
+        if kinds and not is_one_of(value, kinds):
             raise Unmergeable(f"{policy} cannot merge a value of type {type_name(value)}")
     for value in (theirs, base):
         if type(value) is not type(ours) and value is not ABSENT:
             raise Unmergeable(f"{policy} cannot merge {type_name(ours)} with {type_name(value)}")
     return type(ours)
-
-
-def _is_one_of(value: Any, kinds: Sequence[type]) -> bool:
-    # Not `in`, which would ask the `__eq__` of a metaclass.
-    return any(type(value) is kind for kind in kinds)
 
 
 # --- counter
@@ -123,9 +106,9 @@ def _union(base: Any, ours: Any, theirs: Any) -> Any:
     often; but if one side left the list alone, the result is the other side's list. Entries of a dict are
     merged by key; the two sides may not change one entry differently.
     """
-    kind = _common_type("union", (set, frozenset, *_ITEMS, *_DICTS), base, ours, theirs)
-    if kind in _DICTS:
-        return _merged_dicts(base, ours, theirs, inner=False)
+    kind = _common_type("union", (set, frozenset, *_ITEMS, *DICTS), base, ours, theirs)
+    if kind in DICTS:
+        return merge_by_path(base, ours, theirs, inner=False)
     tokens = Tokens()
     old = [] if base is ABSENT else [tokens.of(item) for item in base]
     mine, other = [tokens.of(item) for item in ours], [tokens.of(item) for item in theirs]
@@ -154,107 +137,13 @@ def _repeats(tokens: Sequence[Hashable]) -> bool:
 
 @_policy
 def _deep(base: Any, ours: Any, theirs: Any) -> Any:
-    """Dicts inside dicts, merged by path. Anything else, a list too, is a leaf that only one side may change.
+    """Dicts and objects, merged by path. Anything else, a list too, is a leaf that only one side may change.
 
+    An object is merged by its fields: a dataclass, a pydantic or attrs class, a named tuple, a plain class.
     Keys keep ours' order, then theirs' additions; or theirs' order, if ours did not change the keys.
     """
-    _common_type("deep", _DICTS, base, ours, theirs)
-    return _merged_dicts(base, ours, theirs, inner=True)
-
-
-_Path = tuple["_Path | None", object]
-"""The keys that lead to a value, the last one first; most paths are never written out."""
-
-
-def _merged_dicts(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
-    """Three dicts merged by key, and with `inner` those inside them, however deep; base may be ABSENT."""
-    tokens = Tokens()
-    # By ids: a dict that is in several places, or in itself, is merged once.
-    made: dict[tuple[int, int, int], Any] = {}
-    waiting: list[tuple[Any, Any, Any, Any, _Path | None]] = []
-
-    def begin(before: Any, mine: Any, other: Any, path: _Path | None) -> Any:
-        triple = (id(before), id(mine), id(other))
-        if triple not in made:
-            made[triple] = _empty_dict(tokens, before, mine, other, path)
-            waiting.append((made[triple], before, mine, other, path))
-        return made[triple]
-
-    result = begin(base, ours, theirs, None)
-    while waiting:
-        target, *trio, path = waiting.pop()
-        count = 0
-        for key, before, mine, other in _entries(tokens, trio, path):
-            value = _only_change(tokens, before, mine, other)
-            if value is _CLASH:
-                step = (path, key)
-                if not inner or not _is_dict(before, mine, other):
-                    raise Unmergeable(_clash(before, mine, other), _written(step))
-                value = begin(before, mine, other, step)
-            if value is not ABSENT:
-                target[key] = value
-                count += 1
-        if len(target) < count:
-            raise Unmergeable(
-                "it has keys that are equal but not the same, such as 1 and True", _written(path)
-            )
-    return result
-
-
-def _is_dict(base: Any, ours: Any, theirs: Any) -> bool:
-    """Whether these are dicts of one type that can be merged by key; base may be ABSENT."""
-    present = (ours, theirs) if base is ABSENT else (base, ours, theirs)
-    alike = _is_one_of(ours, _DICTS) and all(type(value) is type(ours) for value in present)
-    return alike and not any(getattr(value, "__dict__", None) for value in present)
-
-
-def _empty_dict(tokens: Tokens, base: Any, ours: Any, theirs: Any, path: _Path | None) -> Any:
-    if not _is_dict(base, ours, theirs):
-        raise Unmergeable("a dict with attributes cannot be merged by key", _written(path))
-    if type(ours) is not defaultdict:
-        return type(ours)()
-    old = base.default_factory if base is not ABSENT else ABSENT
-    factory = _only_change(tokens, old, ours.default_factory, theirs.default_factory)
-    if factory is _CLASH:
-        raise Unmergeable("both sides changed the default_factory", _written(path))
-    return defaultdict(factory)
-
-
-def _entries(tokens: Tokens, trio: Sequence[Any], path: _Path | None) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """The keys of base, ours and theirs, in the order of the result, each with its three values or ABSENT."""
-    sides = []
-    for entries in ({} if value is ABSENT else value for value in trio):
-        # By token: an object that is a key need not equal its copy, and 1 is not True.
-        sides.append({tokens.of(key): (key, value) for key, value in entries.items()})
-        if len(sides[-1]) < len(entries):
-            raise Unmergeable("several of its keys are the same", _written(path))
-    old, mine, other = sides
-    first, second = (other, mine) if list(old) == list(mine) else (mine, other)
-    for token in (*first, *(token for token in second if token not in first)):
-        key, value = mine.get(token) or (other[token][0], ABSENT)
-        yield key, old.get(token, _NOTHING)[1], value, other.get(token, _NOTHING)[1]
-
-
-_NOTHING: Final = (None, ABSENT)
-
-
-def _clash(base: Any, ours: Any, theirs: Any) -> str:
-    if ours is ABSENT or theirs is ABSENT:
-        return "one side removed it, the other changed it"
-    return "both sides added it, differently" if base is ABSENT else "both sides changed it, differently"
-
-
-def _written(path: _Path | None) -> str:
-    """The path as Python would write it: `["a"]["b"]`."""
-    steps = []
-    while path is not None:
-        path, key = path
-        if type(key) is str:
-            shown = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
-            steps.append(f'["{shown}"]')
-        else:
-            steps.append(f"[{preview(key, width=None, max_depth=3, max_items=5)[:_SHOWN]}]")
-    return "".join(reversed(steps))
+    _common_type("deep", (), base, ours, theirs)
+    return merge_by_path(base, ours, theirs, inner=True)
 
 
 # --- append

@@ -46,6 +46,7 @@ _DATA: Final = frozenset(
         "uuid.UUID",
     }
 )
+_DATA_ENDINGS: Final = ("Error", "Exception", "Group", "Warning", "Path")
 
 
 _SHAPES: Final[dict[str, Shape]] = {
@@ -99,7 +100,7 @@ def call(function: object, args: object, budget: Budget) -> object:
     built = shape(args, budget) if shape else None
     if built is not None:
         return built
-    if name.startswith(("builtins.", "pathlib.")) and name.endswith(("Error", "Exception", "Path")):
+    if name.startswith(("builtins.", "pathlib.")) and name.endswith(_DATA_ENDINGS):
         return Instance(name, args=args)
     return Instance(name, args=args, called=name not in _DATA)
 
@@ -305,6 +306,26 @@ for _kind in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "P
     _shape(f"pathlib.{_kind}", f"pathlib._local.{_kind}")(_path(_kind))
 
 
+# --- exceptions
+
+
+@_shape("vstate.values.exceptions.new_exception")
+def _exception(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), *rest):
+            budget.take_bytes(8 * len(rest))
+            return Instance(name, args=tuple(rest))
+    return None
+
+
+@_shape("vstate.errors._restore")
+def _own_error(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (Global(name=name), str(message), dict(fields)):
+            return Instance(name, args=(message,), fields=_names(fields, budget))
+    return None
+
+
 # --- collections
 
 
@@ -454,7 +475,20 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-# --- cloudpickle: classes and functions that are stored by value
+# --- classes and functions that are stored by value: by `definitions`, and before by cloudpickle alone
+
+
+@_shape("vstate.values.definitions.stored_class")
+def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(), str(module), str(name), bytes() | bytearray() | memoryview()):
+            return make_global(module, name, budget)
+    return None
+
+
+@_shape("vstate.values.definitions.stored_code")
+def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
+    return Instance("types.CodeType", args=args[1:])
 
 
 @_shape("cloudpickle._builtin_type")

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 from vstate.values.entry import encode_value
 
-__all__ = ["Tokens", "same"]
+__all__ = ["CLASH", "Tokens", "same"]
+
+CLASH: Final = object()
+"""Stands for no result: the two sides changed a value differently."""
 
 # By id: a metaclass may define the equality and the hash of its classes.
 _SCALARS: Final = frozenset(map(id, (int, bool, bytes, NoneType)))
@@ -42,6 +45,12 @@ class Tokens:
     def same(self, a: object, b: object) -> bool:
         """As the function `same`, but it remembers the tokens of containers."""
         return a is b or (type(a) is type(b) and self.of(a) == self.of(b))
+
+    def only_change(self, base: Any, ours: Any, theirs: Any) -> Any:
+        """The result if only one side changed the base, or both changed it alike; else CLASH."""
+        if self.same(base, theirs) or self.same(ours, theirs):
+            return ours
+        return theirs if self.same(base, ours) else CLASH
 
     def of(self, value: Any) -> Hashable:
         """The token of this value."""

@@ -28,6 +28,7 @@ _FEWEST_NODES = 1000  # of each value
 
 @command(
     "blame",
+    paged=True,
     examples=[
         "vstate blame messages",
         "vstate blame messages '[3].content'",

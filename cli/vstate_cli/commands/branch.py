@@ -24,7 +24,7 @@ from vstate_cli.suggestions import complete_branch, complete_revision
 )
 @click.argument("name", required=False, shell_complete=complete_branch)
 @click.argument("at", required=False, shell_complete=complete_revision)
-@click.option("-d", "--delete", is_flag=True, help="Delete the branch NAME. Its reflog stays.")
+@click.option("-d", "-D", "--delete", is_flag=True, help="Delete the branch NAME. Its reflog stays.")
 @click.option("-m", "--move", is_flag=True, help="Rename the branch NAME to AT, or HEAD's branch to NAME.")
 def branch(session: Session, name: str | None, at: str | None, delete: bool, move: bool) -> None:
     """List, create, delete or rename branches.

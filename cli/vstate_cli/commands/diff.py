@@ -20,6 +20,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
 
 @command(
     "diff",
+    paged=True,
     examples=["vstate diff", "vstate diff HEAD~5 --stat", "vstate diff main what-if --key plan"],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "
@@ -47,12 +48,13 @@ def diff(session: Session, a: str | None, b: str | None, key: str | None, stat: 
         out.json_array(_documents(session, found, keys, stat), before=before, name="changes")
         return
     limit = _MOST_DETAILS if key is None else _MOST_DETAILS_OF_ONE_KEY
-    width = changes.name_width(keys) if stat else 0
+    if not stat:
+        out.lines(changes.diff_lines(found, out, keys=keys, limit=limit))
+        return
+    width = changes.name_width(keys)
     for each in keys:
         out.line(*changes.line(found[each], width))
-        if not stat:
-            out.lines(changes.detail_lines(found, each, out, limit), indent="    ")
-    if stat and len(keys) == len(found):
+    if len(keys) == len(found):
         out.line((found.stat(), "dim"))
 
 

@@ -7,8 +7,9 @@ import sys
 
 import click
 
+from vstate.plural import counted
 from vstate.values.inspection import size_text
-from vstate_cli.output import count, safe
+from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
@@ -64,7 +65,7 @@ def export(
         return
     names = ", ".join(ref.name for ref in report.refs)
     text = (
-        f"exported {names}: {count(report.objects, 'object')}, {size_text(report.bytes)}, in a bundle of "
+        f"exported {names}: {counted(report.objects, 'object')}, {size_text(report.bytes)}, in a bundle of "
         f"{size_text(report.file_bytes)}"
     )
     if to_standard_output:

@@ -6,9 +6,10 @@ import dataclasses
 
 import click
 
+from vstate.plural import counted
 from vstate.repo.upkeep.gc import GRACE, KEEP_REFLOG
 from vstate.values.inspection import size_text
-from vstate_cli.output import count, safe
+from vstate_cli.output import safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_branch
@@ -88,21 +89,22 @@ def gc(
         return
     out = session.out
     removed = "would remove" if dry_run else "removed"
-    out.line(f"{removed} {count(report.removed, 'object')}, {size_text(report.removed_bytes)}")
+    out.line(f"{removed} {counted(report.removed, 'object')}, {size_text(report.removed_bytes)}")
     if report.expired:
         branches = "the expired branch" if len(report.expired) == 1 else "the expired branches"
         out.line(f"{removed} {branches} {safe(', '.join(report.expired))}")
     if report.reflog_lines:
-        out.line(f"{removed} {count(report.reflog_lines, 'reflog line')}")
+        out.line(f"{removed} {counted(report.reflog_lines, 'reflog line')}")
     if report.shallow:
         ends = "would end" if dry_run else "ends"
-        out.line(f"the history {ends} at {count(report.shallow, 'commit')}")
+        out.line(f"the history {ends} at {counted(report.shallow, 'commit')}")
     if report.kept_by:
         out.line(
             f"kept the history that {safe(', '.join(report.kept_by))} shares; to cut it, name that branch too"
         )
     if report.waiting:
         out.line(
-            f"{count(report.waiting, 'object')} must wait for the grace period; run vstate gc again after it"
+            f"{counted(report.waiting, 'object')} must wait for the grace period; "
+            "run vstate gc again after it"
         )
-    out.line((f"{count(report.live, 'object')} in use", "dim"))
+    out.line((f"{counted(report.live, 'object')} in use", "dim"))

@@ -9,9 +9,9 @@ import sys
 import click
 
 from vstate.errors import Conflict, NotFound
+from vstate.plural import counted
 from vstate.values.inspection import size_text
 from vstate_cli.moved_refs import ref_line
-from vstate_cli.output import count
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -52,7 +52,7 @@ def import_(session: Session, file: str, prefix: str) -> None:
     else:
         new = "all" if report.written == report.objects else f"{report.written:,}"
         session.out.line(
-            f"imported {count(report.objects, 'object')}, {new} of them new, {size_text(report.bytes)}"
+            f"imported {counted(report.objects, 'object')}, {new} of them new, {size_text(report.bytes)}"
         )
         for ref in report.refs:
             remark = ""

@@ -9,16 +9,18 @@ import click
 
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
+from vstate.plural import counted
 from vstate.repo.names.refs import Head
 from vstate_cli import changes, commits
 from vstate_cli.graph import Graph
-from vstate_cli.output import Line, columns, count
+from vstate_cli.output import Line, columns
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision
 
 
 @command(
     "log",
+    paged=True,
     examples=["vstate log -n 5", "vstate log --oneline --graph", "vstate log what-if --key plan"],
     json="one object a line, one for each commit: {id, parents, tree, time, message, info, refs, events, "
     "changes}. events is a number; changes is {added, modified, removed}, lists of keys. shallow is true "
@@ -79,7 +81,7 @@ def _lines(
         yield first + last
         return
     yield first
-    events = f" · {count(len(commit.events), 'event')}" if commit.events else ""
+    events = f" · {counted(len(commit.events), 'event')}" if commit.events else ""
     yield ["    ", *commits.time_and_info(commit), (events, "dim")]
     if diff:
         yield ["    ", *changes.names(diff, key)]

@@ -27,6 +27,7 @@ KeyEntry = tuple[str, Entry | None]
 
 @command(
     "ls",
+    paged=True,
     examples=["vstate ls", "vstate ls -l", "vstate ls notes/", "vstate ls HEAD~10 notes/ -l"],
     json="a list of {key, type, size}, sorted by key. size is in bytes; type and size are null if the "
     "entry cannot be read. If the key expires, expires is the time; if the expiry slides, ttl is its "
@@ -63,13 +64,13 @@ def _find(session: Session, rev: str | None, prefix: str | None) -> tuple[Commit
     commit, error = session.resolve_or_head(rev)
     if error is None:
         return commit, "", True
-    if next(tree.scan(session.repo.objects.node, commit.tree, rev), None) is not None:
+    if next(tree.scan(session.repo.objects.nodes, commit.tree, rev), None) is not None:
         return commit, rev, False
     raise NotFound(f"{error}; and no key of HEAD begins with it", name=rev)
 
 
 def _entries(session: Session, commit: Commit, prefix: str, at: int | None) -> Iterator[KeyEntry]:
-    for key, data in tree.scan(session.repo.objects.node, commit.tree, prefix, at=at):
+    for key, data in tree.scan(session.repo.objects.nodes, commit.tree, prefix, at=at):
         try:
             yield key, session.repo.parse_entry(key, data)
         except CorruptObject:

@@ -17,6 +17,7 @@ _DELETED = "(deleted)"
 
 @command(
     "reflog",
+    paged=True,
     examples=["vstate reflog", "vstate reflog -n 5", "vstate reflog what-if --json"],
     json="a list of {name, old, new, time, action}, newest first. name is a revision such as main@{2}; "
     "old and new are ids of commits, or null where there was no branch.",

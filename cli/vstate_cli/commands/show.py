@@ -10,6 +10,7 @@ import click
 from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
+from vstate.plural import counted
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
 from vstate_cli import changes, commits, values
@@ -27,6 +28,7 @@ _MOST_EVENTS = 50
 
 @command(
     "show",
+    paged=True,
     examples=["vstate show", "vstate show HEAD~2", "vstate show v1 plan", "vstate show plan --json"],
     json="for a commit, {id, parents, tree, time, message, info, refs, events: [{kind, time, namespace, "
     "data}], changes: [{key, kind, old, new}]}; old and new are {type, size} with the size in bytes, or "
@@ -96,7 +98,12 @@ def _show_commit(session: Session, commit: Commit) -> None:
         for event in islice(commit.events, _MOST_EVENTS):
             out.line("  ", *commits.event_line(event, out))
         if len(commit.events) > _MOST_EVENTS:
-            out.line((f"  … {len(commit.events) - _MOST_EVENTS} more events (--json has them all)", "dim"))
+            out.line(
+                (
+                    f"  … {counted(len(commit.events) - _MOST_EVENTS, 'more event')} (--json has them all)",
+                    "dim",
+                )
+            )
     if not diff:
         return
     out.line()
@@ -108,7 +115,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
     if len(diff) > _MOST_KEYS:
         parent = f"{commit.short}^" if repo.history.parents(commit) else ""
         more = f"vstate diff {parent} {commit.short}" if parent else f"vstate ls {commit.short}"
-        out.line((f"  … {len(diff) - _MOST_KEYS} more keys ({more} has them all)", "dim"))
+        out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
 
 
 def _show_value(session: Session, commit: Commit, key: str) -> None:

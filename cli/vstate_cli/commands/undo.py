@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from vstate.repo.names.undo import Undo
 from vstate_cli import commits
 from vstate_cli.output import safe
 from vstate_cli.session import Session, command
@@ -26,14 +27,19 @@ def undo(session: Session, steps: int | None, redo: bool) -> None:
     """
     if redo and steps is not None:
         raise click.UsageError("--redo takes back the last undo as a whole, so it does not go with -n.")
-    repo, out = session.repo, session.out
-    branch = session.branch()
+    repo, branch = session.repo, session.branch()
     found = repo.find_redo(branch) if redo else repo.find_undo(branch, steps=steps or 1)
-    commit = repo.carry_out(found)
+    move_back(session, found, is_redo=redo)
+
+
+def move_back(session: Session, found: Undo, *, is_redo: bool) -> None:
+    """Make the move, and print where the branch is now."""
+    out, commit = session.out, session.repo.carry_out(found)
     if session.json:
-        out.json({"branch": branch, "old": found.old.id, "commit": commit.id, "action": found.action})
+        document = {"branch": found.branch, "old": found.old.id, "commit": commit.id, "action": found.action}
+        out.json(document)
         return
-    out.line((branch, "bold green"), " is at ", *commits.summary(commit))
+    out.line((safe(found.branch), "bold green"), " is at ", *commits.summary(commit))
     out.line((safe(found.action), "dim"))
-    if not redo:
-        out.line(("To take that back: vstate undo --redo", "dim"))
+    if not is_redo:
+        out.line(("To take that back: vstate redo", "dim"))

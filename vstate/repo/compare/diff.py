@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from vstate.arguments import check_limit
 from vstate.errors import KeyNotFound
 from vstate.objects.tree import KeyChange
+from vstate.plural import counted
 from vstate.values.entry import Entry
 from vstate.values.inspection import describe
 
@@ -140,11 +141,14 @@ class Diff(Mapping[str, Change]):
     def __str__(self) -> str:
         lines = [f"{_SIGNS[change.kind]} {key}  ({change.summary()})" for key, change in self._first()]
         if len(self) > _SHOWN:
-            lines.append(f"… and {len(self) - _SHOWN} more keys")
+            lines.append(f"… and {counted(len(self) - _SHOWN, 'more key')}")
         return "\n".join(lines) or "no changes"
 
     def __repr__(self) -> str:
         return f"Diff({self.stat()})"
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def _repr_html_(self) -> str:
         from html import escape  # only a notebook asks
@@ -153,7 +157,7 @@ class Diff(Mapping[str, Change]):
             f"<tr><td>{_SIGNS[change.kind]}</td><td>{escape(key)}</td><td>{escape(change.summary())}</td></tr>"
             for key, change in self._first()
         )
-        more = f"<p>… and {len(self) - _SHOWN} more keys</p>" if len(self) > _SHOWN else ""
+        more = f"<p>… and {counted(len(self) - _SHOWN, 'more key')}</p>" if len(self) > _SHOWN else ""
         return f"<table>{rows}</table>{more}" if rows else "<p>no changes</p>"
 
     def _first(self) -> list[tuple[str, Change]]:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from vstate.errors import InvalidInput, NotFound
+from vstate.plural import counted
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
 from vstate.values.inert import Global, Instance
@@ -259,7 +260,7 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     where = f"in {_cut(before)}" if before else "in the value"
     similar: list[str] = []
     if isinstance(value, list | tuple):
-        has = f"which is a {type(value).__name__} of {len(value)} items"
+        has = f"which is a {type(value).__name__} of {counted(len(value), 'item')}"
     elif isinstance(value, str):
         has = "which is a text: a path ends there"
     else:

@@ -17,6 +17,7 @@ from blake3 import blake3
 from vstate.errors import InvalidInput
 from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import BLOB, COMMIT, ID_BYTES, INDEX, KINDS, TREE, Kind, NewObjects, Object, ObjectId
+from vstate.plural import counted
 from vstate.repo.exchange.difference import Needed
 from vstate.repo.exchange.progress import TransferProgress
 from vstate.repo.objects import longest
@@ -138,7 +139,8 @@ class BundleReport:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.objects:,} objects of {self.bytes:,} bytes in {self.file_bytes:,} ({self.seconds:.2f} s)"
+            f"{counted(self.objects, 'object')} of {counted(self.bytes, 'byte')} in {self.file_bytes:,} "
+            f"({self.seconds:.2f} s)"
         ]
         for ref in self.refs:
             was = f", was {ref.old[:10]}" if ref.old not in (None, ref.commit) else ""

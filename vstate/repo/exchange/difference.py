@@ -14,6 +14,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Link, ObjectId
 from vstate.objects.stream import is_single
 from vstate.objects.tree import Node
+from vstate.plural import counted
 from vstate.repo.history import History
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import IndexItems, Objects
@@ -272,7 +273,7 @@ class Difference:
                 length = sum(length for _, length in items)
                 if length != lengths[oid]:
                     raise CorruptObject(
-                        str(oid), f"an index of {length} bytes; the link to it says {lengths[oid]}"
+                        str(oid), f"an index of {counted(length, 'byte')}; the link to it says {lengths[oid]}"
                     )
                 kept.add(at, oid, body)
                 yield at, items
@@ -299,7 +300,9 @@ def read_bodies(objects: Objects, wanted: Sequence[Needed]) -> list[bytes]:
     for kind, oid, length, body in wanted:
         body = read[oid] if body is None else body
         if len(body) != length:
-            raise CorruptObject(str(oid), f"a {kind.name} of {len(body)} bytes; the link to it says {length}")
+            raise CorruptObject(
+                str(oid), f"a {kind.name} of {counted(len(body), 'byte')}; the link to it says {length}"
+            )
         bodies.append(body)
     return bodies
 

@@ -20,6 +20,7 @@ from vstate.errors import (
 )
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.ids import ObjectId
+from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.exchange.connection import connected
 from vstate.repo.exchange.transfer import Copied, Transfer
@@ -70,7 +71,7 @@ class SyncReport:
     not_noted: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.objects:,} objects of {self.bytes:,} bytes ({self.seconds:.2f} s)"]
+        lines = [f"{counted(self.objects, 'object')} of {counted(self.bytes, 'byte')} ({self.seconds:.2f} s)"]
         noted = [f"not noted here: {self.not_noted}"] if self.not_noted else []
         return "\n".join([*lines, *map(str, self.refs), *noted])
 

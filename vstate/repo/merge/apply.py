@@ -53,6 +53,7 @@ def merge(
         None if head is None else Base(repo, head, theirs, lambda: effective_policies(repo, branch, policy))
     )
     if base is not None and theirs.oid in base.commits:
+        repo.require_at(branch, head)
         return MergeResult(head, "up-to-date")
     if head is None or base is None or head.oid in base.commits:
         keys = repo.diff(None if head is None else head.tree, theirs.tree)
@@ -61,6 +62,7 @@ def merge(
         repo.swap_branch(branch, head, theirs, action=f"merge {name}: fast-forward")
         return MergeResult(theirs, "fast-forward", tuple(keys))
     if not base.commits and any(map(repo.history.is_shallow, repo.history.ancestors(head.oid, theirs.oid))):
+        repo.require_at(branch, head)
         raise InvalidInput(
             f"{name} cannot be merged: the history with its merge base with {branch} was cut off; "
             "cherry_pick its commits instead"
@@ -187,6 +189,7 @@ def _apply(
     )
     merged = merge_changes(ours, theirs, resolver)
     if not (merged.taken or merged.resolved or merged.conflicts):
+        repo.require_at(branch, head)
         return None
     return _land(
         repo,
@@ -239,9 +242,10 @@ def _land(
     info: Mapping[str, Any] | None = None,
 ) -> Commit:
     """Commit a merge to the branch, which is at the first parent; MergeConflict, RefMoved."""
-    if merged.conflicts:
-        raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     changes, head = merged.taken | merged.resolved, parents[0]
+    if merged.conflicts:
+        repo.require_at(branch, head)  # a conflict with an older commit says nothing about the branch
+        raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     if before_move is not None:
         before_move(changes)
     root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)

@@ -15,6 +15,7 @@ from vstate.objects.commit import Commit, microseconds
 from vstate.objects.expiry import is_expired, moment_of, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.merge.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.objects import Overlay
@@ -49,7 +50,7 @@ class MergeResult:
         by = ", ".join(f"{key!r} by {policy}" for key, policy in self.conflicts.items())
         if self.strategy == "up-to-date":
             return f"{self.strategy}{at}"
-        keys = "1 key" if len(self.merged_keys) == 1 else f"{len(self.merged_keys)} keys"
+        keys = counted(len(self.merged_keys), "key")
         return f"{self.strategy}{at}: {keys}" + (f"; resolved {by}" if by else "")
 
 
@@ -148,12 +149,14 @@ class Resolver:
             return theirs, {}, name
         if isinstance(policy, str) and base == _UNDECIDED:
             raise Unmergeable("the two histories were merged crosswise, and their merge bases conflict")
-        from vstate.values.merging import POLICIES, append_onto  # late, for a quick `import vstate`
+        from vstate.values.merging import POLICIES, append_onto, same  # late, for a quick `import vstate`
 
         function = POLICIES[policy] if isinstance(policy, str) else policy
         if policy == APPEND and ours is not None and theirs is not None:
             function = append_onto if self._onto_theirs else self._in_order(key)
         sides = self.load(key, base), self.load(key, ours), self.load(key, theirs)
+        if not isinstance(policy, str) and same(sides[1], sides[2]):
+            return ours, {}, name  # equal, though their bytes differ: the order of a set, say
         merged = called(f"the merge policy {name}", function, *sides)
         if merged is NotImplemented:
             raise Unmergeable(f"the policy {name} returned NotImplemented")

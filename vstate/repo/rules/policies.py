@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 from vstate.arguments import require_plain
@@ -20,8 +22,8 @@ Function = Callable[[Any, Any, Any], Any]
 Policy = str | Function
 """One of `NAMES`, or a function of (base, ours, theirs) that returns the merged value.
 
-A function gets ABSENT for a side without the key, and returns ABSENT to delete the key. It raises if it
-cannot decide.
+A function is called if the two sides differ. It gets ABSENT for a side without the key, and returns ABSENT to
+delete the key. It raises if it cannot decide.
 """
 
 
@@ -46,13 +48,27 @@ def policy_name(policy: Policy) -> str:
     """
     if isinstance(check_policy(policy), str):
         return str(policy)
-    module, name = getattr(policy, "__module__", None), getattr(policy, "__qualname__", "")
-    if not module or "<" in name or not name:
+    module, name = getattr(policy, "__module__", None), getattr(policy, "__qualname__", None)
+    if module in _OF_ONE_PROGRAM or not _is_found_as(policy, module, name):
+        where = ": it belongs to __main__, the program itself" if module in _OF_ONE_PROGRAM else ""
         raise InvalidInput(
-            f"{policy!r} cannot be a stored merge policy, since other processes cannot import it: define "
-            "it with def at the top of a module"
+            f"{policy!r} cannot be a stored merge policy, since other programs cannot import it by its name"
+            f"{where}. Define it with def at the top of a module that all of them import, or give it to one "
+            "merge as policy="
         )
     return f"{module}:{name}"
+
+
+_OF_ONE_PROGRAM = ("__main__", "__mp_main__")
+"""The names of the module that a process began with: every program has another one."""
+
+
+def _is_found_as(function: object, module: object, name: object) -> bool:
+    """Whether the module has this very function under its name: no closure, method of an object or copy."""
+    found: object = sys.modules.get(module) if isinstance(module, str) else None
+    for part in str(name).split("."):
+        found = getattr(found, part, None)
+    return found is function or (isinstance(found, MethodType) and found == function)
 
 
 class Policies:
@@ -112,7 +128,7 @@ class Policies:
     def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
         """Whether two equal changes of the key count twice, as two steps of a counter do."""
         policy = _longest_match(policies, key)
-        return policy is not None and (callable(policy) or ":" in policy or policy in ("counter", APPEND))
+        return policy in ("counter", APPEND)
 
     def _function(self, name: str) -> Function:
         if name in self._registered:

@@ -12,6 +12,7 @@ from vstate.objects.canonical import decode, encode
 from vstate.objects.ids import Link, ObjectId
 from vstate.objects.stream import INDEX_FANOUT, INDEX_LIMIT
 from vstate.objects.tree import Node, level
+from vstate.plural import counted
 from vstate.values.entry import ATOM, ATOM_BYTES, INLINE_BYTES, Entry
 
 MOST_KEY_BYTES = 4096
@@ -61,7 +62,7 @@ def entry_fault(entry: Entry, data: bytes) -> str | None:
         linked = isinstance(part, Link)
         length = part.length if isinstance(part, Link) else len(part)
         if linked != (length > INLINE_BYTES):
-            return f"has a part of {length} bytes {'in a link' if linked else 'inline'}"
+            return f"has a part of {counted(length, 'byte')} {'in a link' if linked else 'inline'}"
     return None
 
 

@@ -13,6 +13,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import INDEX, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node
+from vstate.plural import counted
 from vstate.repo.idset import IdSet
 from vstate.repo.objects import Objects
 from vstate.repo.walk import NewestFirst
@@ -75,7 +76,7 @@ class _Range(NamedTuple):
     size: int
 
     def __str__(self) -> str:
-        keys = "1 key" if self.size == 1 else f"{self.size:,} keys"
+        keys = counted(self.size, "key")
         return f"{keys} from {self.first!r}" + (f" to before {self.before!r}" if self.before else " on")
 
 

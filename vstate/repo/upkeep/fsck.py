@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vstate.errors import CorruptStore, VStateError
 from vstate.objects.ids import KINDS
+from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.names.refs import Sweep
 from vstate.repo.upkeep.damage import Damage, Lost
@@ -61,13 +62,13 @@ class FsckReport:
 
     def summary(self) -> str:
         """In one line: the extent of the check, and its result."""
-        kinds = ", ".join(_counted(count, name) for name, count in self.objects.items())
-        looked = f"{kinds}, {self.bytes:,} bytes" + ("" if self.full else " (blobs not read)")
-        others = f"{_counted(self.refs, 'ref')}, {_counted(self.reflog_lines, 'reflog line')}"
+        kinds = ", ".join(counted(number, name) for name, number in self.objects.items())
+        looked = f"{kinds}, {counted(self.bytes, 'byte')}" + ("" if self.full else " (blobs not read)")
+        others = f"{counted(self.refs, 'ref')}, {counted(self.reflog_lines, 'reflog line')}"
         if self.full:
-            others += f", {_counted(self.orphans, 'orphan')}"
+            others += f", {counted(self.orphans, 'orphan')}"
         if self.foreign:
-            others += f", {_counted(self.foreign, 'foreign row')}"
+            others += f", {counted(self.foreign, 'foreign row')}"
         state = "nothing is damaged" if not self.damaged else f"{self.damaged:,} damaged"
         if self.repaired:
             state += " before the repair; " + ("all is well now" if self.ok else "some still are")
@@ -149,7 +150,3 @@ def _sweep(repo: Core) -> Sweep | None:
         return repo.refs.sweep()
     except CorruptStore:
         return None  # the inspection reports it
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{'es' if noun.endswith('x') else 's'}"

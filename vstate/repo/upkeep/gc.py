@@ -16,6 +16,7 @@ from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore
 from vstate.objects.commit import Commit, microseconds
 from vstate.objects.ids import COMMIT, ObjectId
+from vstate.plural import counted
 from vstate.repo.core import Core
 from vstate.repo.history import SHALLOW, SHALLOW_FORMAT, History, shallow_row
 from vstate.repo.idset import IdSet
@@ -72,18 +73,18 @@ class GcReport:
 
     def __str__(self) -> str:
         would = "would remove" if self.dry_run else "removed"
-        parts = [f"{would} {self.removed:,} objects of {self.removed_bytes:,} bytes"]
+        parts = [f"{would} {counted(self.removed, 'object')} of {counted(self.removed_bytes, 'byte')}"]
         if self.expired:
-            parts.append(f"{len(self.expired):,} branches that expired")
+            parts.append(f"{counted(len(self.expired), 'branch')} that expired")
         if self.reflog_lines:
             parts.append(f"{self.reflog_lines:,} reflog lines")
         if self.shallow:
-            parts.append(f"cut the history off at {self.shallow:,} commits")
+            parts.append(f"cut the history off at {counted(self.shallow, 'commit')}")
         if self.kept_by:
             parts.append(f"{', '.join(self.kept_by)} kept history that they share")
         if self.waiting:
             parts.append(f"{self.waiting:,} wait for the grace period to end")
-        return f"{', '.join(parts)}; {self.live:,} objects are in use ({self.seconds:.2f} s)"
+        return f"{', '.join(parts)}; {counted(self.live, 'object')} in use ({self.seconds:.2f} s)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, ObjectId
 from vstate.objects.stream import is_single, read_index
 from vstate.objects.tree import Node, moments
+from vstate.plural import counted
 from vstate.repo.idset import IdList, IdSet
 from vstate.repo.upkeep.conformance import entry_fault, index_faults, is_canonical, key_faults, may_end
 from vstate.repo.upkeep.damage import Damage, link_key, node_link_key
@@ -347,7 +348,7 @@ class Verifier:
             self.bad_links.add(node_link_key(link.oid, link.height, link.first, link.size))
             self._mark_bad_link(link.source, f"its node {link.oid} {wrong}")
         elif node.count != link.size:
-            reason = f"its node {link.oid} has {node.count} keys, not {link.size}"
+            reason = f"its node {link.oid} has {counted(node.count, 'key')}, not {link.size}"
             self._note_fault(TREE, _id(link.source), reason)
         elif node.earliest != link.earliest:
             reason = f"it does not say when the first key below its node {link.oid} expires"
@@ -431,7 +432,7 @@ class Verifier:
 
     def _wrong_length(self, link: _StreamLink, actual: int) -> None:
         """Report an object that is whole and has another length than the link to it says."""
-        reason = f"its {link.kind.name} {link.oid} has {actual} bytes, not {link.length}"
+        reason = f"its {link.kind.name} {link.oid} has {counted(actual, 'byte')}, not {link.length}"
         self.bad_links.add(link_key(link.oid, link.length))
         self._mark_bad_link(link.source, reason)
 

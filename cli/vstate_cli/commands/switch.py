@@ -1,0 +1,34 @@
+"""`vstate switch`."""
+
+from __future__ import annotations
+
+import click
+
+from vstate_cli import heads
+from vstate_cli.session import Session, command
+from vstate_cli.suggestions import complete_branch, complete_revision
+
+
+@command(
+    "switch",
+    examples=["vstate switch main", "vstate switch -", "vstate switch -c what-if HEAD~3"],
+    json="the same object as `vstate checkout --json`.",
+)
+@click.argument("branch", required=False, shell_complete=complete_branch)
+@click.argument("at", required=False, shell_complete=complete_revision)
+@click.option("-c", "--create", is_flag=True, help="Create BRANCH at the revision AT (default: HEAD).")
+def switch(session: Session, branch: str | None, at: str | None, create: bool) -> None:
+    """Move HEAD to another branch.
+
+    A program that opens the store and names no branch works on HEAD's branch. BRANCH - is the branch, or
+    the commit, that HEAD was on before. To look at a commit that is no branch, use `vstate checkout`.
+    """
+    if branch is None:
+        raise click.UsageError("Missing argument 'BRANCH'.")
+    if at is not None and not create:
+        raise click.UsageError("AT goes with -c.")
+    if create:
+        session.repo.create_branch(branch, "HEAD" if at is None else at)
+    elif branch not in ("-", session.repo.refs.head().branch):
+        session.repo.branch(branch)  # NotFound names similar branches
+    heads.move(session, branch, is_new=create)

@@ -1,0 +1,220 @@
+"""Uncommitted changes when a state is closed or dropped, and when its program ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, Memory, MergeConflict, UncommittedWarning, Versioned, aio
+from vstate.testing import Faulty
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def edit(state: Versioned) -> None:
+    state["list"].append(1)
+
+
+CHANGES: dict[str, tuple[Callable[[Versioned], object], str]] = {
+    "set": (lambda state: state.update(new=1), "'new'"),
+    "in place": (edit, "'list'"),
+    "deleted": (lambda state: state.pop("gone"), "'gone'"),
+    "expiry": (lambda state: state.expire("gone", 60), "'gone'"),
+    "unpicklable": (lambda state: state.update(bad=lambda: 0, gen=(x for x in ())), "'gen'"),
+    "event": (lambda state: state.record("seen"), "1 recorded event"),
+    "namespace": (lambda state: state.namespace("a").update(b=1), "'a/b'"),
+    "many": (lambda state: state.update({f"k{i:02}": i for i in range(12)}), "'k09', 2 more keys"),
+}
+CLEAN: dict[str, Callable[[Versioned], object]] = {
+    "nothing": lambda state: None,
+    "read": lambda state: dict(state),
+    "same": lambda state: state.update(gone=1, list=[]),
+    "discarded": lambda state: (edit(state), state.discard()),
+    "committed": lambda state: (edit(state), state.commit()),
+    "transaction undone": lambda state: undone(state),
+}
+
+
+def undone(state: Versioned) -> None:
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        state["new"] = 1 / 0
+
+
+def made(store: Any = None) -> Versioned:
+    state = Versioned(Memory() if store is None else store)
+    state.update(list=[], gone=1, set={"a", "b", "c"})
+    state.commit()
+    return Versioned(state.store)
+
+
+@pytest.fixture
+def warned() -> Any:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_state_that_is_closed_names_what_is_lost(change: str, warned: list[Any]) -> None:
+    """close() and the end of the with block warn once, at the caller's line, of changes of every kind."""
+    make, named = CHANGES[change]
+    state = made()
+    with state:
+        make(state)
+    state.close()
+    [found] = warned
+    assert found.category is UncommittedWarning
+    assert named in str(found.message)
+    assert "autocommit=True" in str(found.message)
+    assert found.filename == __file__
+
+
+@pytest.mark.parametrize("change", CLEAN)
+def test_nothing_lost_is_no_warning(change: str, warned: list[Any]) -> None:
+    """A read, a set to the same value and an undone change are no loss, however the state ends."""
+    for end in (Versioned.close, lambda state: None):
+        state = made()
+        if change != "same" or end is Versioned.close:
+            CLEAN[change](state)
+        end(state)
+        del state
+        gc.collect()
+    assert not warned
+
+
+def test_an_exception_in_the_block_is_the_news(warned: list[Any]) -> None:
+    """If the block raises, its exception comes out, nothing is committed and nothing is warned of."""
+    for autocommit in (False, True):
+        store = Memory()
+        with pytest.raises(ZeroDivisionError), Versioned(store, autocommit=autocommit) as state:
+            state["x"] = 1 / 1
+            state["y"] = 1 / 0
+        assert Versioned(store).head is None
+    assert not warned
+
+
+def test_a_state_that_is_dropped_names_its_staged_keys(warned: list[Any]) -> None:
+    """It asks no store, so a dead server holds no collector up; also in a cycle of references."""
+    store = Faulty(Memory())
+    state = made(store)
+    state["x"] = 1
+    before = list(store.calls)
+    del state
+    assert store.calls == before
+    assert "was dropped" in str(warned.pop().message)
+    state = Versioned(Memory())
+    state["cycle"] = [1]
+    state["cycle"].append(state)
+    del state
+    gc.collect()
+    assert "'cycle'" in str(warned.pop().message)
+
+
+def test_a_store_that_is_gone_does_not_keep_a_state_from_closing(warned: list[Any], tmp_path: Path) -> None:
+    """The warning names the staged keys, and close() ends as ever."""
+    with Disk(tmp_path / "store") as store:
+        state = Versioned(store)
+        state["x"] = 1
+    state.close()
+    assert "'x'" in str(warned.pop().message)
+
+
+def test_autocommit_commits_at_the_end_of_the_block() -> None:
+    """close() and the end of the block commit, once; a fork does too."""
+    store = Memory()
+    with Versioned(store, autocommit=True) as state:
+        state["x"] = [1]
+    assert state.head is not None
+    assert state.head.message == "autocommit"
+    with Versioned(store, autocommit=True) as state:
+        state["x"].append(2)
+        other = state.fork("other")
+        other["x"].append(3)
+        other.close()
+    assert len(list(Versioned(store).log())) == 2
+    assert Versioned(store, branch="other")["x"] == [1, 3]
+
+
+def test_autocommit_that_cannot_commit_closes_nothing() -> None:
+    """The conflict comes out of close(), everything is still staged, and the next close() commits."""
+    store = Memory()
+    state, other = Versioned(store, autocommit=True), Versioned(store)
+    state["x"], other["x"] = 1, 2
+    other.commit()
+    with pytest.raises(MergeConflict):
+        state.close()
+    state.discard("x")
+    state.refresh()
+    state["x"] = 3
+    state.close()
+    assert Versioned(store)["x"] == 3
+
+
+def test_with_await(warned: list[Any]) -> None:
+    """The awaited state commits, or warns, as the state does."""
+
+    async def work(store: Memory) -> None:
+        async with aio.Versioned(store, autocommit=True) as state:
+            state["x"] = 1
+        with pytest.raises(ZeroDivisionError):
+            async with aio.Versioned(store, autocommit=True) as state:
+                state["x"] = 1 / 0
+        async with aio.Versioned(store) as state:
+            state["y"] = 1
+
+    store = Memory()
+    asyncio.run(work(store))
+    assert dict(Versioned(store)) == {"x": 1}
+    [found] = warned
+    assert "'y'" in str(found.message)
+
+
+PROGRAM = """
+import os, sys
+from vstate import Disk, Versioned
+
+plain = Versioned(sys.argv[1] + "/plain")
+plain["list"] = []
+plain.commit()
+plain["list"].append("in place")
+kept = Versioned(sys.argv[1] + "/kept", autocommit=True)
+kept["x"] = 1
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+with Disk(sys.argv[1] + "/closed") as store:
+    closed = Versioned(store)
+    closed["y"] = 1
+Versioned(sys.argv[1] + "/dropped", autocommit=True)["z"] = 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["-W", "error"]], ids=["shown", "error"])
+def test_the_end_of_the_program(options: list[str], tmp_path: Path) -> None:
+    """The program ends well; stderr names the lost keys, edits in place too, once and not from the fork."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, *options, "-c", PROGRAM, tmp_path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+    )
+    assert ended.returncode == 0
+    if not options:
+        assert ended.stderr.count("UncommittedWarning") == 2, ended.stderr
+        assert "are lost: 'list'" in ended.stderr
+        assert "are lost: 'y'" in ended.stderr
+    for name, key in (("kept", "x"), ("dropped", "z")):
+        assert list(Versioned(tmp_path / name)) == [key]
+        assert len(list(Versioned(tmp_path / name).log())) == 1

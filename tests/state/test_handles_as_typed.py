@@ -1,0 +1,151 @@
+"""The objects that a program holds, as a person types them: repr, print, tab completion, pickle and copy."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from vstate import Live, Memory, Versioned, aio
+from vstate.managers import StateManager
+from vstate.patterns import EventStream, Sequence, scope
+from vstate.sessions import Conversation, VersionedSession
+from vstate.testing import Faulty
+
+
+def things(store: Faulty) -> dict[str, Any]:
+    """One object of each public class that stands on the store."""
+    state = Versioned(store)
+    state.update({f"k{i:03}": [i] for i in range(300)})
+    first = state.commit("first")
+    state["k000"] = "changed"
+    state.commit("second")
+    opened = asyncio.run(_opened(store))
+    diff = state.diff("HEAD~1", "HEAD")
+    items = Sequence(state, "items")
+    items.append("one")
+    state["staged"] = 1
+    fresh = Versioned(store)
+    assert first is not None
+    return {
+        "Versioned": state,
+        "Versioned, nothing read": fresh,
+        "Namespace": state.namespace("a"),
+        "Snapshot": fresh.checkout(first.id),
+        "scope of a Snapshot": scope(fresh.checkout(first.id), "a"),
+        "keys": fresh.keys(),
+        "values": fresh.values(),
+        "items": fresh.items(),
+        "Repository": state.repo,
+        "Log": fresh.log(),
+        "Diff": diff,
+        "Change": diff["k000"],
+        "Commit": first,
+        "Lease": state.lease("nightly"),
+        "Watch": state.watch(),
+        "transaction": state.transaction(),
+        "Sequence": items,
+        "EventStream": EventStream(state, "events"),
+        "Conversation": Conversation(fresh, "chat"),
+        "aio.Versioned": opened,
+        "aio.Namespace": opened.namespace("a"),
+        "StateManager": StateManager(store),
+        "VersionedSession": VersionedSession(store),
+        "Faulty": store,
+    }
+
+
+async def _opened(store: Faulty) -> aio.Versioned:
+    return await aio.Versioned(store)
+
+
+@pytest.fixture(scope="module")
+def gone() -> tuple[dict[str, Any], Faulty]:
+    """The objects, and their store, of which no call succeeds any more."""
+    store = Faulty(Memory())
+    made = things(store)
+    store.fail_at, store.away = len(store.calls) + 1, 10**9
+    return made, store
+
+
+def test_repr_asks_no_store(gone: tuple[dict[str, Any], Faulty]) -> None:
+    """It never raises, because programs log and print objects where they handle the error."""
+    made, store = gone
+    before = list(store.calls)
+    for name, thing in made.items():
+        assert repr(thing), name
+    assert store.calls == before
+
+
+def test_print_says_that_the_store_is_gone(gone: tuple[dict[str, Any], Faulty]) -> None:
+    """str() and the form of a notebook list keys. Without the store they name the state and the error."""
+    made, _ = gone
+    for name in ("Versioned, nothing read", "Snapshot"):
+        for text in (str(made[name]), made[name]._repr_html_()):
+            assert repr(made[name])[1:10] in text
+            assert "its keys cannot be read: " in text
+    assert made["Versioned, nothing read"]._ipython_key_completions_() == []
+
+
+def test_print_lists_the_keys() -> None:
+    """A state prints its keys with their types, and counts them in words."""
+    state = Versioned()
+    state["plan"] = {"a": 1}
+    assert str(state).splitlines()[0].endswith("without a commit yet, 1 key")
+    assert str(state).splitlines()[1] == "  plan  (dict)"
+    live = Live()
+    assert repr(live) == "<Live, 0 keys>"
+    live["x"] = 1
+    assert repr(live) == "<Live, 1 key>"
+
+
+def test_keys_complete_in_a_shell() -> None:
+    """`state["<TAB>` offers the keys: of a state, its namespaces, a Live, a snapshot and a diff."""
+    state, live = Versioned(), Live()
+    for each in (state, live):
+        each["plan"] = each["agent/name"] = 1
+        assert each._ipython_key_completions_() == ["agent/name", "plan"]
+        assert each.namespace("agent")._ipython_key_completions_() == ["name"]
+    state.commit()
+    snapshot = state.checkout("HEAD")
+    assert snapshot._ipython_key_completions_() == ["agent/name", "plan"]
+    state["new"] = 1
+    assert state.status()._ipython_key_completions_() == ["new"]
+
+
+COPIES: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy]
+SHARED = {"Versioned", "Namespace", "Snapshot", "Live"}
+
+
+@pytest.mark.parametrize("name", ["Versioned", "Namespace", "Snapshot", "Live"])
+def test_a_state_says_how_to_open_another(name: str) -> None:
+    """Pickled and copied in each way, it raises a TypeError that says to open a handle of one's own."""
+    thing = Live() if name == "Live" else things(Faulty(Memory()))[name]
+    for make in COPIES:
+        with pytest.raises(TypeError, match=rf"a {name} cannot be pickled or copied: .*open Versioned\("):
+            make(thing)
+
+
+def test_all_that_holds_a_state_says_so() -> None:
+    """No object shows a lock or a queue as the reason."""
+    for name, thing in things(Faulty(Memory())).items():
+        if name in ("Commit", "Log", "Diff", "Change"):
+            continue
+        with pytest.raises(TypeError, match=r"cannot be pickled or copied: ") as caught:
+            pickle.dumps(thing)
+        assert "_thread" not in str(caught.value), name
+
+
+@pytest.mark.slow
+def test_a_state_is_no_argument_for_another_process() -> None:
+    """The call that sends it fails at once, and says the same."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with pytest.raises(TypeError, match="open Versioned"):
+            pool.submit(len, Versioned()).result(timeout=60)

@@ -1,0 +1,154 @@
+"""Values that are read in order, or by many keys, come in few round trips to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+
+import pytest
+
+from vstate import CorruptObject, Memory, Namespace, Snapshot, Versioned
+from vstate.kv.base import OBJECT_PREFIX
+
+KEYS = 10_000
+
+
+class Trips(Memory):
+    """A store that counts its calls that read objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trips = 0
+        self.longest = 0
+
+    def get(self, key: str) -> bytes | None:
+        self.trips += key.startswith(OBJECT_PREFIX)
+        return super().get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        before = self.trips
+        found = super().get_many(keys)
+        self.trips = before + 1  # Memory calls `get` for each key
+        self.longest = max(self.longest, sum(map(len, found.values())))
+        return found
+
+    def during(self, call: Callable[[], object]) -> int:
+        self.trips = self.longest = 0
+        call()
+        return self.trips
+
+
+def _value(i: int) -> dict[str, object]:
+    return {"id": i, "text": f"{i} " * 40, "tags": ["a", "b"]}
+
+
+@pytest.fixture(scope="module")
+def store() -> Trips:
+    store = Trips()
+    with Versioned(store) as state:
+        for i in range(KEYS):
+            state[f"key/{i:05}"] = _value(i)
+        state.commit()
+    return store
+
+
+READERS: dict[str, Callable[[Versioned | Snapshot | Namespace], dict[str, object]]] = {
+    "dict": dict,
+    "items": lambda state: dict(state.items()),
+    "values": lambda state: dict(zip(state, state.values(), strict=True)),
+    "loop": lambda state: {key: state[key] for key in state},
+    "get_many": lambda state: state.get_many(list(state)),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("kind", ["versioned", "snapshot", "namespace"])
+def test_all_is_read_in_a_few_round_trips(
+    store: Trips, read: Callable[[Versioned | Snapshot | Namespace], dict[str, object]], kind: str
+) -> None:
+    with Versioned(store) as state:
+        mapping = {
+            "versioned": state,
+            "snapshot": state.checkout("HEAD"),
+            "namespace": state.namespace("key"),
+        }
+        found: list[dict[str, object]] = []
+        assert store.during(lambda: found.append(read(mapping[kind]))) <= 40
+        prefix = "" if kind == "namespace" else "key/"
+        assert found == [{f"{prefix}{i:05}": _value(i) for i in range(KEYS)}]
+        assert not state.has_uncommitted
+
+
+def test_the_first_item_is_read_alone(store: Trips) -> None:
+    """The first of many items does not wait for the next ones."""
+    with Versioned(store) as state:
+        assert store.during(lambda: next(iter(state.items()))) <= 5
+        assert store.longest < 100_000
+
+
+def test_keys_in_hand_are_read_as_they_are(store: Trips) -> None:
+    """Staged, edited and deleted keys lie between the ones that are read ahead."""
+    with Versioned(store) as state:
+        expected = {f"key/{i:05}": _value(i) for i in range(KEYS)}
+        for i in range(0, KEYS, 5):
+            expected[f"key/{i:05}"] = state[f"key/{i:05}"] = {"new": i}
+            del state[f"key/{i + 1:05}"], expected[f"key/{i + 1:05}"]
+            expected[f"key/{i:05}+"] = state[f"key/{i:05}+"] = {"more": i}
+        found: list[dict[str, object]] = []
+        assert store.during(lambda: found.append(dict(state.items()))) <= 40
+        assert found == [expected]
+        store.trips = 0
+        wanted = ["nope", *sorted(expected, reverse=True)]
+        assert list(state.get_many(wanted)) == wanted[1:]
+        assert store.trips <= 40
+
+
+def test_a_batch_is_bounded() -> None:
+    """Long values come a few at a time: no more than some megabytes wait in memory."""
+    store = Trips()
+    with Versioned(store) as state:
+        for i in range(2_000):
+            state[f"{i:04}"] = Random(i).randbytes(8_000)
+        state.commit()
+    with Versioned(store) as state:
+        assert store.during(lambda: dict(state)) <= 40
+        assert 1_000_000 < store.longest < 5_000_000
+    with Versioned(store) as state:
+        assert store.during(lambda: state.get_many(list(state))) <= 40
+        assert store.longest < 5_000_000
+
+
+def test_a_damaged_value_fails_alone() -> None:
+    """Of many values that are read at once, only the damaged one raises."""
+    store = Trips()
+    with Versioned(store) as state:
+        for i in range(100):
+            state[f"{i:02}"] = _value(i)
+        state.commit()
+        entry = state._handle.repo.entry(state._handle.tree, "50")
+        assert entry is not None
+        (link,) = entry.links
+    store.set(OBJECT_PREFIX + link.id.hex(), b"Bdamaged")
+    with Versioned(store) as state:
+        for i, key in enumerate(state):
+            if i == 50:
+                with pytest.raises(CorruptObject):
+                    state[key]
+            else:
+                assert state[key] == _value(i)
+
+
+def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:
+    """Values that were read ahead are of one commit: a handle that goes on reads those of the next one."""
+    with Versioned(Memory()) as state:
+        for i in range(100):
+            state[f"{i:02}"] = _value(i)
+        state.commit()
+        read = iter(state.items())
+        assert [next(read)[0] for _ in range(5)] == [f"{i:02}" for i in range(5)]
+        with state.fork("other") as other:
+            for i in range(100):
+                other[f"{i:02}"] = {"new": i}
+            other.commit()
+        state.merge("other")
+        assert [value for _, value in read] == [{"new": i} for i in range(5, 100)]

@@ -1,0 +1,136 @@
+"""Closing: the changes that are not committed when a state is closed or dropped, or when its program ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+from contextlib import ExitStack
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from vstate.errors import UncommittedWarning, VStateError
+from vstate.state.handle import Handle
+
+_SHOWN: Final = 10
+_WAIT_SECONDS: Final = 1.0
+"""How long the end of the program waits for a thread that is in the middle of a call."""
+
+_NO_FRAME: Final = 1_000_000
+"""A stacklevel above every frame: the end of a program is at no line of it."""
+
+
+class Closable(Protocol):
+    """A state that can be left open."""
+
+    def _at_exit(self) -> None:
+        """Called once when the program ends, unless the state is closed or collected before."""
+
+
+class Leftovers:
+    """The uncommitted changes of one handle, as the state that owns it ends."""
+
+    def __init__(self, handle: Handle, *, autocommit: bool) -> None:
+        self.autocommit = autocommit
+        self._handle = handle
+        self._process = os.getpid()
+        self._told = False
+
+    def watch(self, state: Closable) -> None:
+        """Have `state._at_exit` called at the end of the program. With autocommit the state lives until then,
+        or until it is closed: a collector cannot commit.
+        """
+        _open.add(state)
+        if self.autocommit:
+            _kept.add(state)
+
+    def settle(self, state: Closable, *, failed: bool, stacklevel: int) -> None:
+        """Commit or report the changes of a state that is being closed; neither if its block has `failed`.
+
+        If a commit raises, nothing is closed and everything is still staged.
+        """
+        if not self._told and not failed:
+            if self.autocommit:
+                self.commit()
+            else:
+                self._warn("was closed", self._changed(), stacklevel + 1)
+        self._told = True
+        _open.discard(state)
+        _kept.discard(state)
+
+    def commit(self) -> None:
+        """Commit the changes, if there are any."""
+        from vstate.state.committing import commit  # late: most programs commit by themselves
+
+        if self._handle.has_uncommitted():
+            commit(self._handle, "autocommit", {})
+
+    def at_exit(self) -> None:
+        """Commit or report the changes when the program ends. A fork leaves them to its parent."""
+        if self._told or self._process != os.getpid():
+            return
+        if not self._handle.lock.acquire(timeout=_WAIT_SECONDS):
+            self.dropped()
+            return
+        self._handle.lock.release()
+        event = "was open when the program ended,"
+        if self.autocommit and not self._handle.turns.is_taken:  # a thread's open transaction is half done
+            try:
+                self.commit()
+            except VStateError as error:
+                event = f"could not commit when the program ended ({error}), and ended"
+        self._warn(event, self._changed(), _NO_FRAME)
+        self._told = True
+
+    def dropped(self) -> None:
+        """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
+        store, waits for no lock, and pickles no value: edits in place stay unseen.
+        """
+        if self._told or self._process != os.getpid():
+            return
+        self._told = True
+        rest = self._handle.rest
+        if not (rest.open or rest.owed or rest.attempt):  # the next call would undo those changes
+            self._warn("was dropped", self._staged(), 3)
+
+    def _changed(self) -> list[str]:
+        """The keys that a commit would change; the staged keys if the store cannot tell."""
+        handle = self._handle
+        try:
+            with handle.lock:
+                hand = handle.settle().hand
+                if not hand.dirty and not hand.open:
+                    return []
+                plan = handle.plan()
+                return sorted({*plan.changes, *plan.unpicklable})
+        except Exception:  # the store is closed or gone, or a class fails to pickle
+            return self._staged()
+
+    def _staged(self) -> list[str]:
+        hand = self._handle.at.hand
+        return sorted(key for key in hand.dirty if key in hand.slots and hand.slots[key].dirty)
+
+    def _warn(self, event: str, keys: list[str], stacklevel: int) -> None:
+        lost = [repr(key) for key in keys[:_SHOWN]]
+        if len(keys) > _SHOWN:
+            lost.append(f"{len(keys) - _SHOWN} more keys")
+        if events := self._handle.at.events:
+            lost.append(f"{len(events)} recorded event{'s' * (len(events) > 1)}")
+        if lost:
+            message = (
+                f"{self._handle.title()} {event} with uncommitted changes, which are lost: {', '.join(lost)}"
+            )
+            if not self.autocommit:
+                message += "; call commit() before, discard() them, or open the state with autocommit=True"
+            warnings.warn(message, UncommittedWarning, stacklevel=stacklevel + 1)
+
+
+_open: Final[WeakSet[Closable]] = WeakSet()
+_kept: Final[set[Closable]] = set()
+
+
+@atexit.register
+def _at_exit() -> None:
+    with ExitStack() as stack:  # calls all of them, even if a warning is an error
+        for state in list(_open):
+            stack.callback(state._at_exit)

@@ -1,0 +1,279 @@
+"""Deep: three versions of a value, merged by path: by the entries of dicts and by the fields of objects.
+
+An object is taken apart and put together as pickle does it. So its fields are the stored ones, which `diff`
+shows, and no `__init__` of a dataclass, a model or a plain class runs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType, NoneType
+from typing import Any, Final, NamedTuple
+
+from vstate.values.absent import ABSENT, Unmergeable
+from vstate.values.inert import preview, printable
+from vstate.values.tokens import CLASH, Tokens
+
+__all__ = ["DICTS", "is_one_of", "merge_by_path"]
+
+DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
+
+_SHOWN: Final = 60  # characters of a key in a path
+_BEGUN: Final = object()
+_NOTHING: Final = (None, ABSENT)
+_HOLDERS: Final = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
+"""Fields in the state of a pydantic model: each holds fields of the model itself."""
+_FIELDS_SET: Final = "__pydantic_fields_set__"
+"""The names of the fields of a pydantic model that were set: a set, which grows on both sides."""
+
+_Fields = Mapping[Any, Any]
+_Path = tuple["_Path | None", object, bool]
+"""The steps to a value, the last one first; True for a field. Most paths are never written out."""
+_Merge = Generator["_Merge", Any, Any]
+"""A merge that yields the merges inside it and is sent their results. So depth does not use up the stack."""
+
+
+def is_one_of(value: Any, kinds: Sequence[type]) -> bool:
+    """Whether the value is of exactly one of these types."""
+    # Not `in`, which would ask the `__eq__` of a metaclass.
+    return any(type(value) is kind for kind in kinds)
+
+
+def merge_by_path(base: Any, ours: Any, theirs: Any, *, inner: bool) -> Any:
+    """The merged value; base may be ABSENT. Without `inner`, only the entries of the outermost dict.
+
+    Raises Unmergeable with the path of a value that both sides changed and that has no parts. Changes none of
+    the three; the result may share parts with them.
+    """
+    merger = _Merger(inner=inner)
+    running, result = [merger.merge(base, ours, theirs, None)], None
+    while running:
+        try:
+            running.append(running[-1].send(result))
+            result = None
+        except StopIteration as end:
+            running.pop()
+            result = end.value
+    return result
+
+
+class _Merger:
+    def __init__(self, *, inner: bool) -> None:
+        self._inner = inner
+        self._tokens = Tokens()
+        # By ids: a value that is in several places, or in itself, is merged once.
+        self._made: dict[tuple[int, int, int], Any] = {}
+        self._kept: list[object] = []  # the parts of objects: their ids must not be given again
+
+    def merge(self, base: Any, ours: Any, theirs: Any, path: _Path | None) -> _Merge:
+        """The merge of three values, of which both sides differ from the base."""
+        triple, kind = (id(base), id(ours), id(theirs)), type(ours)
+        if triple in self._made:
+            if self._made[triple] is _BEGUN:
+                raise Unmergeable("an immutable object that holds itself cannot be merged", _written(path))
+            return self._made[triple]
+        clash = Unmergeable(_clash(base, ours, theirs), _written(path))
+        present = [ours, theirs] if base is ABSENT else [ours, theirs, base]
+        if any(type(side) is not kind for side in present):
+            raise clash
+        has_attributes = any(getattr(side, "__dict__", None) for side in present)
+        if is_one_of(ours, DICTS) and not has_attributes:
+            self._made[triple] = made = self._empty(base, ours, theirs, path)
+            fields = path is not None and path[2] and path[1] in _HOLDERS
+            yield self._fill(made, (base, ours, theirs), path, fields=fields)
+            return made
+        if not self._inner:
+            raise Unmergeable("a dict with attributes cannot be merged by key", _written(path))
+        names = () if has_attributes else _names_of_fields(kind)
+        if names:
+            self._made[triple] = _BEGUN
+            sides = [
+                {name: getattr(side, name) for name in names} if side is not ABSENT else {}
+                for side in (base, ours, theirs)
+            ]
+            by_name: dict[str, Any] = {}
+            yield self._fill(by_name, sides, path, fields=True)
+            self._made[triple] = made = kind(**by_name)
+            return made
+        return (yield self._objects(triple, [*map(_take_apart, (base, ours, theirs))], path, clash))
+
+    def _objects(
+        self, triple: tuple[int, int, int], sides: list[_Parts | None], path: _Path | None, clash: Unmergeable
+    ) -> _Merge:
+        parts = [side for side in sides if side is not None]
+        if len(parts) < len(sides):
+            raise clash
+        self._kept.append(parts)
+        versions = zip(*(side[:4] for side in parts), strict=True)
+        whole = [self._tokens.only_change(*trio) for trio in versions]
+        has_fields = any(side.attributes or side.slots or side.entries for side in parts)
+        if any(part is CLASH for part in whole) or not has_fields:
+            raise clash
+        make, args, items, state = whole
+        if state is not None and any(side.attributes or side.slots for side in parts):
+            raise clash
+        self._made[triple] = made = make(*args)
+        attributes, slots, entries = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()
+        yield self._fill(attributes, [side.attributes for side in parts], path, fields=True)
+        yield self._fill(slots, [side.slots for side in parts], path, fields=True)
+        yield self._fill(entries, [side.entries for side in parts], path, fields=False)
+        if any(side.is_list for side in parts):
+            state = [*attributes.values()]
+        elif state is None and (attributes or slots):
+            state = (attributes or None, slots) if slots else attributes
+        _put_together(made, state, items, entries)
+        return made
+
+    def _fill(
+        self, target: dict[Any, Any], sides: Sequence[Any], path: _Path | None, *, fields: bool
+    ) -> _Merge:
+        """Put the merged entries into the target; the keys are names of fields, or keys of a dict."""
+        count = 0
+        for key, before, mine, other in self._entries(sides, path):
+            value = self._tokens.only_change(before, mine, other)
+            if value is CLASH and fields and key == _FIELDS_SET and before is not ABSENT:
+                value = mine | other
+            elif value is CLASH:
+                step = (path, key, fields)
+                if not self._inner:
+                    raise Unmergeable(_clash(before, mine, other), _written(step))
+                value = yield self.merge(before, mine, other, step)
+            if value is not ABSENT:
+                target[key] = value
+                count += 1
+        if len(target) < count:
+            raise Unmergeable(
+                "it has keys that are equal but not the same, such as 1 and True", _written(path)
+            )
+
+    def _empty(self, base: Any, ours: Any, theirs: Any, path: _Path | None) -> Any:
+        if type(ours) is not defaultdict:
+            return type(ours)()
+        old = base.default_factory if base is not ABSENT else ABSENT
+        factory = self._tokens.only_change(old, ours.default_factory, theirs.default_factory)
+        if factory is CLASH:
+            raise Unmergeable("both sides changed the default_factory", _written(path))
+        return defaultdict(factory)
+
+    def _entries(self, trio: Sequence[Any], path: _Path | None) -> Iterator[tuple[Any, Any, Any, Any]]:
+        """The keys of base, ours and theirs, in the order of the result, each with its three values or
+        ABSENT.
+        """
+        sides = []
+        for entries in ({} if value is ABSENT else value for value in trio):
+            # By token: an object that is a key need not equal its copy, and 1 is not True.
+            sides.append({self._tokens.of(key): (key, value) for key, value in entries.items()})
+            if len(sides[-1]) < len(entries):
+                raise Unmergeable("several of its keys are the same", _written(path))
+        old, mine, other = sides
+        first, second = (other, mine) if list(old) == list(mine) else (mine, other)
+        for token in (*first, *(token for token in second if token not in first)):
+            key, value = mine.get(token) or (other[token][0], ABSENT)
+            yield key, old.get(token, _NOTHING)[1], value, other.get(token, _NOTHING)[1]
+
+
+class _Parts(NamedTuple):
+    """An object as pickle takes it apart. The first four are merged as wholes, the mappings by key.
+
+    `state` is a state that has no fields. `is_list` says that the fields come as a list, in their order.
+    """
+
+    make: Any
+    args: Any
+    items: Any
+    state: Any
+    attributes: _Fields = MappingProxyType({})
+    slots: _Fields = MappingProxyType({})
+    entries: _Fields = MappingProxyType({})
+    is_list: bool = False
+
+
+def _take_apart(value: Any) -> _Parts | None:
+    """The parts of an object; None if pickle stores it under a name, or only cloudpickle can store it."""
+    if value is ABSENT:
+        return _Parts(ABSENT, ABSENT, ABSENT, ABSENT)
+    try:
+        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # the code of a class may raise anything
+        return None
+    if not isinstance(reduced, tuple) or len(reduced) > 5:
+        return None
+    make, args, state, items, entries = (*reduced, None, None, None)[:5]
+    items = None if items is None else [*items]
+    entries = {} if entries is None else dict(entries)
+    kind = type(value)
+    attributes: Any = {}
+    slots: Any = {}
+    names = _names_in_state(kind)
+    is_list = type(state) is list and len(state) == len(names) > 0
+    if is_list:
+        attributes, state = dict(zip(names, state, strict=True)), None
+    elif type(state) is dict:
+        attributes, state = state, None
+    elif type(state) is tuple and len(state) == 2 and all(type(part) in (dict, NoneType) for part in state):
+        attributes, slots, state = state[0] or {}, state[1] or {}, None
+    return _Parts(make, args, items, state, _without_caches(kind, attributes), slots, entries, is_list)
+
+
+def _without_caches(kind: type, attributes: dict[Any, Any]) -> dict[Any, Any]:
+    """The attributes without cached properties, which would keep the result for one side's fields."""
+    found = {}
+    for name, value in attributes.items():
+        if name == "__dict__" and type(value) is dict:
+            value = _without_caches(kind, value)
+        if not isinstance(name, str) or not isinstance(getattr(kind, name, None), cached_property):
+            found[name] = value
+    return found
+
+
+def _put_together(made: Any, state: Any, items: Any, entries: _Fields) -> None:
+    """Give a new object its state, items and entries, as unpickling does."""
+    for item in items or ():
+        made.append(item)
+    for key, value in entries.items():
+        made[key] = value
+    if state is None:
+        return
+    if (restore := getattr(made, "__setstate__", None)) is not None:
+        restore(state)
+        return
+    attributes, slots = state if isinstance(state, tuple) else (state, {})
+    if attributes:
+        made.__dict__.update(attributes)
+    for name, value in slots.items():
+        setattr(made, name, value)
+
+
+def _names_of_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a class whose objects are made with all of them: named tuples, structs of msgspec."""
+    names = getattr(kind, "_fields" if issubclass(kind, tuple) else "__struct_fields__", ())
+    return names if isinstance(names, tuple) else ()
+
+
+def _names_in_state(kind: type) -> list[str]:
+    """The fields of a dataclass: the state of a frozen one with slots is the list of their values."""
+    return [*getattr(kind, "__dataclass_fields__", ())]
+
+
+def _clash(base: Any, ours: Any, theirs: Any) -> str:
+    if ours is ABSENT or theirs is ABSENT:
+        return "one side removed it, the other changed it"
+    return "both sides added it, differently" if base is ABSENT else "both sides changed it, differently"
+
+
+def _written(path: _Path | None) -> str:
+    """The path as Python would write it: `["a"].b`."""
+    steps = []
+    while path is not None:
+        path, key, is_field = path
+        if is_field:
+            steps.append("" if key in _HOLDERS else f".{printable(str(key)[:_SHOWN])}")
+        elif type(key) is str:
+            shown = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
+            steps.append(f'["{shown}"]')
+        else:
+            steps.append(f"[{preview(key, width=None, max_depth=3, max_items=5)[:_SHOWN]}]")
+    return "".join(reversed(steps))
