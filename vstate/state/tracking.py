@@ -94,10 +94,12 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
             part = None
         position += 1
     root = sys.getrefcount(objects[0]) - inside[id(objects[0])]
+    if len(objects) == 1:
+        return root, _INNER
     rest = [sys.getrefcount(objects[i]) - inside[id(objects[i])] for i in range(1, len(objects))]
     if len(set(rest)) > 1:
         return None
-    return root, rest[0] if rest else _INNER
+    return root, rest[0]
 
 
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")

@@ -120,10 +120,6 @@ def _part(raw: Any) -> Part:
     return Link(ObjectId(oid), length)
 
 
-def _length(part: Part) -> int:
-    return part.length if isinstance(part, Link) else len(part)
-
-
 def type_name(value: Any) -> str:
     """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
     kind = type(value)
@@ -159,7 +155,7 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encode
 
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return Encoded(entry, {}, (), len(entry))
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry)))  # as in `Entry.decode`
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...]) -> Encoded:
@@ -191,7 +187,7 @@ def _encode_parts(
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return Encoded(entry, objects, tuple(chunks), size)
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
