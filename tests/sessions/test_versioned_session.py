@@ -283,7 +283,8 @@ def test_modules_of_others_and_absent_names(caplog: pytest.LogCaptureFixture) ->
             await session.load_session_state("nope", "bob", agent=again)
         assert caplog.messages == [
             "the session 's' has no module 'agnt', which stays as it is; its modules are: agent, box",
-            "there is no session 'nope' of user 'bob'; list_sessions() lists all; the modules stay as they are",
+            "there is no session 'nope' of user 'bob'; list_sessions() lists all; "
+            "the modules stay as they are",
         ]
 
     asyncio.run(main())
