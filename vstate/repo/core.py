@@ -94,6 +94,11 @@ class Core:
     """
 
     def __init__(self, store: KVStore, security: Security | None = None) -> None:
+        if not isinstance(store, KVStore):
+            raise InvalidInput(
+                f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
+                "store first, with open_store(...)"
+            )
         self.store = store
         self.security = security or Security()
         self.objects = Objects(store)
