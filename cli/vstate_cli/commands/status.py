@@ -26,8 +26,8 @@ _CLOCK_READ_EVERY = 64  # counted items
     examples=["vstate status", "vstate -s agent-state status --json", "vstate status --timeout 0"],
     json="{store, bytes, branch, upstream, head, commits, branches, tags, keys, objects, at_least}. branch "
     "is null if HEAD is detached; upstream is {name, ahead, behind}, or null; head is a commit as `vstate "
-    "log --json` prints it, or null; at_least lists the counts that the timeout ended early; bytes is null for a "
-    "store that is no directory.",
+    "log --json` prints it, or null; at_least lists the counts that the timeout ended early; bytes is null "
+    "for a store that is no directory.",
 )
 @click.option(
     "--timeout",
