@@ -17,6 +17,7 @@ from vstate.objects.ids import ObjectId
 from vstate.repo.names.dates import parse_time
 from vstate.repo.names.refs import HEAD
 from vstate.repo.repository import Repository
+from vstate_cli.progress import ProgressBar
 
 _RANGE = re.compile(r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL)
 """A range. A time in braces may hold dots."""
@@ -45,20 +46,37 @@ class Selection:
         return bool(self.excluded or self.keys or self.since or self.until or self.patterns or self.info)
 
     def __iter__(self) -> Iterator[Commit]:
-        left = self.limit
-        if left == 0:
+        if self.limit == 0:
             return
+        walk = self._walk()
+        # Until the first commit is found, the terminal shows how far the search has come.
+        with ProgressBar() as bar:
+            first = None
+            for number, (commit, is_shown) in enumerate(walk, 1):
+                if is_shown:
+                    first = commit
+                    break
+                bar("searching commits", number)
+        if first is None:
+            return
+        yield first
+        found = 1
+        for commit, is_shown in walk if self.limit != 1 else ():
+            if is_shown:
+                yield commit
+                found += 1
+                if found == self.limit:
+                    return
+
+    def _walk(self) -> Iterator[tuple[Commit, bool]]:
+        """The commits of the walk, and whether each is shown."""
         for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
             # The walk goes back in time, so nothing behind an old commit is newer.
             if self.since is not None and commit.time < self.since:
                 return
             if self.walked is not None:
                 self.walked.append(commit)
-            if self._is_shown(commit):
-                yield commit
-                left = None if left is None else left - 1
-                if left == 0:
-                    return
+            yield commit, self._is_shown(commit)
 
     def _is_shown(self, commit: Commit) -> bool:
         return (
