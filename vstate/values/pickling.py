@@ -178,6 +178,9 @@ def load_value(
             return value, False
     except evolution.UpgradeNeeded:
         pass
+    except (AttributeError, CannotLoad):
+        if not loader.evolving:  # else a key may have lacked the field that its hash needs
+            raise
     evolving = tracer()
     return loaded(evolving.load, tracer), evolving.evolved
 
@@ -289,7 +292,9 @@ def _traced(
         if builds:
             tracer.before_build()
         load(tracer)
-        if not builds:
+        if builds:
+            tracer.after_build()
+        else:
             tracer.note_made()
         tracer.calling = ""
 
