@@ -403,14 +403,18 @@ class Versioned(State):
     def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
         """Give the state the contents of `rev`, or of `steps` commits ago, as a new commit on top.
 
-        Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
+        Another `rollback()` goes further back: a rollback counts as the commit that it went back to. Nothing
+        is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
         if rev is not None and steps != 1:
             raise InvalidInput("rollback takes a revision, or a number of steps, not both")
         handle = self._handle
         branch = handle.own_branch()
-        target = handle.trusted(handle.resolve(f"HEAD~{steps}" if rev is None else rev))
+        target = handle.resolve("HEAD" if rev is None else rev)
+        if rev is None:
+            target = self.repo.steps_back(target, steps)
+        handle.trusted(target)
         commit_now(handle, "Before rollback", {})
         return self._go(
             target, lambda: self.repo.rollback(branch, target, message=message, seen=handle.at.head)
