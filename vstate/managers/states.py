@@ -253,8 +253,9 @@ class StateManager(Manager):
     async def rollback(self, key: str | None = None, *, steps: int = 1, rev: Revision | None = None) -> None:
         """Give a key its value from before its last `steps` changes, or at `rev`, as a new commit on top.
 
-        Without a key, all keys of this manager; keys of other managers stay. Another call goes further back: a
-        rollback counts as the commit that it went back to. Pending changes are committed first. Raises InvalidInput if the key has fewer changes.
+        Without a key, all keys of this manager; keys of other managers stay. Another call goes further back:
+        a rollback counts as the commit that it went back to. Pending changes are committed first. Raises
+        InvalidInput if the key has fewer changes.
         """
         check_count("steps", steps, 1)
         if key is not None:
@@ -326,7 +327,8 @@ def roll_back(
 ) -> dict[str, str | None]:
     """Stage the values of a key, or of all, at `rev` or before the last `steps` commits that changed them.
 
-    Returns the commit's info of the rollback. The staged values expire in `ttl` seconds. Raises InvalidInput if there are fewer such commits.
+    Returns the commit's info of the rollback. The staged values expire in `ttl` seconds. Raises InvalidInput
+    if there are fewer such commits.
     """
     state = part.root
     assert isinstance(state, Versioned)

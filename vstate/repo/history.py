@@ -121,8 +121,8 @@ class History:
     ) -> Iterator[tuple[Commit, Commit | None]]:
         """The changes that rollbacks take back, newest first, each with the commit before it.
 
-        A rollback of the keys that begin with `within`, or of more, is no change by itself: the walk goes on at
-        the commit that it went back to. So each further rollback goes further back. `changed` tells for a
+        A rollback of the keys that begin with `within`, or of more, is no change by itself: the walk goes on
+        at the commit that it went back to. So each further rollback goes further back. `changed` tells for a
         commit and its first parent whether these keys differ, by default always.
         """
         at: Commit | None = start
