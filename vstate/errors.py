@@ -332,20 +332,28 @@ class Unpicklable(VStateError, TypeError):
         )
         super().__init__(
             f"cannot pickle {'; '.join(self.culprits.values())}. {remedy}, or give their class a __getstate__"
+            " or a __reduce__"
         )
 
 
 class CannotLoad(VStateError):
-    """A stored value is intact, but this program cannot load the `name` that it needs. `key` is its key."""
+    """A stored value is intact, but this program cannot load the `name` that it needs. `key` is its key.
 
-    def __init__(self, name: str, reason: str, *, key: str | None = None) -> None:
+    `called` says that the program has the name, and that its code raised an error.
+    """
+
+    def __init__(self, name: str, reason: str, *, key: str | None = None, called: bool = False) -> None:
         self.name = name
         self.reason = reason
         self.key = key
+        self.called = called
         value = f"the value of {key!r}" if key is not None else "a value"
+        happened, remedy = f"which needs {name}", "make that name importable, and allow it if you pass allow="
+        if called:
+            happened, remedy = f"because {name} fails", "correct the code of that name"
         super().__init__(
-            f"cannot load {value}, which needs {name}: {reason}. The stored bytes are intact: make that name "
-            "importable, and allow it if you pass allow=, or look at the value with `vstate show`"
+            f"cannot load {value}, {happened}: {reason}. The stored bytes are intact: {remedy}, or look at "
+            "the value with `vstate show`"
         )
 
 

@@ -17,12 +17,15 @@ from vstate import CannotLoad, InvalidInput, Memory, Versioned, task
 from vstate.state.base import handle_of
 
 
-class TakesTwo(Exception):
-    """Pickles but does not unpickle, because its args do not match its __init__."""
+class Breaks:
+    """Loads while it is new, and not with every number: a class is looked at once."""
 
-    def __init__(self, one: object, two: object) -> None:
-        super().__init__(one)
+    def __init__(self) -> None:
         self.n = 0
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        if state["n"] == 7:
+            raise LookupError("seven")
 
 
 class NeverTheSame:
@@ -84,9 +87,10 @@ def test_a_savepoint_that_cannot_be_loaded_loses_nothing_else() -> None:
     """Undoing continues past a value that does not unpickle, and the program's own exception is raised."""
     for _ in range(3):
         state = Versioned()
-        state["base"] = 0
+        state["base"], state["proven"] = 0, Breaks()
         state.commit()
-        state["error"] = TakesTwo(1, 2)
+        state["error"] = Breaks()
+        state["error"].n = 7
         for i in range(10):
             state[f"work{i}"] = ["staged before"]
         with pytest.raises(KeyboardInterrupt) as caught, state.transaction():
@@ -95,7 +99,7 @@ def test_a_savepoint_that_cannot_be_loaded_loses_nothing_else() -> None:
                 state[f"work{i}"].append("inside")
             raise KeyboardInterrupt
         assert all(state[f"work{i}"] == ["staged before"] for i in range(10))
-        assert isinstance(state["error"], TakesTwo)
+        assert isinstance(state["error"], Breaks)
         assert "error" in caught.value.__notes__[0]
 
 
@@ -281,7 +285,9 @@ def test_a_view_shows_what_cannot_be_loaded() -> None:
     from vstate import view
 
     state = Versioned()
-    state["error"], state["ok"] = TakesTwo(1, 2), 1
+    state["error"], state["ok"] = Breaks(), 1
+    state.commit()
+    state["error"].n = 7
     state.commit()
     shown = view(Versioned(state.store))
     assert shown["ok"] == 1

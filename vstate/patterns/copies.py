@@ -6,11 +6,13 @@ import copy
 import pickle
 from collections.abc import Iterable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from vstate.errors import Unpicklable
 from vstate.state.tracking import IMMUTABLE
-from vstate.values.pickling import culprit, dumps
+from vstate.values.culprits import culprit, own_error
+from vstate.values.pickling import dumps
 
 
 def deep_copy(value: Any, memo: dict[int, Any] | None = None) -> Any:
@@ -37,7 +39,9 @@ def checked_copy(value: Any, name: str) -> Any:
     try:
         return deep_copy(value)
     except Exception as error:  # the copy hook of any class may raise anything
-        raise Unpicklable({name: culprit(value, name, error)}, staged=False) from error
+        own_error(partial(deep_copy, value), error)
+        # An exception with an `__init__` of its own has no deep copy, and yet can be stored.
+        return Frozen(value, name, name).thaw()
 
 
 def plain_copy(data: Any) -> Any:

@@ -200,7 +200,7 @@ class Core:
         try:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
-            raise CannotLoad(error.name, error.reason, key=key) from error
+            raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""

@@ -61,9 +61,9 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import is_immutable
 from vstate.state.turns import Turn
+from vstate.values.culprits import culprit
 from vstate.values.entry import encode_value
 from vstate.values.inspection import describe
-from vstate.values.pickling import culprit
 
 KEEP_BYTES = 64 * 1024 * 1024
 KEEP_COUNT = 100_000
@@ -551,15 +551,16 @@ class Handle(StateHandle):
             return make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
 
     def require_picklable(self, plan: Plan) -> Plan:
-        if plan.unpicklable:
-            slots = self.at.hand.slots
-            raise Unpicklable(
-                {
-                    key: culprit(slots[key].value, f'state["{key}"]', error)
-                    for key, error in sorted(plan.unpicklable.items())
-                }
-            )
-        return plan
+        if not plan.unpicklable:
+            return plan
+        slots, token = self.at.hand.slots, Lock()
+        with token:
+            self._comparing = ref(token)  # the values are pickled once more
+            culprits = {
+                key: culprit(slots[key].value, f'state["{key}"]', error)
+                for key, error in sorted(plan.unpicklable.items())
+            }
+        raise Unpicklable(culprits)
 
     def edited(self, plan: Plan, keys: Iterable[str]) -> list[str]:
         """The keys whose values were edited in place after the plan was made."""

@@ -6,8 +6,9 @@ Making a plan changes only caches, so an exception at any line leaves nothing to
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, VStateError
 from vstate.objects import expiry, tree
 from vstate.objects.expiry import EXPIRING, split_expiry, with_expiry
 from vstate.objects.ids import NewObjects, ObjectId
@@ -28,6 +29,7 @@ from vstate.state.slots import (
     Step,
 )
 from vstate.state.tracking import is_unshared
+from vstate.values.culprits import own_error
 from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
 
 
@@ -122,7 +124,7 @@ def _plan_value(
     try:
         encoded = encode_value(value, base.chunks if base else ())
     except Exception as error:  # pickling runs the classes' own code, which may raise anything
-        plan.unpicklable[key] = error
+        plan.unpicklable[key] = own_error(partial(encode_value, value), error)
         return
     if base is not None and base is slot.base and not slot.dirty and encoded.entry == base.entry:
         if unshared:  # mostly so: nobody has edited the value
@@ -200,9 +202,10 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
     if not base.loaded or Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
         return False, base
     try:
-        again = encode_value(repo.load(key, base.entry).value, base.chunks)
-    except Exception:  # the stored value does not load any more, so the value in hand is new
+        copy = repo.load(key, base.entry).value
+    except VStateError:  # the stored value does not load any more, so the value in hand is new
         return False, base
+    again = encode_value(copy, base.chunks)
     base = base._replace(loaded=False, alternates=base.alternates | {again.entry})
     if again.entry == encoded.entry:
         return True, base

@@ -13,14 +13,16 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values.allow import Allow
+from vstate.values import definitions
+from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, loaded, own_builder
+from vstate.values.pickling import Loader, Tracer, loaded
 
 Buffers = Sequence[bytearray | memoryview]
 
@@ -28,7 +30,7 @@ _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: no attribute of the class 
 _SHARED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum)
 
 
-class _EditableError(Exception):
+class _EditableError(CannotLoad):
     """The pickle names something that it could edit."""
 
 
@@ -37,15 +39,14 @@ def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> An
 
     Raises CannotLoad, as `pickling.loads` does.
     """
+    careful = partial(_Careful, bytes(data), buffers, allow)
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
         try:
-            return loaded(fast.load, lambda: fast.last_global)
-        except CannotLoad as error:
-            if not isinstance(error.__cause__, _EditableError):
-                raise
-    careful = _Careful(bytes(data), buffers, allow)
-    value = loaded(careful.load, lambda: careful.last_global)
+            return loaded(fast.load, careful)
+        except _EditableError:
+            pass
+    value = loaded(careful().load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
     return value
@@ -59,11 +60,22 @@ def _extensions() -> bool:
     return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
 
 
-def _find(allow: Allow, module: str, name: str) -> Any:
+def _builders(allow: Allow) -> definitions.Builders:
+    return definitions.Builders(lambda data: loads_allowed(data, (), allow), allow.require)
+
+
+def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
     if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
         return allow.attribute
+    if module == definitions.__name__:
+        if name == "stored_code" and not allow.names(CODE):
+            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
+        # `stored_class` asks for the name of the class itself.
+        builder = builders.find(module, name)
+        if builder is not None:
+            return builder
     found = allow.find(module, name)
-    return own_builder(module, name) or found
+    return builders.find(module, name) or found
 
 
 def _refuse_persistent() -> NoReturn:
@@ -76,34 +88,35 @@ class _Fast(Loader):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
         self._allow = allow
+        self.builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self.builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
-        raise _EditableError
+        raise _EditableError(self.last_global, "the pickle could change it")
 
     def persistent_load(self, pid: Any) -> Any:
         _refuse_persistent()
 
 
-class _Careful(pickle._Unpickler):
+class _Careful(Tracer):
     """The unpickler in Python; it never edits a named thing."""
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
-    last_global = ""
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(Tracer.dispatch)
 
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
+        self.builders = _builders(allow)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self.builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception
         self._found[id(found)] = found, self.last_global

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 import sys
 import threading
-from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
-
-import cloudpickle
-from cloudpickle import cloudpickle as by_value
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, ClassVar, Final
 
 from vstate.errors import CannotLoad
+from vstate.values import definitions
 from vstate.values.allow import Allow
-from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import framed, frameless
 
 OUT_OF_BAND_BYTES = 1024
@@ -38,7 +34,8 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     """The value as a frameless pickle and its large contiguous buffers, not copied.
 
     Classes and functions that another process cannot import, above all those of `__main__`, are stored by
-    value. Passes on every error of pickling.
+    value. The first value of a class is loaded once, so that none is stored that cannot be read. Passes on
+    every error of pickling; raises CannotLoad for a value that does not load.
     """
     try:
         return _dumps(value)
@@ -71,25 +68,50 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(usual)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, but exceptions load again, and an open file is refused, as pickle does.
+class _Pickler(definitions.Pickler):
+    """Puts the definitions of classes beside the pickle, and notes the classes that were never loaded."""
 
-    cloudpickle would store a copy of the file.
-    """
-
-    dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
-        {
-            kind: reduce
-            for kind, reduce in cloudpickle.Pickler._dispatch_table.items()
-            if kind is not io.TextIOWrapper
-        },
-        copyreg.dispatch_table,
-    )
+    unproven: Set[Any] = frozenset()
+    """The classes and the code in the pickle of which nothing was loaded yet."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if issubclass(type(obj), BaseException):
-            return reduce_exception(obj)
+        kind = type(obj)
+        if kind in _PROVEN_CLASSES:
+            return NotImplemented
+        part: Any = kind
+        if kind is FunctionType:  # it may be the function that makes the values of a class
+            part = obj.__code__
+        elif kind is BuiltinFunctionType and isinstance(obj.__self__, ModuleType):
+            part = obj
+        if part not in _PROVEN and not issubclass(kind, type):
+            self.unproven |= {part}
+        if definitions.is_class(obj) and definitions.needs_definition(obj):
+            return definitions.reduce_class(obj)
         return super().reducer_override(obj)
+
+
+_PROVEN_CLASSES: set[type] = set()
+_PROVEN: set[Any] = set()
+"""Parts of pickles that were loaded once. Instances of the first ones need no reducer of ours."""
+
+_MOST_PROVEN: Final = 10_000
+_REDUCED_HERE: Final = (BaseException, FunctionType, BuiltinFunctionType)
+
+
+def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) -> None:
+    """Load a pickle that was just made. Its parts are proven then; CannotLoad."""
+    try:
+        loads(data, [buffer.toreadonly() for buffer in buffers])  # not copied: they may be long
+    except CannotLoad:
+        if not buffers:
+            raise
+        loads(data, [bytearray(buffer) for buffer in buffers])  # some classes write to their buffers
+    for proven in (_PROVEN_CLASSES, _PROVEN):
+        if len(proven) > _MOST_PROVEN:  # a program that makes classes all the time
+            proven.clear()
+    for part in unproven:
+        quick = isinstance(part, type) and not issubclass(part, _REDUCED_HERE)
+        (_PROVEN_CLASSES if quick else _PROVEN).add(part)
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
@@ -100,14 +122,19 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) == OUT_OF_BAND_LIMIT:
+        small = raw.nbytes < OUT_OF_BAND_BYTES and not isinstance(raw.obj, definitions.Definition)
+        if small or len(buffers) == OUT_OF_BAND_LIMIT:
             return True
         buffers.append(raw)
         return False
 
     file = io.BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=keep_in_band).dump(value)
-    return frameless(file.getvalue()), buffers
+    pickler = _Pickler(file, protocol=5, buffer_callback=keep_in_band)
+    pickler.dump(value)
+    data = frameless(file.getvalue())
+    if pickler.unproven:
+        _prove(pickler.unproven, data, buffers)
+    return data, buffers
 
 
 def loads(
@@ -123,25 +150,39 @@ def loads(
         from vstate.values.guarded import loads_allowed
 
         return loads_allowed(data, buffers, allow)
+    tracer = partial(_tracer, data, buffers)
     if _NAMES not in data and not buffers:
         # Plain data names no class, and needs no Loader: a third of its time.
-        return loaded(partial(pickle.loads, data), str)
-    loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
-    return loaded(loader.load, lambda: loader.last_global)
+        return loaded(partial(pickle.loads, data), tracer)
+    return loaded(Loader(io.BytesIO(framed(bytes(data))), buffers=buffers).load, tracer)
 
 
-def loaded(load: Callable[[], Any], last_global: Callable[[], str]) -> Any:
-    """The result of `load`. Any error becomes CannotLoad with the name that the pickle found last."""
+def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
+    return Tracer(io.BytesIO(data), buffers=buffers)
+
+
+def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
+    """The result of `load`. An error becomes CannotLoad, with the name that fails once more in a `tracer`.
+
+    An error that does not come again is not the value's: a signal handler raised it, say. It comes out as it
+    is, and so does MemoryError.
+    """
     try:
         return load()
-    except CannotLoad:
+    except (CannotLoad, MemoryError):
         raise
     except Exception as error:  # the code that a pickle names may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise CannotLoad(last_global() or "its pickle", reason) from error
+        tracing = tracer()
+        try:
+            tracing.load()
+        except Exception:
+            reason = f"{type(error).__name__}: {error}"
+            name = tracing.calling or tracing.last_global or "its pickle"
+            raise CannotLoad(name, reason, called=bool(tracing.calling)) from error
+        raise
 
 
-class Loader(pickle.Unpickler):
+class _Finder:
     """Finds classes as pickle does, but for a class of `__main__` it takes the running program's own.
 
     cloudpickle would make a second class of the same name. In a program that was started again, isinstance()
@@ -150,142 +191,55 @@ class Loader(pickle.Unpickler):
 
     last_global = ""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.builders = definitions.Builders(loads)
+
+    def load(self) -> Any:
+        """The value; CannotLoad if it holds code of another Python."""
+        try:
+            value = super().load()  # type: ignore[misc]  # an unpickler is the next base
+        except Exception:  # the code that a pickle names may raise anything
+            self.builders.check()  # code of another Python is the likelier reason
+            raise
+        self.builders.check()
+        return value
+
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        own = own_builder(module, name)
-        if own is not None:
-            return own
-        try:
-            return super().find_class(module, name)
-        except Exception as error:  # the import runs the module's code, which may raise anything
-            raise CannotLoad(self.last_global, f"{type(error).__name__}: {error}") from error
+        builder = self.builders.find(module, name)
+        if builder is not None:
+            return builder
+        return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
 
 
-def own_builder(module: str, name: str) -> Callable[..., Any] | None:
-    """The function that replaces this one of cloudpickle's, if any."""
-    return _BUILDERS.get(name) if module == by_value.__name__ else None
+class Loader(_Finder, pickle.Unpickler):
+    """The unpickler in C."""
 
 
-def _own_class(module: str | None, name: str) -> type | None:
-    """The running program's class of this name, nested ones included, if there is exactly one."""
-    main = sys.modules.get("__main__") if module == "__main__" else None
-    if main is None:
-        return None
-    found = [cls for cls in _classes(vars(main), "") if cls.__name__ == name]
-    return found[0] if len(found) == 1 else None
+class Tracer(_Finder, pickle._Unpickler):
+    """The unpickler in Python, which takes ten times as long: it knows whose code it calls."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
+    calling = ""
+    """The name of the class or function that is called now; after an error, the one that raised it."""
 
 
-def _classes(names: Mapping[str, Any], path: str) -> Iterator[type]:
-    for name, value in list(names.items()):
-        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == path + name:
-            yield value
-            yield from _classes(vars(value), f"{path}{name}.")
+def _traced(load: Callable[[Any], None], called: Callable[[Any], Any]) -> Callable[[Tracer], None]:
+    def traced(tracer: Tracer) -> None:
+        target = called(tracer)
+        module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+        tracer.calling = f"{module}.{name}" if module and name else str(name or type(target).__qualname__)
+        load(tracer)
+        tracer.calling = ""
+
+    return traced
 
 
-def _make_skeleton_class(
-    type_constructor: Any, name: str, bases: Any, type_kwargs: dict[str, Any], tracker: Any, extra: Any
-) -> type:
-    own = _own_class(type_kwargs.get("__module__"), name)
-    if own is not None:
-        return own
-    return by_value._make_skeleton_class(  # type: ignore[no-any-return]
-        type_constructor, name, bases, type_kwargs, tracker, extra
-    )
-
-
-def _make_skeleton_enum(
-    bases: Any, name: str, qualname: str, members: Any, module: str, tracker: Any, extra: Any
-) -> type:
-    own = _own_class(module, name)
-    if own is not None:
-        return own
-    return by_value._make_skeleton_enum(  # type: ignore[no-any-return]
-        bases, name, qualname, members, module, tracker, extra
-    )
-
-
-def _class_setstate(made: type, state: Any) -> type:
-    if _own_class(made.__module__, made.__name__) is made:
-        return made
-    return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
-
-
-_BUILDERS: dict[str, Callable[..., Any]] = {
-    "_make_skeleton_class": _make_skeleton_class,
-    "_make_skeleton_enum": _make_skeleton_enum,
-    "_class_setstate": _class_setstate,
-}
-
-
-# Where a value cannot be pickled
-
-
-_SEARCH_LIMIT = 10_000
-_PATH_LIMIT = 100
-_DEEP_PATH_LIMIT = 3
-
-
-def culprit(value: Any, path: str, error: BaseException) -> str:
-    """Where in `value` pickling fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
-
-    `path` leads to the value itself. Follows the first part that cannot be pickled by itself, down to a part
-    without such parts. Tries at most 10,000 parts.
-    """
-    tried = 0
-    # A value that is too deep has no single culprit: a few steps show where it begins.
-    for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
-        for step, part in _parts(value):
-            tried += 1
-            if tried > _SEARCH_LIMIT:
-                break
-            failure = _failure(part)
-            if failure is not None:
-                path, value, error = path + step, part, failure
-                break
-        else:
-            break
-        if tried > _SEARCH_LIMIT:
-            break
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if _is_recursion(error):
-        return f"{path}: {name} (nested deeper than pickle can follow)"
-    return f"{path}: {name} ({error})"
-
-
-def _is_recursion(error: BaseException) -> bool:
-    return isinstance(error, RecursionError) or "recursion" in str(error)
-
-
-def _failure(value: Any) -> BaseException | None:
-    try:
-        dumps(value)
-    except Exception as error:  # the value's own code may raise anything
-        return error
-    return None
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        if isinstance(value, dict):
-            for key, item in list(value.items()):
-                shown = f'"{key}"' if isinstance(key, str) else repr(key)
-                yield f"[{shown}]", item
-                yield f".keys()[{shown}]", key
-        elif isinstance(value, list | tuple):
-            for i, item in enumerate(list(value)):
-                yield f"[{i}]", item
-        elif isinstance(value, set | frozenset):
-            for item in list(value):
-                yield "{…}", item
-        attributes: dict[str, Any] = dict(getattr(value, "__dict__", None) or {})
-        for cls in type(value).__mro__:
-            slots = cls.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
-                    attributes[slot] = getattr(value, slot)
-        if not isinstance(value, type):
-            for name, item in attributes.items():
-                yield f".{name}", item
-    except Exception:  # the value's own __getattr__ or __repr__ failed: it is the culprit itself
-        return
+for _opcode, _called in {
+    pickle.REDUCE: lambda tracer: tracer.stack[-2],
+    pickle.NEWOBJ: lambda tracer: tracer.stack[-2],
+    pickle.NEWOBJ_EX: lambda tracer: tracer.stack[-3],
+    pickle.BUILD: lambda tracer: type(tracer.stack[-2]),
+}.items():
+    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called)
