@@ -353,7 +353,7 @@ def test_a_hostile_writer(tmp_path: Path) -> None:
 
     def publish(entries: dict[str, bytes], key: SigningKey | None) -> Commit:
         head = repo.branch("main")
-        root, objects, nodes = tree.update(repo.objects.node, head.tree, entries)
+        root, objects, nodes = tree.update(repo.objects.node, head.root, entries)
         commit = repo.build_commit(root, (head,))
         commit = commit if key is None else key.sign(commit)
         assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action="test")

@@ -60,7 +60,7 @@ def test_each_side_keeps_its_own_keys() -> None:
     assert ours is not None
     assert theirs is not None
     assert main.head is not None
-    assert main.head.parents == (ours.oid, theirs.oid)
+    assert main.head.parent_ids == (ours.oid, theirs.oid)
     assert main.head.message == "Merge side into main"
     assert dict(Versioned(main.store)) == dict(main)
 
@@ -261,7 +261,7 @@ def test_policies(policy: str, base: Any, ours: Any, theirs: Any, merged: Any, w
         main["ns/k"] = ours
         made = main.commit("late")
         assert made is not None
-        assert len(made.parents) == 2
+        assert len(made.parent_ids) == 2
         if policy == "append":
             merged = ["a", "c", "b"]  # theirs was committed first here
     assert main["ns/k"] == merged
@@ -515,7 +515,7 @@ def test_cherry_pick_takes_one_commit() -> None:
     assert made is not None
     assert dict(main) == {"a": 1, "b": 2}
     assert (made.message, made.info) == ("wanted", {"by": "side", "cherry_picked": picked.id})
-    assert len(made.parents) == 1
+    assert len(made.parent_ids) == 1
     assert main.cherry_pick(picked) is None
 
 
@@ -616,7 +616,7 @@ def test_merges_are_as_the_model_says(base: Any, ours: Any, theirs: Any) -> None
         assert dict(main) == model
         assert dict(mirrored) == model
         if main.head != side.head:
-            assert (main.head and main.head.tree) == (mirrored.head and mirrored.head.tree)
+            assert (main.head and main.head.root) == (mirrored.head and mirrored.head.root)
 
 
 def no_opinion(base: Any, ours: Any, theirs: Any) -> Any:

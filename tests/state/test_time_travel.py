@@ -174,7 +174,7 @@ def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> Non
     assert state["k"] == 2
     assert state["same"] is same
     same.append("y")
-    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").oid,)
+    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").id,)
 
 
 def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
@@ -442,7 +442,7 @@ def test_bisect_takes_whatever_is_true() -> None:
     for items in (["x"], ["x", "y"], [], []):
         commit(state, str(items), items=items, more=len(list(state.log())))
     assert state.bisect(lambda snapshot: snapshot["items"], "HEAD~3").parents == (
-        state.checkout("HEAD~2").commit.oid,
+        state.checkout("HEAD~2").commit.id,
     )
 
 

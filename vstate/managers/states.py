@@ -350,7 +350,7 @@ def roll_back(
         names = {key}
     else:
         assert state.head is not None
-        differ = tree.diff(state.repo.objects.nodes, before.tree if before else None, state.head.tree)
+        differ = tree.diff(state.repo.objects.nodes, before.root if before else None, state.head.root)
         names = {change.key[len(prefix) :] for change in differ if change.key.startswith(prefix)}
     for name in names:
         if part.prefix + name in then:
@@ -371,8 +371,8 @@ def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit |
 
 
 def _differ(repo: Repository, before: Commit | None, after: Commit, prefix: str, *, whole: bool) -> bool:
-    old = before.tree if before is not None else None
+    old = before.root if before is not None else None
     if whole:
         node = repo.objects.node
-        return tree.lookup(node, old, prefix) != tree.lookup(node, after.tree, prefix)
-    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.tree))
+        return tree.lookup(node, old, prefix) != tree.lookup(node, after.root, prefix)
+    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.root))

@@ -222,7 +222,7 @@ class Core:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
         before = self.history.before(commit)
-        return self.diff(before[0].tree if before else None, commit.tree)
+        return self.diff(before[0].root if before else None, commit.root)
 
     # Writing
 
@@ -247,8 +247,8 @@ class Core:
             time = max(time, parent.time + _MICROSECOND)
             ids.append(parent.oid)
         commit = Commit(
-            tree=root,
-            parents=tuple(ids),
+            root=root,
+            parent_ids=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info or {}), "info"),
@@ -521,7 +521,7 @@ class Core:
         self.require_trusted(target)
         info = {ROLLED_BACK: rolled_back(target)}
         message = message or _rollback_message(target)
-        commit = self.build_commit(target.tree, (old,), message=message, info=info)
+        commit = self.build_commit(target.root, (old,), message=message, info=info)
         action = f"rollback: to {target.short}"
         if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
             raise self.ref_moved(HEADS + branch, old.oid)

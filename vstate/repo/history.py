@@ -51,11 +51,11 @@ class History:
         """The ids of the parents that were not cut off."""
         left = self.shallow().get(commit.oid)
         # A row is not signed, so it can only remove parents, never add any.
-        return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
+        return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
 
     def is_shallow(self, commit: Commit) -> bool:
         """Whether parents of the commit were cut off."""
-        return self.parents(commit) != commit.parents
+        return self.parents(commit) != commit.parent_ids
 
     def before(self, commit: Commit) -> list[Commit]:
         """The parents that were not cut off; CorruptObject if one of them is missing."""
@@ -152,8 +152,8 @@ class History:
         """The commits among `ancestors` that changed the key: its entry differs from that in every parent."""
         node = self._objects.node
         for commit in self.ancestors(start):
-            before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
-            if tree.lookup(node, commit.tree, key) not in before:
+            before = [tree.lookup(node, parent.root, key) for parent in self.before(commit)] or [None]
+            if tree.lookup(node, commit.root, key) not in before:
                 yield commit
 
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:

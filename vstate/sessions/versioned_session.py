@@ -135,8 +135,8 @@ class VersionedSession(SessionBase):
             node = state.repo.objects.node
 
             def changed(before: Commit | None, after: Commit) -> bool:
-                old = None if before is None else before.tree
-                return tree.lookup(node, old, key) != tree.lookup(node, after.tree, key)
+                old = None if before is None else before.root
+                return tree.lookup(node, old, key) != tree.lookup(node, after.root, key)
 
             found = () if state.head is None else state.repo.history.going_back(state.head, key, changed)
             commits[:] = [commit for commit, _ in islice(found, steps + 1)]

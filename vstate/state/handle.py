@@ -116,7 +116,7 @@ class Handle(StateHandle):
     def tree(self) -> ObjectId | None:
         """The root of the tree that the slots differ from."""
         head = self.at.head
-        return None if head is None else head.tree
+        return None if head is None else head.root
 
     def title(self) -> str:
         """The line that begins the readable form; it asks no store."""
@@ -636,8 +636,8 @@ class Handle(StateHandle):
     def diff(self, old: Revision | None, new: Revision | None) -> Diff:
         """As `Versioned.diff` promises."""
         if new is not None:
-            before = self.tree if old is None else self.trusted(self.resolve(old)).tree
-            return self.repo.diff(before, self.trusted(self.resolve(new)).tree)
+            before = self.tree if old is None else self.trusted(self.resolve(old)).root
+            return self.repo.diff(before, self.trusted(self.resolve(new)).root)
         with self.lock:
             self.settle()
             plan = self.compare()
@@ -648,7 +648,7 @@ class Handle(StateHandle):
                 for key, data in sorted(changes.items()):
                     pairs.append(KeyChange(key, tree.lookup(node, self.tree, key, at=at), data))
             else:
-                root = self.trusted(self.resolve(old)).tree
+                root = self.trusted(self.resolve(old)).root
                 moved = {change.key: change for change in tree.diff(self.repo.objects.nodes, root, self.tree)}
                 expired = dict.fromkeys(tree.expired(node, self.tree, at))
                 for key, data in {**expired, **changes}.items():

@@ -465,7 +465,7 @@ class Versioned(State):
         """Move the branch to a commit with the contents of `target`, and this state with it."""
         handle = self._handle
         # Found before the move: nothing may fail once the branch has moved.
-        moved = list(self.repo.diff(handle.tree, target.tree))
+        moved = list(self.repo.diff(handle.tree, target.root))
         commit = moving(handle, move)
         arrive(handle, commit, moved, branch=handle.at.branch)
         return commit
@@ -534,7 +534,7 @@ class Versioned(State):
                 branch, picked, policy=policy, message=message, seen=handle.at.head, before_move=before_move
             ),
         )
-        moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.tree))
+        moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.root))
         arrive(handle, commit or handle.at.head, moved, branch=handle.at.branch)
         return commit
 
@@ -673,7 +673,7 @@ class Versioned(State):
             handle.require_clean("switch")
             target = handle.trusted(repo.branch(name))
             # Found before the move: nothing may fail once HEAD has moved.
-            moved = list(repo.diff(handle.tree, target.tree))
+            moved = list(repo.diff(handle.tree, target.root))
         elif target is not None:
             self._create_to_switch(name, target)
         elif repo.refs.read(HEADS + name) is not None:

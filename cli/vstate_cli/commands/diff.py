@@ -68,12 +68,12 @@ def _compare(session: Session, a: str | None, b: str | None) -> tuple[Commit | N
         old = next(iter(repo.history.before(new)), None)
         return old, new, repo.changes(new)
     old, new = repo.resolve(a), repo.resolve("HEAD" if b is None else b)
-    return old, new, repo.diff(old.tree, new.tree)
+    return old, new, repo.diff(old.root, new.root)
 
 
 def _check_key(session: Session, key: str, old: Commit | None, new: Commit) -> None:
     """Raise InvalidInput for a key that neither side has: it is most likely misspelled."""
-    if session.repo.entry(new.tree, key) is None:
+    if session.repo.entry(new.root, key) is None:
         where = f"{old.short} or {new.short}" if old is not None else new.short
         raise InvalidInput(f"no key {key!r} in {where}", candidates=session.similar_keys(new, key))
 

@@ -58,7 +58,7 @@ def _find(session: Session, rev: str, key: str | None) -> tuple[Commit, str | No
     commit, error = session.resolve_or_head(rev)
     if error is None:
         return commit, None
-    if session.repo.entry(commit.tree, rev) is not None:
+    if session.repo.entry(commit.root, rev) is not None:
         return commit, rev
     if (match := _REV_AND_KEY.fullmatch(rev)) is not None:
         return session.repo.resolve(match[1] or "HEAD"), match[2]
@@ -80,10 +80,10 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.json(document | {"events": commits.event_documents(commit), "changes": listed})
         return
     out.line((f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head()))
-    if len(commit.parents) > 1:
-        out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parents))
-    elif commit.parents:
-        out.line(("parent: ", "dim"), commit.parents[0].short)
+    if len(commit.parent_ids) > 1:
+        out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parent_ids))
+    elif commit.parent_ids:
+        out.line(("parent: ", "dim"), commit.parent_ids[0].short)
     if repo.history.is_shallow(commit):
         out.line("        ", (commits.CUT_OFF, "yellow"))
     out.line(("time:   ", "dim"), commits.moment(commit.time))
@@ -120,7 +120,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
 
 def _show_value(session: Session, commit: Commit, key: str) -> None:
     out, repo = session.out, session.repo
-    data = tree.lookup(repo.objects.node, commit.tree, key)
+    data = tree.lookup(repo.objects.node, commit.root, key)
     if data is None:
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)
