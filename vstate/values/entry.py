@@ -8,7 +8,7 @@ The entry of a key that expires has one element more: see `vstate.objects.expiry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
@@ -17,7 +17,7 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
-from vstate.values.pickling import dumps, loads
+from vstate.values.pickling import dumps, load_value
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes; other bytes may have the same values
@@ -31,6 +31,9 @@ INLINE_BYTES = 128
 """A part up to this long is in the entry; a longer one is an object, which equal values share."""
 
 Part = bytes | Link
+
+Dump = Callable[[Any], tuple[bytes, list[memoryview]]]
+"""Pickles a value: a frameless pickle, and the buffers beside it."""
 
 
 class Reader(Protocol):
@@ -58,7 +61,8 @@ class Encoded(NamedTuple):
 class Decoded(NamedTuple):
     """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
 
-    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it.
+    `unordered`: loading again may give another pickle. The value may hold sets, whose order a pickle shows
+    and loading does not keep; or its objects got fields that they were not stored with.
     """
 
     value: Any
@@ -124,20 +128,25 @@ def _length(part: Part) -> int:
     return part.length if isinstance(part, Link) else len(part)
 
 
+_RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
+
+
 def type_name(value: Any) -> str:
     """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
     kind = type(value)
+    if kind.__module__ == _RECIPES and kind.__qualname__ == "Recipe":
+        return str(value.label)  # it stands for an object
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _ATOM_TYPES = frozenset({type(None), bool, float})
 
 
-def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encoded:
+def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump = dumps) -> Encoded:
     """The value as an entry, and its objects without those that `previous` holds.
 
-    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. Passes
-    on every error of pickling.
+    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. `dump`
+    pickles. Passes on every error of pickling.
     """
     kind = type(value)
     if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
@@ -150,11 +159,11 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encode
         try:
             data = value.encode()
         except UnicodeEncodeError:  # a lone surrogate, which pickle can store
-            return _encode_pickle(value, previous)
+            return _encode_pickle(value, previous, dump)
         if len(data) <= ATOM_BYTES:
             return _atom(value)
         return _encode_parts(TEXT, [data], "str", previous)
-    return _encode_pickle(value, previous)
+    return _encode_pickle(value, previous, dump)
 
 
 def _atom(value: Any) -> Encoded:
@@ -162,8 +171,8 @@ def _atom(value: Any) -> Encoded:
     return Encoded(entry, {}, (), len(entry))
 
 
-def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...]) -> Encoded:
-    data, buffers = dumps(value)
+def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
+    data, buffers = dump(value)
     return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous)
 
 
@@ -204,9 +213,11 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         data = parts[0]
-        value = loads(data, [_writable(part) for part in parts[1:]] if len(parts) > 1 else (), allow=allow)
+        buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
+        value, evolved = load_value(data, buffers, allow=allow)
+        unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, _EMPTY_SET in data or _FROZENSET in data))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)
