@@ -83,9 +83,9 @@ def test_a_signed_commit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tree": None},
-        {"parents": ()},
-        {"parents": (ObjectId(b"q" * 32),)},
+        {"root": None},
+        {"parent_ids": ()},
+        {"parent_ids": (ObjectId(b"q" * 32),)},
         {"time": COMMIT.time + timedelta(microseconds=1)},
         {"message": "message "},
         {"info": {}},
