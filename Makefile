@@ -50,22 +50,25 @@ $(BIN)/python:
 	@$(PIP) install --editable '.[dev]'
 	@touch $@ .venv/installed-runtime .venv/installed-bench
 
+AGENT := docs/examples/research_agent.py
+RUN_AGENT = "$(abspath $(BIN))/python" "$(HERE)/$(AGENT)" --every 5
+VSTATE = cd $(DEMO) && "$(abspath $(BIN))/vstate"
+
 # The shell reports a process that SIGKILL ended with the status 128 + 9.
 demo: .venv/installed-runtime
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@echo "The demo works in $(HERE)/$(DEMO)"
-	@echo && echo '$$ python docs/examples/research_agent.py --crash-at 23'
-	@cd $(DEMO) && { status=0; "$(HERE)/$(BIN)/python" "$(HERE)/docs/examples/research_agent.py" --crash-at 23 || status=$$?; \
-		test $$status -eq 137 || { echo "expected the agent to be killed (status 137), got status $$status" >&2; exit 1; }; }
-	@echo && echo '$$ python docs/examples/research_agent.py'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/python" "$(HERE)/docs/examples/research_agent.py"
-	@echo && echo '$$ vstate log -n 8'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" log -n 8
-	@echo && echo '$$ vstate diff --stat main what-if'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" diff --stat main what-if
-	@echo && echo '$$ vstate show HEAD findings'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD findings
-	@echo && echo "Look further: cd $(DEMO) && ../../$(BIN)/vstate --help"
+	@echo "An agent reads the sources of Python. Each of its calls is one commit in $(DEMO)/.vstate."
+	@echo && echo '# Start it. In the middle of call 23 it sends itself SIGKILL, which no program can handle.' && echo '$$ python $(AGENT) --every 5 --crash-at 23'
+	@cd $(DEMO) && { status=0; $(RUN_AGENT) --crash-at 23 2>&1 || status=$$?; \
+		test $$status -eq 137 || { echo "expected the agent to be killed (status 137), got status $$status" >&2; exit 1; }; \
+		echo "  killed by SIGKILL (status 137 = 128 + 9), half-way through call 23"; }
+	@echo && echo '# The store has the 22 calls before, each one whole, and nothing of call 23.' && echo '$$ vstate log --oneline -n 2'
+	@$(VSTATE) log --oneline -n 2
+	@echo && echo '# Start it again. It goes on with call 23. Then it forks its past: another policy from call 29 on.' && echo '$$ python $(AGENT) --every 5'
+	@cd $(DEMO) && $(RUN_AGENT)
+	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
+	@$(VSTATE) diff main what-if --key plan | head -n 8
+	@printf '\nLook further: cd $(DEMO) && %s/vstate --help\n' "$(abspath $(BIN))"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

@@ -33,6 +33,7 @@ from vstate.sessions import (
     StateModule,
     StateService,
     VersionedSession,
+    state_service,
 )
 from vstate.state.base import handle_of
 from vstate.testing import Faulty
@@ -491,6 +492,30 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
         assert await service.save_state("u", {"n": "new"}, "kept") == 1
         assert await service.list_rounds("u", "kept") == [1]
         await service.stop()
+
+
+@pytest.mark.parametrize("moment", ["_load", "_commit"])
+@in_a_loop
+async def test_a_session_that_expires_during_an_export(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """It is given as it was read; the renewal finds nothing to renew."""
+    with standing_still() as time:
+        async with StateService(Memory(), ttl=60) as service:
+            await service.save_state("u", {"n": 1})
+            time.pass_(50)
+            at_last = getattr(state_service, moment)
+
+            def then_expire(*args: Any) -> Any:
+                if moment == "_commit":
+                    time.pass_(50)
+                    return at_last(*args)
+                found = at_last(*args)
+                time.pass_(50)
+                return found
+
+            monkeypatch.setattr(state_service, moment, then_expire)
+            assert await service.export_state("u") == {"n": 1}
+            monkeypatch.undo()
+            assert await service.export_state("u") is None
 
 
 def stored(store: KVStore) -> int:

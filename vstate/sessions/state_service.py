@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
 from vstate.arguments import check_seconds, check_text
-from vstate.errors import InvalidInput, InvalidRecord, NotFound
+from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
@@ -353,12 +353,16 @@ class StateService:
         """Whether so little of the ttl is left that a renewal is worth a commit."""
         if self._ttl is None:
             return False
-        ends = mapping.expires(session_key(path))
+        try:
+            ends = mapping.expires(session_key(path))
+        except KeyNotFound:  # it has expired since it was read
+            return False
         return ends is None or (ends - moment(expiry.now())).total_seconds() < _RENEWED * self._ttl
 
     def _renew(self, mapping: Versioned, path: str) -> None:
-        if session_key(path) in mapping and self._is_due(mapping, path):
-            mapping.expire(session_key(path), self._ttl)
+        if self._is_due(mapping, path):
+            with suppress(KeyNotFound):  # it has expired just now
+                mapping.expire(session_key(path), self._ttl)
 
 
 class InMemoryStateService(StateService):

@@ -196,7 +196,7 @@ class Versioned(State):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            return self._handle.at[0][key]  # `hot`, by its place in the position: a third quicker
+            return self._handle.at.hot[key]
         except (KeyError, TypeError):
             return self._handle.read(key)
 

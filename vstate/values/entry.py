@@ -124,10 +124,6 @@ def _part(raw: Any) -> Part:
     return Link(ObjectId(oid), length)
 
 
-def _length(part: Part) -> int:
-    return part.length if isinstance(part, Link) else len(part)
-
-
 _RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
 
 
@@ -168,7 +164,7 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dum
 
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return Encoded(entry, {}, (), len(entry))
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry)))  # as in `Entry.decode`
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
@@ -184,10 +180,10 @@ def _encode_parts(
     chunks: list[Chunks | None] = []
     size = 0
     for i, part in enumerate(parts):
-        length = part.nbytes if isinstance(part, memoryview) else len(part)
+        length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
         if length <= INLINE_BYTES:
-            payload.append(bytes(part))
+            payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
         link, cut, new = split(part, previous[i] if i < len(previous) else None)
@@ -195,12 +191,12 @@ def _encode_parts(
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
     # For one part, `split` has done this.
-    for known in previous if len(previous) > 1 or len(parts) > 1 else ():
-        if known is not None and objects:
+    if objects and (len(previous) > 1 or len(parts) > 1):
+        for known in filter(None, previous):
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return Encoded(entry, objects, tuple(chunks), size)
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:

@@ -209,7 +209,9 @@ class Machine:
         self.stack.append(shapes.make_global(module, name, self.budget))
 
     def remember(self, index: int) -> None:
-        value = self.top()
+        if len(self.stack) <= self.floor:
+            raise InertError("it takes more from the stack than there is")
+        value = self.stack[-1]
         if index == len(self.memo):
             self.memo.append(value)
         elif index < len(self.memo):
