@@ -75,7 +75,7 @@ def _commit_to(
     while True:
         handle.at.hand.handed = set()
         plan, at = handle.require_picklable(handle.plan()), handle.at
-        before = None if at.head is None else at.head.tree
+        before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or at.rest is not None:
