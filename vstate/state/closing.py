@@ -30,8 +30,10 @@ class Closable(Protocol):
 class Leftovers:
     """The uncommitted changes of one handle, as the state that owns it ends."""
 
-    def __init__(self, handle: Handle, *, autocommit: bool) -> None:
+    def __init__(self, handle: Handle, *, autocommit: bool, in_memory: bool) -> None:
         self.autocommit = autocommit
+        self.in_memory = in_memory
+        """Whether the store ends with its state, and its commits too: then no loss is reported."""
         self._handle = handle
         self._process = os.getpid()
         self._told = False
@@ -116,7 +118,7 @@ class Leftovers:
             lost.append(f"{len(keys) - _SHOWN} more keys")
         if events := self._handle.at.events:
             lost.append(f"{len(events)} recorded event{'s' * (len(events) > 1)}")
-        if lost:
+        if lost and not self.in_memory:
             message = (
                 f"{self._handle.title()} {event} with uncommitted changes, which are lost: {', '.join(lost)}"
             )

@@ -179,6 +179,7 @@ def _encode_parts(
     payload: list[Any] = []
     chunks: list[Chunks | None] = []
     size = 0
+    together = _together(parts) if len(parts) > 2 else {}
     for i, part in enumerate(parts):
         length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
@@ -186,7 +187,7 @@ def _encode_parts(
             payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
-        link, cut, new = split(part, previous[i] if i < len(previous) else None)
+        link, cut, new = split(part, previous[i] if i < len(previous) else None, together=together.get(i, 0))
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
@@ -197,6 +198,25 @@ def _encode_parts(
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
     return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
+
+
+def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
+    """For each table among the parts, by its place: the bytes of all tables with columns like its own.
+
+    pandas keeps columns as the rows of arrays, and assigning a column cuts its array in three. So the same
+    columns come in arrays of other lengths, and must be cut into the same chunks there.
+    """
+    columns: dict[int, tuple[int, str]] = {}
+    sums: dict[tuple[int, str], int] = {}
+    for i, part in enumerate(parts):
+        if type(part) is not memoryview or part.nbytes < BLOB_BYTES:
+            continue
+        array = memoryview(part.obj)
+        rows = array.shape[0] if array.shape is not None and array.ndim == 2 else 0
+        if rows and array.nbytes == part.nbytes and part.nbytes // rows >= BLOB_BYTES:
+            column = columns[i] = part.nbytes // rows, array.format
+            sums[column] = sums.get(column, 0) + part.nbytes
+    return {i: sums[column] for i, column in columns.items()}
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
