@@ -21,7 +21,7 @@ _NO_FRAME: Final = 1_000_000
 
 
 class Closable(Protocol):
-    """A state that can be left open."""
+    """A state, or another holder of changes, that can be left open."""
 
     def _at_exit(self) -> None:
         """Called once when the program ends, unless the state is closed or collected before."""
@@ -42,7 +42,7 @@ class Leftovers:
         """Have `state._at_exit` called at the end of the program. With autocommit the state lives until then,
         or until it is closed: a collector cannot commit.
         """
-        _open.add(state)
+        call_at_exit(state)
         if self.autocommit:
             _kept.add(state)
 
@@ -88,7 +88,8 @@ class Leftovers:
         """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
         store, waits for no lock, and pickles no value: edits in place stay unseen.
         """
-        if self._told or self._process != os.getpid():
+        at = self._handle.at
+        if not (at.hand.dirty or at.events) or self._told or self._process != os.getpid():
             return
         self._told = True
         rest = self._handle.rest
@@ -125,6 +126,11 @@ class Leftovers:
             if not self.autocommit:
                 message += "; call commit() before, discard() them, or open the state with autocommit=True"
             warnings.warn(message, UncommittedWarning, stacklevel=stacklevel + 1)
+
+
+def call_at_exit(thing: Closable) -> None:
+    """Call `thing._at_exit` at the end of the program, if the thing lives until then."""
+    _open.add(thing)
 
 
 _open: Final[WeakSet[Closable]] = WeakSet()
