@@ -96,7 +96,7 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
     repo = session.repo
     commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in each.split("..") if rev]
     commits += repo.history.before(commits[-1])
-    return any(repo.entry(commit.tree, name) is not None for commit in commits)
+    return any(repo.entry(commit.root, name) is not None for commit in commits)
 
 
 def _compare(

@@ -67,7 +67,7 @@ def show(session: Session, rev: str | None, key: str | None, path: str | None, l
     if rev is not None and key is not None and path is None:
         # KEY PATH, unless the first argument is a revision.
         commit, error = session.resolve_or_head(rev)
-        if error is not None and session.repo.entry(commit.tree, rev) is not None:
+        if error is not None and session.repo.entry(commit.root, rev) is not None:
             rev, key, path = "HEAD", rev, key
     commit, key, path = _find(session, "HEAD" if rev is None else rev, key, path)
     if key is None:
@@ -87,19 +87,11 @@ def _find(
     if key is not None:
         return session.repo.resolve(rev), key, path
     if error is None:
-<<<<<<< HEAD
-        return commit, None
-    if session.repo.entry(commit.root, rev) is not None:
-        return commit, rev
-    if (match := _REV_AND_KEY.fullmatch(rev)) is not None:
-        return session.repo.resolve(match[1] or "HEAD"), match[2]
-=======
         return commit, None, None
-    if session.repo.entry(commit.tree, rev) is not None:
+    if session.repo.entry(commit.root, rev) is not None:
         return commit, rev, None
     if match is not None:
         return session.repo.resolve(match[1] or "HEAD"), match[2], None
->>>>>>> main
     # A NotFound without candidates explains why a well-formed revision names no commit.
     if isinstance(error, InvalidInput) or not (isinstance(error, NotFound) and error.candidates):
         raise error
