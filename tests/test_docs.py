@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import code
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,15 @@ COMMAND = re.compile(r"^\$ vstate (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
+
+
+REPL = """
+import code, sys
+console = code.InteractiveConsole()
+console.write = sys.exit  # of an error
+for line in sys.argv[1].split("\\n"):
+    console.push(line)
+"""
 
 
 def text_of(page: str) -> str:
@@ -66,6 +77,28 @@ def test_lines_of_prose_end_at_110(page: Path) -> None:
     """Tables and code may have longer lines."""
     long = [line for line in prose_of(page).splitlines() if len(line) > 110 and not line.startswith("|")]
     assert not long
+
+
+class Pasted(code.InteractiveConsole):
+    """A REPL that compiles the lines that are pasted into it, and runs nothing."""
+
+    failed = False
+
+    def runcode(self, code: object) -> None: ...
+
+    def showsyntaxerror(self, *args: object, **options: object) -> None:
+        self.failed = True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_can_be_pasted_into_a_repl(page: Path) -> None:
+    """A REPL needs an empty line after each block of code, and takes none inside."""
+    for language, text in BLOCK.findall(page.read_text("utf-8")):
+        pasted = Pasted()
+        for line in text.split("\n") if language == "python" else ():
+            pasted.push(line)
+            assert not pasted.failed, f"{line!r} in:\n{text}"
+        assert not pasted.buffer, text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -134,8 +167,7 @@ def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
         for command in COMMAND.findall(text) if language == "console" else ():
             line = f"{sys.executable} -m vstate_cli {command[0]}"
             session.append(f"subprocess.run({line!r}, shell=True, check=True)")
-    (tmp_path / "session.py").write_text("\n".join(session), "utf-8")
-    printed = run(tmp_path, "session.py")
+    printed = run(tmp_path, "-c", REPL, "\n".join(session))
     assert "pay 50\nwork\n" in printed
     assert "The first bad commit is" in printed
 
@@ -169,3 +201,28 @@ def test_the_examples_for_agents(title: str, tmp_path: Path) -> None:
         for command, shown in commands:
             output = run(tmp_path, "-m", "vstate_cli", *command.split())
             assert without_chance(output) == without_chance(shown), output
+
+
+@pytest.mark.slow
+def test_the_store_of_the_page_about_stores_of_ones_own(tmp_path: Path) -> None:
+    """Its tests pass; the program, the command and the stores in front find it by its URL."""
+    page = text_of("docs/custom-store.md")
+    files = ["vstate_table.py", "test_vstate_table.py", "program.py"]
+    for name, text in zip(
+        files, [text for kind, text in BLOCK.findall(page) if kind == "python"], strict=True
+    ):
+        (tmp_path / name).write_text(text, "utf-8")
+    passed = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_vstate_table.py")
+    assert " passed" in passed.splitlines()[-1]
+    project = next(tomllib.loads(text) for kind, text in BLOCK.findall(page) if text.startswith("[project"))
+    [(group, schemes)] = project["project"]["entry-points"].items()
+    info = tmp_path / "vstate_table-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vstate-table\nVersion: 1.0\n", "utf-8")
+    entry_points = "\n".join(f"{scheme} = {function}" for scheme, function in schemes.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n", "utf-8")
+    run(tmp_path, "-W", "error", "program.py")
+    shown = [run(tmp_path, "-m", "vstate_cli", *command.split()) for command, _ in COMMAND.findall(page)]
+    assert "first words" in shown[0]
+    assert "greet" in shown[1]
+    assert "first words" in run(tmp_path, "-m", "vstate_cli", "-s", "cache:table:rows.db", "log")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -145,7 +146,7 @@ def test_no_password_of_another_url_is_shown(vstate, store, tmp_path, monkeypatc
     change(tmp_path / "copy", plan="ours")
     monkeypatch.setattr("vstate.repo.exchange.connection.open_store", open_store)
     message = type(vstate)(tmp_path / "copy").fails("pull", "other://:hunter2@host/1")
-    assert ".pull(URL)" in message
+    assert "vstate merge " in message
     assert "hunter2" not in message
 
 
@@ -266,7 +267,7 @@ class Loaded:
 
 @pytest.mark.parametrize("policy", [None, "counter", "union", "append", "deep", "text", "os.path:join"])
 def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
-    """If a merge needs values, pull refuses in one line, and points to Python."""
+    """A pull merges the parts of values without loading them, or refuses and names the command to go on."""
     for place, value in ((store, [Loaded(), 1]), (copy.store, [Loaded(), 2])):
         with Versioned(Disk(place, durability="process"), branch="main") as state:
             state["messages"] = value
@@ -276,11 +277,16 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
             elif policy is not None:
                 state.set_policy("", os.path.join)
     before = refs(copy.store)["heads/main"]
+    capfd.readouterr()  # a commit loads the first value of a class
     imported = []
     monkeypatch.setattr("importlib.import_module", lambda name: imported.append(name))
-    message = copy.fails("pull")
-    assert "'messages'" in message
-    assert "pull in Python, with Versioned(STORE, branch='main').pull()" in message
+    if policy == "union":
+        assert "resolved 'messages' by union" in copy("pull")
+        before = refs(copy.store)["heads/main"]
+    else:
+        message = copy.fails("pull")
+        assert "'messages'" in message
+        assert "run `vstate merge origin/main` with --ours KEY" in message
     assert "UNPICKLED" not in capfd.readouterr().out
     assert imported == []
     assert refs(copy.store)["heads/main"] == before
@@ -424,3 +430,20 @@ def test_a_real_process(environment, store, tmp_path):
     )
     assert done.stderr == b""
     assert json.loads(done.stdout)["refs"][0]["new"] == head.id == refs(store)["heads/main"]
+
+
+def test_status_compares_with_the_remote(copy, store):
+    """`status` counts the commits that each side has alone, as of the last push, pull or fetch."""
+    assert re.search(r"^upstream +origin/main  up to date$", copy("status"), re.MULTILINE)
+    change(store, theirs=1)
+    change(copy.store, ours=1)
+    change(copy.store, ours=2)
+    assert "origin/main  2 commits ahead\n" in copy("status")
+    copy("fetch")
+    assert "origin/main  2 commits ahead, 1 commit behind\n" in copy("status")
+    assert copy.json("status")["upstream"] == {"name": "origin/main", "ahead": 2, "behind": 1}
+    copy("pull")
+    copy("push")
+    assert copy.json("status")["upstream"] == {"name": "origin/main", "ahead": 0, "behind": 0}
+    copy("checkout", "HEAD~1")
+    assert copy.json("status")["upstream"] is None

@@ -27,14 +27,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
+from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import frameless
 
 MAGIC: Final = MAGIC_NUMBER
 
+MODULES: Final = frozenset({__name__, by_value.__name__, "dataclasses"})
+"""The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
+
 _MAINS: Final = ("__main__", "__mp_main__")  # the second is the first, in a process of multiprocessing
 _CLOUDPICKLES: Final[dict[type, Any]] = by_value.Pickler._dispatch_table
 _TRACKER_PLACES: Final = {by_value._make_skeleton_class: 4, by_value._make_skeleton_enum: 5}
+_SINGLE: Final = (type(None), type(...), type(NotImplemented))
 _CODE_FIELDS: Final = 18  # of a code object, since Python 3.11
 _CODE_FIELD: Final = 6  # the bytecode among them
 _CONSTANTS: Final = 7
@@ -67,13 +72,15 @@ def needs_definition(obj: Any) -> bool:
     """Whether this class or function is stored by value, because no other process can import it."""
     if getattr(obj, "__module__", None) == "__mp_main__":
         return True
-    if is_class(obj) and (obj in by_value._BUILTIN_TYPE_NAMES or obj in (type(...), type(NotImplemented))):
-        return False
     return not by_value._should_pickle_by_reference(obj)
 
 
-def reduce_class(cls: type) -> tuple[Any, ...]:
-    """How a value refers to a class that no other process can import."""
+def reduce_class(cls: type) -> Any:
+    """How a value refers to a class, as `reducer_override` returns it."""
+    if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+        return by_value._class_reduce(cls)
+    if not needs_definition(cls):
+        return NotImplemented
     module = "__main__" if cls.__module__ in _MAINS else str(cls.__module__)
     return stored_class, (MAGIC, module, cls.__qualname__, pickle.PickleBuffer(definition(cls)))
 
@@ -179,9 +186,7 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
 
     def _function_getnewargs(self, function: FunctionType) -> Any:
         args = super()._function_getnewargs(function)
-        names = args[1]
-        if "__file__" in names:
-            names["__file__"] = _file_name(names["__file__"])
+        args[1].pop("__file__", None)  # which the module has no longer while the program ends
         return args
 
 
@@ -205,8 +210,10 @@ class ByValue(Pickler):
     def _reduce_class(self, cls: type) -> Any:
         if "__pydantic_core_schema__" in cls.__dict__:
             self.models.add(cls)
+        if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+            return by_value._class_reduce(cls)
         if not needs_definition(cls):
-            return by_value._class_reduce(cls)  # which has a form of its own for a few built-in classes
+            return NotImplemented
         known = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
         build, args, state, *rest = by_value._dynamic_class_reduce(cls)
         place = _TRACKER_PLACES[build]
@@ -225,7 +232,7 @@ class ByValue(Pickler):
 
 def stored_class(magic: bytes, module: str, name: str, definition: Any) -> Any:
     """The class that a pickle refers to, for a program that reads the pickle without vstate's loader."""
-    return Builders(pickle.loads).stored_class(magic, module, name, definition)
+    return Builders(pickle.loads, lambda found: None).stored_class(magic, module, name, definition)
 
 
 def stored_code(magic: bytes, *args: Any) -> CodeType:
@@ -265,14 +272,14 @@ class _Unneeded:
 class Builders:
     """The functions that a pickle calls to make classes and functions, during one load.
 
-    `load` unpickles a definition. `require` raises CannotLoad for a class of the program that is not allowed.
-    Code of another Python is never made. It may lie in a definition that is not needed, because the program
-    has the class itself; `check` raises CannotLoad if it does not.
+    `load` unpickles a definition, and `note` learns of each class that the program has itself. Code of
+    another Python is never made. It may lie in a definition that is not needed, because the program has the
+    class itself; `check` raises CannotLoad if it does not.
     """
 
-    def __init__(self, load: Callable[[bytes], Any], require: Callable[[str], None] | None = None) -> None:
+    def __init__(self, load: Callable[[bytes], Any], note: Callable[[Any], None]) -> None:
         self._load = load
-        self._require = require
+        self._note = note
         self._foreign: list[Foreign] = []
         self._found: list[FunctionType] = []
         """The program's own functions, which stand for stored ones."""
@@ -297,14 +304,24 @@ class Builders:
 
     def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
         """The program's own class of this name, or the stored one if this Python can run it."""
-        found = own(name) if module == "__main__" else None
+        found = self._own(module, name)
         if isinstance(found, type):
-            if self._require is not None:
-                self._require(f"{module}.{name}")
             return found
         if magic == MAGIC:
             return self._load(bytes(definition))
         raise CannotLoad(f"{module}.{name}", _reason(magic))
+
+    def _own(self, module: str, name: str) -> Any:
+        """The program's class, or function, that has or replaces this name; None without one."""
+        full = f"{module}.{name}"
+        new = evolution.present(full)
+        if new is not None:
+            found = evolution.find(new, full)
+        else:
+            found = own(name) if module == "__main__" else None
+        if found is not None:
+            self._note(found)
+        return found
 
     def _stored_code(self, magic: bytes, *args: Any) -> CodeType | Foreign:
         return CodeType(*args) if magic == MAGIC else self._refuse(magic, args)
@@ -333,7 +350,9 @@ class Builders:
     def _old_make_function(self, code: Any, names: Any, *rest: Any) -> Any:
         if not isinstance(code, Foreign):
             return by_value._make_function(code, names, *rest)
-        found = own(code.name.removeprefix("__main__.")) if names.get("__name__") in _MAINS else None
+        found = None
+        if names.get("__name__") in _MAINS:
+            found = self._own("__main__", code.name.removeprefix("__main__."))
         if not isinstance(found, FunctionType):
             return code
         self._forget(code)
@@ -347,7 +366,7 @@ class Builders:
     def _old_make_skeleton_class(
         self, metaclass: Any, name: str, bases: Any, options: dict[str, Any], *rest: Any
     ) -> Any:
-        found = _own_class(options.get("__module__"), name)
+        found = self._old_own(options.get("__module__"), name)
         if found is not None:
             return self._mark(found)
         return by_value._make_skeleton_class(metaclass, name, bases, options, *rest)
@@ -355,10 +374,14 @@ class Builders:
     def _old_make_skeleton_enum(
         self, bases: Any, name: str, qualname: str, members: Any, module: str, *rest: Any
     ) -> Any:
-        found = _own_class(module, name)
+        found = self._old_own(module, name)
         if found is not None:
             return self._mark(found)
         return by_value._make_skeleton_enum(bases, name, qualname, members, module, *rest)
+
+    def _old_own(self, module: str | None, name: str) -> type | None:
+        found = self._own(module or "", name) or _own_class(module, name)
+        return found if isinstance(found, type) else None
 
     def _mark(self, found: type) -> type:
         self._marks[id(found)] = len(self._foreign)
@@ -415,7 +438,7 @@ def _reason(magic: bytes | None) -> str:
     writer = "another Python" if magic is None else python_of(magic)
     return (
         f"{writer} wrote its bytecode, which {python_of(MAGIC)} cannot run. Define it in this program, or "
-        "tell `vstate.renamed` where it is now, or read the data alone with `inert(key)`"
+        "tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
     )
 
 

@@ -8,7 +8,7 @@ The entry of a key that expires has one element more: see `vstate.objects.expiry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
@@ -17,7 +17,7 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
-from vstate.values.pickling import dumps, loads
+from vstate.values.pickling import dumps, load_value
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes; other bytes may have the same values
@@ -31,6 +31,9 @@ INLINE_BYTES = 128
 """A part up to this long is in the entry; a longer one is an object, which equal values share."""
 
 Part = bytes | Link
+
+Dump = Callable[[Any], tuple[bytes, list[memoryview]]]
+"""Pickles a value: a frameless pickle, and the buffers beside it."""
 
 
 class Reader(Protocol):
@@ -58,7 +61,8 @@ class Encoded(NamedTuple):
 class Decoded(NamedTuple):
     """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
 
-    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it.
+    `unordered`: loading again may give another pickle. The value may hold sets, whose order a pickle shows
+    and loading does not keep; or its objects got fields that they were not stored with.
     """
 
     value: Any
@@ -120,24 +124,25 @@ def _part(raw: Any) -> Part:
     return Link(ObjectId(oid), length)
 
 
-def _length(part: Part) -> int:
-    return part.length if isinstance(part, Link) else len(part)
+_RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
 
 
 def type_name(value: Any) -> str:
     """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
     kind = type(value)
+    if kind.__module__ == _RECIPES and kind.__qualname__ == "Recipe":
+        return str(value.label)  # it stands for an object
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _ATOM_TYPES = frozenset({type(None), bool, float})
 
 
-def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encoded:
+def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump = dumps) -> Encoded:
     """The value as an entry, and its objects without those that `previous` holds.
 
-    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. Passes
-    on every error of pickling.
+    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. `dump`
+    pickles. Passes on every error of pickling.
     """
     kind = type(value)
     if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
@@ -150,20 +155,20 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encode
         try:
             data = value.encode()
         except UnicodeEncodeError:  # a lone surrogate, which pickle can store
-            return _encode_pickle(value, previous)
+            return _encode_pickle(value, previous, dump)
         if len(data) <= ATOM_BYTES:
             return _atom(value)
         return _encode_parts(TEXT, [data], "str", previous)
-    return _encode_pickle(value, previous)
+    return _encode_pickle(value, previous, dump)
 
 
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return Encoded(entry, {}, (), len(entry))
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry)))  # as in `Entry.decode`
 
 
-def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...]) -> Encoded:
-    data, buffers = dumps(value)
+def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
+    data, buffers = dump(value)
     return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous)
 
 
@@ -174,24 +179,44 @@ def _encode_parts(
     payload: list[Any] = []
     chunks: list[Chunks | None] = []
     size = 0
+    together = _together(parts) if len(parts) > 2 else {}
     for i, part in enumerate(parts):
-        length = part.nbytes if isinstance(part, memoryview) else len(part)
+        length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
         if length <= INLINE_BYTES:
-            payload.append(bytes(part))
+            payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
-        link, cut, new = split(part, previous[i] if i < len(previous) else None)
+        link, cut, new = split(part, previous[i] if i < len(previous) else None, together=together.get(i, 0))
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
     # For one part, `split` has done this.
-    for known in previous if len(previous) > 1 or len(parts) > 1 else ():
-        if known is not None and objects:
+    if objects and (len(previous) > 1 or len(parts) > 1):
+        for known in filter(None, previous):
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return Encoded(entry, objects, tuple(chunks), size)
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
+
+
+def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
+    """For each table among the parts, by its place: the bytes of all tables with columns like its own.
+
+    pandas keeps columns as the rows of arrays, and assigning a column cuts its array in three. So the same
+    columns come in arrays of other lengths, and must be cut into the same chunks there.
+    """
+    columns: dict[int, tuple[int, str]] = {}
+    sums: dict[tuple[int, str], int] = {}
+    for i, part in enumerate(parts):
+        if type(part) is not memoryview or part.nbytes < BLOB_BYTES:
+            continue
+        array = memoryview(part.obj)
+        rows = array.shape[0] if array.shape is not None and array.ndim == 2 else 0
+        if rows and array.nbytes == part.nbytes and part.nbytes // rows >= BLOB_BYTES:
+            column = columns[i] = part.nbytes // rows, array.format
+            sums[column] = sums.get(column, 0) + part.nbytes
+    return {i: sums[column] for i, column in columns.items()}
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
@@ -204,9 +229,11 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         data = parts[0]
-        value = loads(data, [_writable(part) for part in parts[1:]] if len(parts) > 1 else (), allow=allow)
+        buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
+        value, evolved = load_value(data, buffers, allow=allow)
+        unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, _EMPTY_SET in data or _FROZENSET in data))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values import definitions
+from vstate.values import definitions, evolution
 from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
@@ -34,8 +34,10 @@ class _EditableError(CannotLoad):
     """The pickle names something that it could edit."""
 
 
-def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> Any:
-    """The value of the pickle. It gets only names that `allow` covers, and cannot edit the named things.
+def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> tuple[Any, bool]:
+    """The value of the pickle, and whether objects in it got fields that they were not stored with.
+
+    The pickle gets only names that `allow` covers, and cannot edit the named things.
 
     Raises CannotLoad, as `pickling.loads` does.
     """
@@ -43,13 +45,14 @@ def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> An
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
         try:
-            return loaded(fast.load, careful)
+            return loaded(fast.load, careful), False  # no class of the program is in it
         except _EditableError:
             pass
-    value = loaded(careful().load, careful)
+    evolving = careful()
+    value = loaded(evolving.load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
-    return value
+    return value, evolving.evolved
 
 
 def _extensions() -> bool:
@@ -61,7 +64,7 @@ def _extensions() -> bool:
 
 
 def _builders(allow: Allow) -> definitions.Builders:
-    return definitions.Builders(lambda data: loads_allowed(data, (), allow), allow.require)
+    return definitions.Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
 
 
 def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
@@ -74,6 +77,10 @@ def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) 
         builder = builders.find(module, name)
         if builder is not None:
             return builder
+    old = f"{module}.{name}"
+    new = evolution.present(old)
+    if new is not None:
+        return allow.find_present(new, old)
     found = allow.find(module, name)
     return builders.find(module, name) or found
 
@@ -88,11 +95,11 @@ class _Fast(Loader):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
         self._allow = allow
-        self.builders = _builders(allow)
+        self.builders = self._builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, self.builders, module, name)
+        found = _find(self._allow, self._builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
@@ -110,13 +117,13 @@ class _Careful(Tracer):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
-        self.builders = _builders(allow)
+        self.builders = self._builders = _builders(allow)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        found = _find(self._allow, self.builders, module, name)
+        found = _find(self._allow, self._builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception
         self._found[id(found)] = found, self.last_global

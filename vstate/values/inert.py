@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from vstate.plural import counted
 from vstate.values import shapes
@@ -23,7 +23,18 @@ from vstate.values.instance import Global, Instance, preview, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
 
-__all__ = ["Array", "Global", "InertError", "Instance", "Limits", "plain", "preview", "printable", "read"]
+__all__ = [
+    "Array",
+    "Global",
+    "InertError",
+    "Instance",
+    "Limits",
+    "names",
+    "plain",
+    "preview",
+    "printable",
+    "read",
+]
 
 _OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together
@@ -64,7 +75,10 @@ def read(
     `buffers` are the out-of-band buffers in order. Raises InertError, and nothing else, when the data is
     malformed, cut short, or larger than `limits` allow.
     """
-    machine = _Machine(data, buffers, limits or Limits())
+    return _run(Machine(data, buffers, limits or Limits()))
+
+
+def _run(machine: Machine) -> object:
     try:
         return machine.run()
     except InertError as error:
@@ -77,8 +91,27 @@ def read(
     raise InertError(reason, offset=machine.at)
 
 
-class _Machine:
+def names(
+    data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
+) -> dict[str, bytes]:
+    """The full names of the classes and functions in the pickle `data`, as `read` reads it.
+
+    Each has the magic number of the Python that compiled it, if it is a class that is stored by value, else
+    no bytes. Raises InertError.
+    """
+    machine = Machine(data, buffers, limits or Limits())
+    _run(machine)
+    return machine.budget.names
+
+
+Handlers = list[Callable[[Any], None] | None]
+"""A function of the machine for each opcode; None for the codes that are none, and for STOP."""
+
+
+class Machine:
     """Pickle's virtual machine: a stack with marks, a memo, and a position in the data."""
+
+    handlers: ClassVar[Handlers]
 
     def __init__(
         self, data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
@@ -104,6 +137,7 @@ class _Machine:
 
     def run(self) -> object:
         data = self.data
+        handlers = self.handlers
         left = self.limits.nodes
         while left > 0:
             for _ in range(min(left, _BATCH)):
@@ -112,7 +146,7 @@ class _Machine:
                     value = self.pop()
                     self.check_depth(value)
                     return value
-                handler = _HANDLERS[opcode]
+                handler = handlers[opcode]
                 if handler is None:
                     raise InertError(f"0x{opcode:02x} is not an opcode")
                 self.at += 1
@@ -202,7 +236,9 @@ class _Machine:
         self.stack.append(shapes.make_global(module, name, self.budget))
 
     def remember(self, index: int) -> None:
-        value = self.top()
+        if len(self.stack) <= self.floor:
+            raise InertError("it takes more from the stack than there is")
+        value = self.stack[-1]
         if index == len(self.memo):
             self.memo.append(value)
         elif index < len(self.memo):
@@ -623,10 +659,17 @@ class _Machine:
 
 
 _CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, Instance, Array, Global})
-_HANDLERS: Final[list[Callable[[_Machine], None] | None]] = [
-    getattr(_Machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
-    for code in range(256)
-]
+
+
+def handlers_of(machine: type[Machine]) -> Handlers:
+    """The method of a kind of machine for each opcode."""
+    return [
+        getattr(machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
+        for code in range(256)
+    ]
+
+
+Machine.handlers = handlers_of(Machine)
 
 
 def _children(container: object) -> Iterator[object]:

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar, Final
 
 from vstate.errors import CannotLoad
-from vstate.values import definitions
+from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.opcodes import framed, frameless
 
@@ -83,10 +83,10 @@ class _Pickler(definitions.Pickler):
             part = obj.__code__
         elif kind is BuiltinFunctionType and isinstance(obj.__self__, ModuleType):
             part = obj
-        if part not in _PROVEN and not issubclass(kind, type):
-            self.unproven |= {part}
-        if definitions.is_class(obj) and definitions.needs_definition(obj):
+        if issubclass(kind, type):
             return definitions.reduce_class(obj)
+        if part not in _PROVEN:
+            self.unproven |= {part}
         return super().reducer_override(obj)
 
 
@@ -115,6 +115,19 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    data, buffers, pickler = _pickled(_Pickler, value)
+    if pickler.unproven:
+        _prove(pickler.unproven, data, buffers)
+    return data, buffers
+
+
+def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, but loads nothing: for a value that is compared, or by a pickler that loads nothing."""
+    data, buffers, _ = _pickled(make, value)
+    return data, buffers
+
+
+def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -129,12 +142,9 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    pickler = _Pickler(file, protocol=5, buffer_callback=keep_in_band)
+    pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     pickler.dump(value)
-    data = frameless(file.getvalue())
-    if pickler.unproven:
-        _prove(pickler.unproven, data, buffers)
-    return data, buffers
+    return frameless(file.getvalue()), buffers, pickler
 
 
 def loads(
@@ -145,6 +155,13 @@ def loads(
     Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
     CannotLoad with the name of the class or function that cannot be loaded.
     """
+    return load_value(data, buffers, allow=allow)[0]
+
+
+def load_value(
+    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
+) -> tuple[Any, bool]:
+    """As `loads`, with whether objects in it got fields that they were not stored with."""
     if allow is not None:
         # Late: it imports this module, and a program without an allow-list never needs it.
         from vstate.values.guarded import loads_allowed
@@ -153,8 +170,16 @@ def loads(
     tracer = partial(_tracer, data, buffers)
     if _NAMES not in data and not buffers:
         # Plain data names no class, and needs no Loader: a third of its time.
-        return loaded(partial(pickle.loads, data), tracer)
-    return loaded(Loader(io.BytesIO(framed(bytes(data))), buffers=buffers).load, tracer)
+        return loaded(partial(pickle.loads, data), tracer), False
+    loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    try:
+        value = loaded(loader.load, tracer)
+        if not loader.evolving or not evolution.lacks_fields(value, loader.evolving):
+            return value, False
+    except evolution.UpgradeNeeded:
+        pass
+    evolving = tracer()
+    return loaded(evolving.load, tracer), evolving.evolved
 
 
 def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
@@ -190,47 +215,82 @@ class _Finder:
     """
 
     last_global = ""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.builders = definitions.Builders(loads)
+    builders: definitions.Builders | None = None
+    """Made at the first name that needs one: most pickles have none."""
 
     def load(self) -> Any:
         """The value; CannotLoad if it holds code of another Python."""
         try:
             value = super().load()  # type: ignore[misc]  # an unpickler is the next base
         except Exception:  # the code that a pickle names may raise anything
-            self.builders.check()  # code of another Python is the likelier reason
+            if self.builders is not None:
+                self.builders.check()  # code of another Python is the likelier reason
             raise
-        self.builders.check()
+        if self.builders is not None:
+            self.builders.check()
         return value
 
     def find_class(self, module: str, name: str) -> Any:
         self.last_global = f"{module}.{name}"
-        builder = self.builders.find(module, name)
-        if builder is not None:
-            return builder
-        return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
+        if module in definitions.MODULES:
+            if self.builders is None:
+                self.builders = definitions.Builders(loads, self.note)
+            builder = self.builders.find(module, name)
+            if builder is not None:
+                return builder
+        new = evolution.present(self.last_global)
+        if new is None:
+            found = super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
+        else:
+            found = evolution.find(new, self.last_global)
+        self.note(found)
+        return found
+
+    def note(self, found: Any) -> None:
+        """The pickle names this class or function."""
 
 
 class Loader(_Finder, pickle.Unpickler):
-    """The unpickler in C."""
+    """The unpickler in C. It stops with UpgradeNeeded at a class whose fields the program upgrades."""
+
+    evolving: tuple[type, ...] = ()
+    """The classes in the pickle that have fields with defaults."""
+
+    def note(self, found: Any) -> None:
+        """The pickle names this class or function."""
+        if isinstance(found, type):
+            if evolution.has_upgrade(found):
+                raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
+            if evolution.defaults(found):
+                self.evolving += (found,)
 
 
-class Tracer(_Finder, pickle._Unpickler):
-    """The unpickler in Python, which takes ten times as long: it knows whose code it calls."""
+class Tracer(evolution.Evolving, _Finder, pickle._Unpickler):
+    """The unpickler in Python, which takes ten times as long: it knows whose code it calls, and on what."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
     calling = ""
     """The name of the class or function that is called now; after an error, the one that raised it."""
 
+    def load(self) -> Any:
+        """The value, with its objects as their classes are now; CannotLoad."""
+        value = super().load()
+        self.complete()
+        return value
 
-def _traced(load: Callable[[Any], None], called: Callable[[Any], Any]) -> Callable[[Tracer], None]:
+
+def _traced(
+    load: Callable[[Any], None], called: Callable[[Any], Any], builds: bool
+) -> Callable[[Tracer], None]:
     def traced(tracer: Tracer) -> None:
         target = called(tracer)
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
         tracer.calling = f"{module}.{name}" if module and name else str(name or type(target).__qualname__)
+        if builds:
+            tracer.before_build()
         load(tracer)
+        if not builds:
+            tracer.note_made()
         tracer.calling = ""
 
     return traced
@@ -242,4 +302,4 @@ for _opcode, _called in {
     pickle.NEWOBJ_EX: lambda tracer: tracer.stack[-3],
     pickle.BUILD: lambda tracer: type(tracer.stack[-2]),
 }.items():
-    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called)
+    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called, _opcode == pickle.BUILD)
