@@ -59,7 +59,7 @@ from vstate.state.slots import (
     Slot,
     Step,
 )
-from vstate.state.tracking import is_immutable
+from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
 from vstate.values.culprits import culprit
 from vstate.values.entry import encode_value
@@ -388,13 +388,15 @@ class Handle(StateHandle):
 
     def write(self, key: str, value: Any) -> None:
         """Stage a value."""
-        key, fixed = check_key(key), is_immutable(value)
+        key, kind = check_key(key), type(value)
+        # Most values are of these types, and need no call.
+        fixed = kind in IMMUTABLE or (kind not in CONTAINERS and is_immutable(value))
         with self.lock:
             while True:
                 if (at := self.at).rest is not None:
                     at = self.look()
                     self._note(key)
-                if self._comparing() is not None:
+                if self._comparing is not OVER:
                     self.require_idle("written to")
                 now = expiry.now()
                 slot = at.hand.slots.get(key)
@@ -551,7 +553,9 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self._comparing = ref(token)
-            return make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
+            plan = make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
+        self._comparing = OVER  # only to save time: the token is over
+        return plan
 
     def require_picklable(self, plan: Plan) -> Plan:
         if not plan.unpicklable:
