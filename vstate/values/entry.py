@@ -58,13 +58,15 @@ class Encoded(NamedTuple):
 class Decoded(NamedTuple):
     """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
 
-    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it.
+    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it. `names`
+    are the classes and functions in its pickle.
     """
 
     value: Any
     chunks: tuple[Chunks | None, ...]
     size: int
     unordered: bool = False
+    names: Sequence[str] = ()
 
 
 class Entry(NamedTuple):
@@ -204,9 +206,12 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         data = parts[0]
-        value = loads(data, [_writable(part) for part in parts[1:]] if len(parts) > 1 else (), allow=allow)
+        names: list[str] = []
+        buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
+        value = loads(data, buffers, allow=allow, names=names)
+        unordered = _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, _EMPTY_SET in data or _FROZENSET in data))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unordered, names))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

@@ -21,7 +21,8 @@ from vstate.errors import CannotLoad
 from vstate.values.allow import Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, Tracer, loaded, own_builder
+from vstate.values.pickling import Loader, loaded, own_builder
+from vstate.values.tracing import Tracer
 
 Buffers = Sequence[bytearray | memoryview]
 
@@ -33,19 +34,25 @@ class _EditableError(CannotLoad):
     """The pickle names something that it could edit."""
 
 
-def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> Any:
-    """The value of the pickle. It gets only names that `allow` covers, and cannot edit the named things.
+def loads_allowed(
+    data: bytes | bytearray, buffers: Buffers, allow: Allow, names: list[str] | None = None
+) -> Any:
+    """The value of the pickle; `names` gets the names in it.
 
-    Raises CannotLoad, as `pickling.loads` does.
+    It gets only names that `allow` covers, and cannot edit the named things. Raises CannotLoad, as
+    `pickling.loads` does.
     """
     careful = partial(_Careful, bytes(data), buffers, allow)
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
+        fast.names = names
         try:
             return loaded(fast.load, careful)
         except _EditableError:
             pass
-    value = loaded(careful().load, careful)
+    loader = careful()
+    loader.names = names
+    value = loaded(loader.load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
     return value
@@ -78,7 +85,7 @@ class _Fast(Loader):
         self._allow = allow
 
     def find_class(self, module: str, name: str) -> Any:
-        self.last_global = f"{module}.{name}"
+        self.note(module, name)
         found = _find(self._allow, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
@@ -101,7 +108,7 @@ class _Careful(Tracer):
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
-        self.last_global = f"{module}.{name}"
+        self.note(module, name)
         found = _find(self._allow, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception

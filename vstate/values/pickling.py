@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import cloudpickle
 from cloudpickle import cloudpickle as by_value
@@ -21,6 +21,9 @@ from vstate.errors import CannotLoad
 from vstate.values.allow import Allow
 from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import framed, frameless
+
+if TYPE_CHECKING:
+    from vstate.values.tracing import Tracer
 
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
@@ -154,9 +157,13 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
 
 
 def loads(
-    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
+    data: bytes | bytearray,
+    buffers: Sequence[bytearray | memoryview] = (),
+    *,
+    allow: Allow | None = None,
+    names: list[str] | None = None,
 ) -> Any:
-    """The value that `dumps` stored in `data` and `buffers`.
+    """The value that `dumps` stored in `data` and `buffers`; `names` gets the names in the pickle.
 
     Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
     CannotLoad with the name of the class or function that cannot be loaded.
@@ -165,15 +172,19 @@ def loads(
         # Late: it imports this module, and a program without an allow-list never needs it.
         from vstate.values.guarded import loads_allowed
 
-        return loads_allowed(data, buffers, allow)
+        return loads_allowed(data, buffers, allow, names)
     tracer = partial(_tracer, data, buffers)
     if _NAMES not in data and not buffers:
         # Plain data names no class, and needs no Loader: a third of its time.
         return loaded(partial(pickle.loads, data), tracer)
-    return loaded(Loader(io.BytesIO(framed(bytes(data))), buffers=buffers).load, tracer)
+    loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    loader.names = names
+    return loaded(loader.load, tracer)
 
 
 def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
+    from vstate.values.tracing import Tracer  # late: only errors need it
+
     return Tracer(io.BytesIO(data), buffers=buffers)
 
 
@@ -198,53 +209,32 @@ def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
         raise
 
 
-class _Finder:
+class Finder:
     """Finds classes as pickle does, but for a class of `__main__` it takes the running program's own.
 
     cloudpickle would make a second class of the same name. In a program that was started again, isinstance()
     with the program's own class would then be False.
     """
 
+    names: list[str] | None = None
+    """Gets each name that the pickle finds."""
     last_global = ""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def note(self, module: str, name: str) -> None:
         self.last_global = f"{module}.{name}"
+        if self.names is not None:
+            self.names.append(self.last_global)
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.note(module, name)
         own = own_builder(module, name)
         if own is not None:
             return own
         return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
 
 
-class Loader(_Finder, pickle.Unpickler):
+class Loader(Finder, pickle.Unpickler):
     """The unpickler in C."""
-
-
-class Tracer(_Finder, pickle._Unpickler):
-    """The unpickler in Python, which takes ten times as long: it knows whose code it calls."""
-
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
-    calling = ""
-    """The name of the class or function that is called now; after an error, the one that raised it."""
-
-
-def _traced(load: Callable[[Any], None], called: Callable[[Any], Any]) -> Callable[[Tracer], None]:
-    def traced(tracer: Tracer) -> None:
-        target = called(tracer)
-        module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-        tracer.calling = f"{module}.{name}" if module and name else str(name or type(target).__qualname__)
-        load(tracer)
-        tracer.calling = ""
-
-    return traced
-
-
-for _opcode, _called in {
-    pickle.REDUCE: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ_EX: lambda tracer: tracer.stack[-3],
-    pickle.BUILD: lambda tracer: type(tracer.stack[-2]),
-}.items():
-    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called)
 
 
 def own_builder(module: str, name: str) -> Callable[..., Any] | None:
