@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import code
 import os
 import re
 import subprocess
@@ -20,6 +21,15 @@ COMMAND = re.compile(r"^\$ vstate (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PRINTED = re.compile(r"^ *print\(.*\) +# (.+)$", re.MULTILINE)
+
+
+REPL = """
+import code, sys
+console = code.InteractiveConsole()
+console.write = sys.exit  # of an error
+for line in sys.argv[1].split("\\n"):
+    console.push(line)
+"""
 
 
 def text_of(page: str) -> str:
@@ -66,6 +76,28 @@ def test_lines_of_prose_end_at_110(page: Path) -> None:
     """Tables and code may have longer lines."""
     long = [line for line in prose_of(page).splitlines() if len(line) > 110 and not line.startswith("|")]
     assert not long
+
+
+class Pasted(code.InteractiveConsole):
+    """A REPL that compiles the lines that are pasted into it, and runs nothing."""
+
+    failed = False
+
+    def runcode(self, code: object) -> None: ...
+
+    def showsyntaxerror(self, *args: object, **options: object) -> None:
+        self.failed = True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs_can_be_pasted_into_a_repl(page: Path) -> None:
+    """A REPL needs an empty line after each block of code, and takes none inside."""
+    for language, text in BLOCK.findall(page.read_text("utf-8")):
+        pasted = Pasted()
+        for line in text.split("\n") if language == "python" else ():
+            pasted.push(line)
+            assert not pasted.failed, f"{line!r} in:\n{text}"
+        assert not pasted.buffer, text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -134,8 +166,7 @@ def test_the_programs_and_commands_of_the_tutorial(tmp_path: Path) -> None:
         for command in COMMAND.findall(text) if language == "console" else ():
             line = f"{sys.executable} -m vstate_cli {command[0]}"
             session.append(f"subprocess.run({line!r}, shell=True, check=True)")
-    (tmp_path / "session.py").write_text("\n".join(session), "utf-8")
-    printed = run(tmp_path, "session.py")
+    printed = run(tmp_path, "-c", REPL, "\n".join(session))
     assert "pay 50\nwork\n" in printed
     assert "The first bad commit is" in printed
 

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import itertools
 import threading
 from typing import Any
 
 import pytest
 
-from vstate import InvalidInput, Live, Memory, NotVersioned, Unpicklable, Versioned, events, task, view
+from vstate import (
+    InvalidInput,
+    Live,
+    Memory,
+    MergeConflict,
+    NotVersioned,
+    StoreUnavailable,
+    Unpicklable,
+    Versioned,
+    events,
+    task,
+    view,
+)
+from vstate.testing import Faulty
 
 
 @task
@@ -177,19 +192,121 @@ def test_what_was_uncommitted_is_committed_before() -> None:
     assert dict(state) == {"staged": [1]}
 
 
-def test_a_result_that_cannot_be_stored() -> None:
-    """An unpicklable value raises Unpicklable at the end of the call, and everything stays staged."""
+@pytest.mark.parametrize("mode", ["discard", "commit"])
+def test_a_result_that_cannot_be_stored(mode: Any) -> None:
+    """The call raises Unpicklable with the key, and leaves nothing behind: later tasks run and commit."""
     state = Versioned()
+    state["mine"] = 1
 
-    @task
+    @task(on_error=mode)
     def lock(*, state: Any) -> None:
         state["lock"] = threading.Lock()
         state["other"] = [1]
+        state["mine"] = 2
 
-    with pytest.raises(Unpicklable, match="lock"):
+    for _ in range(2):
+        with pytest.raises(Unpicklable, match=r"lock.*Nothing was stored") as caught:
+            lock(state=state)
+    assert caught.value.__notes__ == [
+        "vstate: the commit of the task 'lock' failed, and its changes are undone"
+    ]
+    assert dict(state) == {"mine": 1}
+    assert kinds(state) == ["task.start", "task.error"] * 2
+    assert not state.has_uncommitted
+    add("x", state=state)
+    assert messages(state) == ["Before lock", "lock", "lock", "add"]
+
+
+def test_keep_keeps_what_cannot_be_stored() -> None:
+    """With on_error="keep" the changes of a failed commit stay staged."""
+    state = Versioned()
+
+    @task(on_error="keep")
+    def lock(*, state: Any) -> None:
+        state["lock"] = threading.Lock()
+
+    with pytest.raises(Unpicklable, match="still staged"):
         lock(state=state)
-    assert list(state) == ["lock", "other"]
-    assert state.head is None
+    assert list(state) == ["lock"]
+
+
+def test_a_conflict_of_a_task_leaves_nothing_behind() -> None:
+    """The call that lost a race raises MergeConflict; the next call works on the newest commit."""
+    store = Memory()
+    state, other = Versioned(store), Versioned(store)
+
+    @task
+    def count(*, state: Any, beside: Any = None) -> None:
+        state["n"] = state.get("n", 0) + 1
+        if beside is not None:
+            beside["n"] = 10
+            beside.commit()
+
+    with pytest.raises(MergeConflict, match="nothing is staged: call the task again"):
+        count(state=state, beside=other)
+    assert not state.has_uncommitted
+    count(state=state)
+    assert state["n"] == 11
+
+
+def test_a_failing_hook_undoes_the_task() -> None:
+    """So does any other exception of the commit, in a task that awaits too."""
+    state = Versioned()
+
+    def stop() -> None:
+        if "new" in state:
+            raise ZeroDivisionError
+
+    state.before_commit(stop)
+
+    @task
+    async def work(*, state: Any) -> None:
+        state["new"] = 1
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(work(state=state))
+    assert not dict(state)
+    assert kinds(state) == ["task.start", "task.error"]
+    assert state.head is not None
+    assert state.head.info["outcome"] == "error"
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("after", [False, True])
+def test_every_fault_of_a_task_leaves_it_done_or_undone(after: bool, atomic: bool) -> None:
+    """Wherever the store fails, or loses its answer, the task is committed whole, once, or not at all."""
+    failed = 0
+    for fail_at, away in itertools.product(range(1, 10), (0, 1, 4)):
+        store = Faulty(Memory(), after=after, atomic=atomic, away=away)
+        state = Versioned(store)
+        add("first", state=state)
+        store.fail_at = len(store.calls) + fail_at
+        try:
+            add("second", state=state)
+        except StoreUnavailable:
+            failed += 1
+        store.fail_at, store.away = None, 0
+        made = "second" in state["list"]
+        assert state["list"] == ["first", *["second"] * made]
+        assert not state.status()
+        add("third", state=state)
+        fresh = Versioned(store.store)
+        assert fresh["list"] == ["first", *["second"] * made, "third"]
+        assert kinds(fresh).count("task.end") == 2 + made
+    assert failed
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda x: x, lambda state, /: state, len, "name", int],
+    ids=["no state", "positional only", "builtin", "text", "class"],
+)
+def test_a_function_without_state_is_refused_at_once(wrong: Any) -> None:
+    """The decoration raises the TypeError, not the first call."""
+    with pytest.raises(TypeError, match=r"has no argument 'state'|a task is a function"):
+        task(wrong)
+    assert task(lambda **options: options)(x=1)["x"] == 1
+    assert task(functools.partial(lambda x, state: x, 7))() == 7
 
 
 def test_an_error_is_not_hidden_by_what_cannot_be_stored() -> None:

@@ -201,6 +201,12 @@ class MergeConflict(Conflict):
                 "discard() those keys, then refresh() and redo them, or give them a merge policy with "
                 "set_policy(prefix, policy)"
             )
+        elif operation == "task":
+            message = (
+                f"another writer{where} changed {shown}{more} too{why}; nothing was committed, and nothing "
+                "is staged: call the task again, or give these keys a merge policy with "
+                "set_policy(prefix, policy)"
+            )
         elif operation == "update":
             message = (
                 f"update lost the race for {shown}{more}{where} in each attempt; nothing was committed, and "
@@ -212,6 +218,16 @@ class MergeConflict(Conflict):
                 "keys a policy, with set_policy(prefix, policy) or policy=, or change one side first"
             )
         super().__init__(message)
+
+
+def mark_undone(error: VStateError, who: str) -> None:
+    """Have the error of a commit say that its changes are undone, where it says that they stay staged."""
+    if isinstance(error, Unpicklable):
+        Unpicklable.__init__(error, error.culprits, staged=False)
+    elif isinstance(error, MergeConflict):
+        conflicts, branch = error.conflicts, error.branch
+        MergeConflict.__init__(error, error.keys, branch=branch, conflicts=conflicts, operation="task")
+    error.add_note(f"vstate: the commit of {who} failed, and its changes are undone")
 
 
 class UncommittedChanges(Conflict):

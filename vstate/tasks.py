@@ -6,10 +6,11 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, cast, overload
 
 from vstate.arguments import check_limit
-from vstate.errors import CannotLoad, InvalidInput, VStateError
+from vstate.errors import CannotLoad, InvalidInput, VStateError, mark_undone
 from vstate.objects.commit import Event
 from vstate.repo.repository import Revision
 from vstate.state.base import ReadableState, State, Undoable, handle_of
@@ -46,9 +47,12 @@ def task(
 
     If the function raises, the exception goes on to the caller. The changes since the call began depend on
     `on_error`. "discard" undoes them, and a commit without changes keeps the events; "commit" commits them;
-    "keep" leaves them staged with the events. Changes have no author: "discard" also undoes the changes that
-    other threads, or other tasks on the same state, made meanwhile. Work that runs side by side needs states
-    of its own, such as forks.
+    "keep" leaves them staged with the events. If the commit itself raises, Unpicklable or MergeConflict for
+    example, the caller gets that error. "discard" and "commit" then undo the changes, so later tasks can run.
+
+    Changes have no author: "discard" also undoes the changes that other threads, or other tasks on the same
+    state, made meanwhile. Work that runs side by side needs states of its own, such as forks. A function
+    without an argument `state` is a TypeError.
     """
     if on_error not in ("discard", "commit", "keep"):
         raise InvalidInput(f"on_error is 'discard', 'commit' or 'keep', not {on_error!r}")
@@ -58,7 +62,8 @@ def task(
             raise InvalidInput(
                 f"{function.__qualname__} is a generator; a task is a def or async def that returns"
             )
-        title = name if name is not None else function.__name__
+        _require_state(function)
+        title = name if name is not None else getattr(function, "__name__", type(function).__name__)
 
         if inspect.iscoroutinefunction(inspect.unwrap(function)):
 
@@ -72,10 +77,10 @@ def task(
                     run.begin()
                     try:
                         result = await cast(Awaitable[Any], function(*args, state=state, **options))
+                        run.end()
                     except BaseException as error:
                         run.fail(error)
                         raise
-                    run.end()
                     return result
 
             return cast(_F, call_async)
@@ -90,10 +95,10 @@ def task(
                 run.begin()
                 try:
                     result = _finished(function(*args, state=state, **options))
+                    run.end()
                 except BaseException as error:
                     run.fail(error)
                     raise
-                run.end()
                 return result
 
         return cast(_F, call)
@@ -109,6 +114,23 @@ def _finished(result: Any) -> Any:
             "async def"
         )
     return result
+
+
+def _require_state(function: object) -> None:
+    """Raise TypeError unless the function can be called with `state=`."""
+    if not callable(function):
+        raise TypeError(
+            f'a task is a function, not {type(function).__name__}; options have names: @task(name="…")'
+        )
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a builtin without a signature
+        parameters = MappingProxyType({})
+    found = parameters.get("state")
+    taken = found is not None and found.kind in (found.KEYWORD_ONLY, found.POSITIONAL_OR_KEYWORD)
+    if not taken and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        title = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(f"the task {title} has no argument 'state': write def {title}(…, *, state)")
 
 
 def _checked(state: object) -> State:
@@ -130,21 +152,35 @@ class _Call:
         self._on_error = on_error
         self.nested = handle_of(state).turns.nested
         self._savepoint: Undoable | None = None
+        self._end: Event | None = None
         self._began = time.perf_counter()
 
     def begin(self) -> None:
         """Commit earlier changes, so that the next commit has those of the call alone."""
         if not self.nested:
             self._state.commit(f"Before {self._name}")
-        if self._on_error == "discard":
+        if self._on_error != "keep":
             self._savepoint = handle_of(self._state).savepoint()
         self._state.record("task.start", name=self._name)
         self._began = time.perf_counter()
 
+    def end(self) -> None:
+        """Commit the changes of the call."""
+        self._end = self._state.record("task.end", name=self._name, seconds=self._seconds())
+        if not self.nested:
+            self._commit("ok")
+        self._release()
+
     def fail(self, error: BaseException) -> None:
-        """Undo, commit or keep the changes of a call that raised."""
-        if self._savepoint is not None:
-            _noting(error, self._savepoint.restore)
+        """Undo, commit or keep the changes of a call that raised, or whose commit did."""
+        if self._end is not None:
+            if self._savepoint is not None and isinstance(error, VStateError):
+                mark_undone(error, f"the task {self._name!r}")
+            self._undo(error)
+            if not handle_of(self._state).forget_event(self._end):
+                return  # the commit turned out to be made
+        elif self._on_error == "discard":
+            self._undo(error)
         self._state.record(
             "task.error",
             name=self._name,
@@ -153,15 +189,20 @@ class _Call:
             message=_text(error),
         )
         if self._on_error != "keep" and not self.nested:
-            _noting(error, lambda: self._commit("error"))
+            failure = _noting(error, lambda: self._commit("error"))
+            if failure is not None and self._savepoint is not None:  # on_error="commit"
+                self._undo(error)
+                _noting(error, lambda: self._commit("error"))
+        self._release()
 
-    def end(self) -> None:
-        """Commit the changes of the call."""
+    def _undo(self, error: BaseException) -> None:
+        savepoint, self._savepoint = self._savepoint, None
+        if savepoint is not None:
+            _noting(error, savepoint.restore)
+
+    def _release(self) -> None:
         if self._savepoint is not None:
             self._savepoint.release()
-        self._state.record("task.end", name=self._name, seconds=self._seconds())
-        if not self.nested:
-            self._commit("ok")
 
     def _seconds(self) -> float:
         return round(time.perf_counter() - self._began, 6)
@@ -170,12 +211,14 @@ class _Call:
         self._state.commit(self._name, name=self._name, seconds=self._seconds(), outcome=outcome)
 
 
-def _noting(error: BaseException, action: Callable[[], None]) -> None:
+def _noting(error: BaseException, action: Callable[[], None]) -> VStateError | None:
     """Carry out the action. If it fails too, add a note to the error that goes to the caller."""
     try:
         action()
     except VStateError as failure:
         error.add_note(f"vstate, while it dealt with this error: {failure}")
+        return failure
+    return None
 
 
 def _text(error: BaseException) -> str:

@@ -22,7 +22,9 @@ from vstate.objects.expiry import Expiry, with_expiry
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, Object, ObjectId
 from vstate.objects.stream import split
 from vstate.repo.objects import Objects
+from vstate.values.definitions import MAGIC
 from vstate.values.entry import encode_value
+from vstate.values.pickling import dumps, loads
 
 
 @pytest.mark.parametrize(
@@ -292,6 +294,28 @@ def test_cut_points_of_each_chunk_size(
 def test_entries(value: Any, entry: str) -> None:
     """An entry is [0, atom] or [codec, payload, size, type]."""
     assert encode_value(value).entry.hex() == entry
+
+
+def test_a_class_of_main() -> None:
+    """A value names the class, with the magic number of the Python, and the definition is a buffer."""
+    data = bytes.fromhex(
+        "80055d94288c197673746174652e76616c7565732e646566696e6974696f6e73948c0c73746f7265645f636c617373949394"
+        "2843044d414749948c085f5f6d61696e5f5f948c054c6f63616c949798749452942981947d948c04676f616c948c02676f94"
+        "73626808652e"
+    )
+    definition = bytes.fromhex(
+        "80058c17636c6f75647069636b6c652e636c6f75647069636b6c65948c145f6d616b655f736b656c65746f6e5f636c617373"
+        "949394288c086275696c74696e73948c04747970659493948c054c6f63616c9468038c066f626a65637494939485947d948c"
+        "0a5f5f6d6f64756c655f5f948c085f5f6d61696e5f5f94738c20663537643761313938646536353936653038313631393461"
+        "6230313961653139944e7494529468008c0f5f636c6173735f7365747374617465949394680f7d94288c075f5f646f635f5f"
+        "944e8c0a5f5f6d6f64756c655f5f94680c8c056c696d6974944b03757d9486948652302e"
+    )
+    value, cls = loads(data.replace(b"MAGI", MAGIC), [bytearray(definition)])
+    assert (value.goal, cls.limit, type(value)) == ("go", 3, cls)
+    local = type("Local", (), {"__module__": "__main__", "limit": 3})
+    made = local()
+    made.goal = "go"
+    assert dumps([made, local])[0] == data.replace(b"MAGI", MAGIC)
 
 
 def test_stored_letters() -> None:

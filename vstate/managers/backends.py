@@ -159,8 +159,9 @@ def open_persistence(
 ) -> Persistence:
     """A new store in memory, a new FileBackend at `path`, or a path, URL or store for `aio.Versioned`.
 
-    A path or URL is opened later, by the first call, in a worker thread. Raises InvalidInput for anything
-    else, and for a plain word that is none of the three names: write `./word` for a directory.
+    A path or URL is opened later, by the first call, in a worker thread. Any other word than the three names
+    is a path, as it is for `Versioned`; write `./memory` for a directory of that name. Raises InvalidInput
+    for anything else.
     """
     if redis_url is not None:
         check_text("the URL of a Redis server", redis_url)
@@ -175,9 +176,4 @@ def open_persistence(
         return FileBackend(path)
     if persistence == "redis":
         return redis_url or REDIS
-    if isinstance(persistence, str) and persistence.isidentifier():
-        raise InvalidInput(
-            f"persistence is 'memory', 'file', 'redis', a path, a URL or a store, not {persistence!r}; write "
-            f"'./{persistence}' for the directory"
-        )
     return persistence

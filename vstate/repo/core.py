@@ -40,7 +40,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
-from vstate.values.entry import Decoded, Entry, Reader, decode_value
+from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
 FORMAT = 3
@@ -94,6 +94,11 @@ class Core:
     """
 
     def __init__(self, store: KVStore, security: Security | None = None) -> None:
+        if not isinstance(store, KVStore):
+            raise InvalidInput(
+                f"a {type(self).__name__} is over a KVStore, not over a {type(store).__name__}: open the "
+                "store first, with open_store(...)"
+            )
         self.store = store
         self.security = security or Security()
         self.objects = Objects(store)
@@ -200,6 +205,10 @@ class Core:
             return decode_value(entry, reader, allow=self.security.allow)
         except CannotLoad as error:
             raise CannotLoad(error.name, error.reason, key=key, called=error.called) from error
+
+    def encode(self, value: Any) -> Encoded:
+        """The merged value of a key as an entry, and its objects."""
+        return encode_value(value)
 
     def inspect(self, key: str, data: bytes, reader: Reader | None = None) -> object:
         """The value of an entry as plain data and records; runs no stored code."""

@@ -155,6 +155,10 @@ class StateHandle(ForkAware):
         """Keep an event for the next commit."""
 
     @abstractmethod
+    def forget_event(self, event: Event) -> bool:
+        """Drop a recorded event. False if a commit holds it by now."""
+
+    @abstractmethod
     def pending_events(self) -> list[Event]:
         """The events that no commit holds yet, oldest first."""
 

@@ -626,6 +626,13 @@ class Handle(StateHandle):
             self.look()
             self.change(lambda at: at._replace(events=(*at.events, event)))
 
+    def forget_event(self, event: Event) -> bool:
+        """Drop a recorded event. False if a commit holds it by now."""
+        with self.lock:
+            found = any(each is event for each in self.at.events)
+            self.change(lambda at: at._replace(events=tuple(e for e in at.events if e is not event)))
+        return found
+
     def pending_events(self) -> list[Event]:
         """The events that no commit holds yet, oldest first."""
         with self.lock:

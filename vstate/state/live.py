@@ -97,6 +97,13 @@ class LiveHandle(StateHandle):
         with self.lock:
             self._events.append(event)
 
+    def forget_event(self, event: Event) -> bool:
+        with self.lock:
+            kept = [each for each in self._events if each is not event]
+            found = len(kept) < len(self._events)
+            self._events = kept
+        return found
+
     def pending_events(self) -> list[Event]:
         with self.lock:
             return list(self._events)

@@ -41,6 +41,9 @@ ALWAYS: Final = frozenset(
 """The names that plain data needs. Each only makes a value of its own type; docs/security.md says how far a
 hostile pickle gets with them."""
 
+CODE: Final = "cloudpickle.cloudpickle._builtin_type"
+"""Where this name is allowed, a pickle may hold any code."""
+
 SINGLETONS: Final = {"builtins.Ellipsis": ..., "builtins.NotImplemented": NotImplemented}
 
 _WILDCARDS: Final = frozenset("*?[")
@@ -65,6 +68,11 @@ class Allow:
     def names(self, name: str) -> bool:
         """Whether a pattern covers `name`: a module, a dot, and a qualified name."""
         return self._covered.fullmatch(name) is not None
+
+    def require(self, name: str) -> None:
+        """CannotLoad if no pattern covers `name`, a class, nor the code that would define it."""
+        if not self._permits(name) and not self.names(CODE):
+            self._refuse(name)
 
     def find(self, module: str, name: str) -> Any:
         """The class or function that a pickle names. If it is not allowed: CannotLoad, and no import."""

@@ -8,7 +8,7 @@ The entry of a key that expires has one element more: see `vstate.objects.expiry
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vstate.errors import CorruptObject
@@ -31,6 +31,9 @@ INLINE_BYTES = 128
 """A part up to this long is in the entry; a longer one is an object, which equal values share."""
 
 Part = bytes | Link
+
+Dump = Callable[[Any], tuple[bytes, list[memoryview]]]
+"""Pickles a value: a frameless pickle, and the buffers beside it."""
 
 
 class Reader(Protocol):
@@ -126,20 +129,25 @@ def _length(part: Part) -> int:
     return part.length if isinstance(part, Link) else len(part)
 
 
+_RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
+
+
 def type_name(value: Any) -> str:
     """The name of the value's class as entries hold it, `module.qualname`, without `builtins`."""
     kind = type(value)
+    if kind.__module__ == _RECIPES and kind.__qualname__ == "Recipe":
+        return str(value.label)  # it stands for an object
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 _ATOM_TYPES = frozenset({type(None), bool, float})
 
 
-def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encoded:
+def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dump = dumps) -> Encoded:
     """The value as an entry, and its objects without those that `previous` holds.
 
-    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. Passes
-    on every error of pickling.
+    `previous` are the chunks of the value that is stored under the same key: a guess that saves time. `dump`
+    pickles. Passes on every error of pickling.
     """
     kind = type(value)
     if kind in _ATOM_TYPES or (kind is int and -(2**63) <= value < 2**64):
@@ -152,11 +160,11 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = ()) -> Encode
         try:
             data = value.encode()
         except UnicodeEncodeError:  # a lone surrogate, which pickle can store
-            return _encode_pickle(value, previous)
+            return _encode_pickle(value, previous, dump)
         if len(data) <= ATOM_BYTES:
             return _atom(value)
         return _encode_parts(TEXT, [data], "str", previous)
-    return _encode_pickle(value, previous)
+    return _encode_pickle(value, previous, dump)
 
 
 def _atom(value: Any) -> Encoded:
@@ -164,8 +172,8 @@ def _atom(value: Any) -> Encoded:
     return Encoded(entry, {}, (), len(entry))
 
 
-def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...]) -> Encoded:
-    data, buffers = dumps(value)
+def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
+    data, buffers = dump(value)
     return _encode_parts(PICKLE, [data, *buffers], type_name(value), previous)
 
 

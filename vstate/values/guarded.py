@@ -18,10 +18,11 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values.allow import Allow
+from vstate.values import definitions
+from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, loaded, own_builder
+from vstate.values.pickling import Loader, loaded
 from vstate.values.tracing import Tracer
 
 Buffers = Sequence[bytearray | memoryview]
@@ -66,11 +67,22 @@ def _extensions() -> bool:
     return bool(getattr(copyreg, "_extension_cache", None) or getattr(copyreg, "_inverted_registry", None))
 
 
-def _find(allow: Allow, module: str, name: str) -> Any:
+def _builders(allow: Allow) -> definitions.Builders:
+    return definitions.Builders(lambda data: loads_allowed(data, (), allow), allow.require)
+
+
+def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
     if (module, name) == ("builtins", "getattr") and not allow.names("builtins.getattr"):
         return allow.attribute
+    if module == definitions.__name__:
+        if name == "stored_code" and not allow.names(CODE):
+            raise CannotLoad(CODE, "the pickle holds code, and `allow` does not name it")
+        # `stored_class` asks for the name of the class itself.
+        builder = builders.find(module, name)
+        if builder is not None:
+            return builder
     found = allow.find(module, name)
-    return own_builder(module, name) or found
+    return builders.find(module, name) or found
 
 
 def _refuse_persistent() -> NoReturn:
@@ -83,10 +95,11 @@ class _Fast(Loader):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
         self._allow = allow
+        self.builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
         self.note(module, name)
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self.builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
@@ -104,12 +117,13 @@ class _Careful(Tracer):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
+        self.builders = _builders(allow)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.note(module, name)
-        found = _find(self._allow, module, name)
+        found = _find(self._allow, self.builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception
         self._found[id(found)] = found, self.last_global

@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from vstate.plural import counted
 from vstate.values import shapes
@@ -64,7 +64,7 @@ def read(
     `buffers` are the out-of-band buffers in order. Raises InertError, and nothing else, when the data is
     malformed, cut short, or larger than `limits` allow.
     """
-    machine = _Machine(data, buffers, limits or Limits())
+    machine = Machine(data, buffers, limits or Limits())
     try:
         return machine.run()
     except InertError as error:
@@ -77,8 +77,14 @@ def read(
     raise InertError(reason, offset=machine.at)
 
 
-class _Machine:
+Handlers = list[Callable[[Any], None] | None]
+"""A function of the machine for each opcode; None for the codes that are none, and for STOP."""
+
+
+class Machine:
     """Pickle's virtual machine: a stack with marks, a memo, and a position in the data."""
+
+    handlers: ClassVar[Handlers]
 
     def __init__(
         self, data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
@@ -104,6 +110,7 @@ class _Machine:
 
     def run(self) -> object:
         data = self.data
+        handlers = self.handlers
         left = self.limits.nodes
         while left > 0:
             for _ in range(min(left, _BATCH)):
@@ -112,7 +119,7 @@ class _Machine:
                     value = self.pop()
                     self.check_depth(value)
                     return value
-                handler = _HANDLERS[opcode]
+                handler = handlers[opcode]
                 if handler is None:
                     raise InertError(f"0x{opcode:02x} is not an opcode")
                 self.at += 1
@@ -623,10 +630,17 @@ class _Machine:
 
 
 _CONTAINERS: Final = frozenset({list, tuple, dict, set, frozenset, Instance, Array, Global})
-_HANDLERS: Final[list[Callable[[_Machine], None] | None]] = [
-    getattr(_Machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
-    for code in range(256)
-]
+
+
+def handlers_of(machine: type[Machine]) -> Handlers:
+    """The method of a kind of machine for each opcode."""
+    return [
+        getattr(machine, f"op_{OPCODES[code].name.lower()}") if code in OPCODES and code != STOP else None
+        for code in range(256)
+    ]
+
+
+Machine.handlers = handlers_of(Machine)
 
 
 def _children(container: object) -> Iterator[object]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 import sys
 import threading
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-import cloudpickle
-from cloudpickle import cloudpickle as by_value
+from typing import TYPE_CHECKING, Any, Final
 
 from vstate.errors import CannotLoad
+from vstate.values import definitions
 from vstate.values.allow import Allow
-from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import framed, frameless
 
 if TYPE_CHECKING:
@@ -76,20 +71,8 @@ def _undisturbed() -> Iterator[None]:
             sys.setswitchinterval(usual)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotations
-    """cloudpickle's pickler, but exceptions load again, and an open file is refused, as pickle does.
-
-    cloudpickle would store a copy of the file.
-    """
-
-    dispatch_table: ClassVar[Mapping[type, Any]] = ChainMap(
-        {
-            kind: reduce
-            for kind, reduce in cloudpickle.Pickler._dispatch_table.items()
-            if kind is not io.TextIOWrapper
-        },
-        copyreg.dispatch_table,
-    )
+class _Pickler(definitions.Pickler):
+    """Puts the definitions of classes beside the pickle, and notes the classes that were never loaded."""
 
     unproven: Set[Any] = frozenset()
     """The classes and the code in the pickle of which nothing was loaded yet."""
@@ -105,8 +88,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no annotati
             part = obj
         if part not in _PROVEN and not issubclass(kind, type):
             self.unproven |= {part}
-        if issubclass(kind, BaseException):
-            return reduce_exception(obj)
+        if definitions.is_class(obj) and definitions.needs_definition(obj):
+            return definitions.reduce_class(obj)
         return super().reducer_override(obj)
 
 
@@ -135,6 +118,19 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    data, buffers, pickler = _pickled(_Pickler, value)
+    if pickler.unproven:
+        _prove(pickler.unproven, data, buffers)
+    return data, buffers
+
+
+def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[bytes, list[memoryview]]:
+    """As `dumps`, but loads nothing: for a value that is compared, or by a pickler that loads nothing."""
+    data, buffers, _ = _pickled(make, value)
+    return data, buffers
+
+
+def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -142,18 +138,16 @@ def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
             raw = buffer.raw()
         except BufferError:  # not contiguous
             return True
-        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) == OUT_OF_BAND_LIMIT:
+        small = raw.nbytes < OUT_OF_BAND_BYTES and not isinstance(raw.obj, definitions.Definition)
+        if small or len(buffers) == OUT_OF_BAND_LIMIT:
             return True
         buffers.append(raw)
         return False
 
     file = io.BytesIO()
-    pickler = _Pickler(file, protocol=5, buffer_callback=keep_in_band)
+    pickler = make(file, protocol=5, buffer_callback=keep_in_band)
     pickler.dump(value)
-    data = frameless(file.getvalue())
-    if pickler.unproven:
-        _prove(pickler.unproven, data, buffers)
-    return data, buffers
+    return frameless(file.getvalue()), buffers, pickler
 
 
 def loads(
@@ -225,69 +219,27 @@ class Finder:
         if self.names is not None:
             self.names.append(self.last_global)
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.builders = definitions.Builders(loads)
+
+    def load(self) -> Any:
+        """The value; CannotLoad if it holds code of another Python."""
+        try:
+            value = super().load()  # type: ignore[misc]  # an unpickler is the next base
+        except Exception:  # the code that a pickle names may raise anything
+            self.builders.check()  # code of another Python is the likelier reason
+            raise
+        self.builders.check()
+        return value
+
     def find_class(self, module: str, name: str) -> Any:
         self.note(module, name)
-        own = own_builder(module, name)
-        if own is not None:
-            return own
+        builder = self.builders.find(module, name)
+        if builder is not None:
+            return builder
         return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
 
 
 class Loader(Finder, pickle.Unpickler):
     """The unpickler in C."""
-
-
-def own_builder(module: str, name: str) -> Callable[..., Any] | None:
-    """The function that replaces this one of cloudpickle's, if any."""
-    return _BUILDERS.get(name) if module == by_value.__name__ else None
-
-
-def _own_class(module: str | None, name: str) -> type | None:
-    """The running program's class of this name, nested ones included, if there is exactly one."""
-    main = sys.modules.get("__main__") if module == "__main__" else None
-    if main is None:
-        return None
-    found = [cls for cls in _classes(vars(main), "") if cls.__name__ == name]
-    return found[0] if len(found) == 1 else None
-
-
-def _classes(names: Mapping[str, Any], path: str) -> Iterator[type]:
-    for name, value in list(names.items()):
-        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == path + name:
-            yield value
-            yield from _classes(vars(value), f"{path}{name}.")
-
-
-def _make_skeleton_class(
-    type_constructor: Any, name: str, bases: Any, type_kwargs: dict[str, Any], tracker: Any, extra: Any
-) -> type:
-    own = _own_class(type_kwargs.get("__module__"), name)
-    if own is not None:
-        return own
-    return by_value._make_skeleton_class(  # type: ignore[no-any-return]
-        type_constructor, name, bases, type_kwargs, tracker, extra
-    )
-
-
-def _make_skeleton_enum(
-    bases: Any, name: str, qualname: str, members: Any, module: str, tracker: Any, extra: Any
-) -> type:
-    own = _own_class(module, name)
-    if own is not None:
-        return own
-    return by_value._make_skeleton_enum(  # type: ignore[no-any-return]
-        bases, name, qualname, members, module, tracker, extra
-    )
-
-
-def _class_setstate(made: type, state: Any) -> type:
-    if _own_class(made.__module__, made.__name__) is made:
-        return made
-    return by_value._class_setstate(made, state)  # type: ignore[no-any-return]
-
-
-_BUILDERS: dict[str, Callable[..., Any]] = {
-    "_make_skeleton_class": _make_skeleton_class,
-    "_make_skeleton_enum": _make_skeleton_enum,
-    "_class_setstate": _class_setstate,
-}

@@ -475,7 +475,20 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
     return None
 
 
-# --- cloudpickle: classes and functions that are stored by value
+# --- classes and functions that are stored by value: by `definitions`, and before by cloudpickle alone
+
+
+@_shape("vstate.values.definitions.stored_class")
+def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
+    match args:
+        case (bytes(), str(module), str(name), bytes() | bytearray() | memoryview()):
+            return make_global(module, name, budget)
+    return None
+
+
+@_shape("vstate.values.definitions.stored_code")
+def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
+    return Instance("types.CodeType", args=args[1:])
 
 
 @_shape("cloudpickle._builtin_type")

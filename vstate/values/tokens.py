@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any, Final
 
 from vstate.values.entry import encode_value
+from vstate.values.pickling import dumps_unproven
 
 __all__ = ["CLASH", "Tokens", "same"]
 
@@ -102,7 +103,7 @@ class Tokens:
             if id(kind) not in self._encoded:
                 # The first pickling of a class may cache something in it, which the next one would store.
                 self._encoded.add(id(kind))
-                encode_value(value)
-            return id(kind), encode_value(value).entry
+                encode_value(value, dump=dumps_unproven)
+            return id(kind), encode_value(value, dump=dumps_unproven).entry
         except Exception:  # the value's own code may raise anything
             return Tokens, id(value)

@@ -65,5 +65,5 @@ def import_(session: Session, file: str, prefix: str) -> None:
         names = ", ".join(ref.name for ref in report.diverged)
         raise Conflict(
             f"{names} diverged from the bundle and did not move; import the bundle with --prefix theirs, "
-            "look at its commits there, and merge them in Python: state.merge('theirs/main')"
+            "look at its commits there, and merge them: vstate merge theirs/main"
         )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import shlex
+from typing import NoReturn
 
 import click
 
-from vstate.errors import CannotLoad, Conflict, DetachedHead, InvalidInput, MergeConflict
+from vstate.errors import DetachedHead, InvalidInput, MergeConflict
 from vstate.objects.ids import ObjectId
 from vstate.repo.exchange import sync
 from vstate.repo.merge.three_way import MergeResult
-from vstate.repo.repository import Repository
-from vstate.repo.rules.security import Security
-from vstate.values.absent import Unmergeable
+from vstate.repo.names.refs import REMOTES
 from vstate_cli import moved_refs
+from vstate_cli.merging import InertRepository, refuse
 from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
@@ -33,11 +33,10 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
 
     Pulls each BRANCH (default: HEAD's) from REMOTE (default: `origin`), or from the store at a path or URL.
     A branch that is missing here is created, and one without new commits of its own is fast-forwarded.
-    Others are merged by key. If both sides changed a key, its merge policy decides, but only `ours`,
-    `theirs` and `newest` work here: the command never loads values. Otherwise the branch stays as it is and
-    the fetched commits are kept; pull in Python to merge them.
+    Others are merged as by `vstate merge`. After a conflict the branch stays as it is and the fetched commits
+    are kept: `vstate merge` says how to go on.
     """
-    repo = _InertRepository(session.repo.store, _ImportsNothing())
+    repo = InertRepository(session.repo.store)
     fetched: list[Document] = []
     merged: list[Document] = []
     for name in branch or (_current(session),):
@@ -46,7 +45,8 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
             try:
                 return repo.merge(name, commit, name=where)
             except MergeConflict as error:
-                _refuse(name, remote, error)
+                other = repo.refs.read(f"{REMOTES}{where}")
+                _refuse(session, name, where if other == commit else commit.short, error)
 
         with ProgressBar() as bar:
             report, result = sync.pull(repo, remote, name, merge, remote=None, progress=bar)
@@ -76,27 +76,17 @@ def _current(session: Session) -> str:
         ) from None
 
 
-def _refuse(branch: str, remote: str | None, error: MergeConflict) -> NoReturn:
-    shown = ", ".join(repr(key) for key in error.keys[:10])
-    more = f" and {len(error.keys) - 10} more" if len(error.keys) > 10 else ""
-    # A URL may hold a password.
-    argument = "" if remote is None else "URL" if "://" in remote else repr(remote)
-    raise Conflict(
-        f"both sides of branch {branch} changed {shown}{more}, and this command cannot merge values because "
-        "it never loads them; the branch is unchanged and the fetched commits are kept; pull in Python, with "
-        f"Versioned(STORE, branch={branch!r}).pull({argument})"
-    ) from None
-
-
-class _ImportsNothing(Security):
-    """Imports no function that a stored merge policy names."""
-
-    def find_policy(self, module: str, name: str) -> Any:
-        raise CannotLoad(f"{module}:{name}", "this command runs no merge policy that is a function")
-
-
-class _InertRepository(Repository):
-    """Unpickles nothing: a key whose merge needs its values is in conflict."""
-
-    def load(self, *arguments: Any, **options: Any) -> Any:
-        raise Unmergeable("the merge policy needs the values, and this command never loads them")
+def _refuse(session: Session, branch: str, rev: str, error: MergeConflict) -> NoReturn:
+    repo = session.repo
+    ours, theirs = repo.branch(branch), repo.resolve(rev)
+    bases = repo.history.merge_bases(ours.oid, theirs.oid)
+    base = None if not bases else repo.objects.commit(bases[0]).tree
+    switch = "" if repo.refs.head().branch == branch else f"vstate switch {shlex.quote(branch)} && "
+    refuse(
+        session,
+        branch,
+        error,
+        operation=f"merging {rev} into {branch}",
+        sides=None if len(bases) > 1 else (base, ours.tree, theirs.tree),
+        again=f"{switch}vstate merge {shlex.quote(rev)}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from vstate_cli import changes, commits
+from vstate_cli.merging import note_unsigned
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_revision
 
@@ -28,11 +29,7 @@ def rollback(session: Session, rev: str, message: str) -> None:
     branch = session.branch()
     commit = repo.rollback(branch, target, message=message)
     diff = repo.changes(commit)
-    if target.signature is not None:
-        out.note(
-            "the new commit is not signed, so a program that requires signatures refuses it; to take it "
-            "back, run `vstate undo`; to sign, use state.rollback() in Python"
-        )
+    note_unsigned(session, target, commit)
     if session.json:
         document = commits.document(commit, session.refs().get(commit.id, []))
         out.json(document | {"changes": changes.keys_document(diff)})

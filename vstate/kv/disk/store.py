@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
+from vstate.kv.disk.writes import Rows, Waiting, Write
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ _SET = (
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
-
-_Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
-"""The rows that a transaction sets, and the stored keys that it deletes."""
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -88,6 +86,7 @@ class Disk(TransactionalStore, ForkAware):
         self._database = database.Database(name, size_limit=size_limit, durability=durability, create=create)
         self._turnstile = Turnstile(self._database.directory)
         self._queues: dict[str, UpdateQueue] = {}
+        self._waiting = Waiting()
         self._reader = database.Handle()
         self._writer = database.Handle(self._turnstile)
         self._checker = database.Handle()
@@ -209,11 +208,13 @@ class Disk(TransactionalStore, ForkAware):
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
         rows = self._split(writes)
-        return self._write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
+        write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
+        self._waiting.add(write, rows)
+        return self._write(write)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
-        return self._write(lambda: self._split(plan()))
+        return self._write(Write(lambda: self._split(plan())))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
@@ -221,48 +222,55 @@ class Disk(TransactionalStore, ForkAware):
         queue = self._queues.get(name) or self._queues.setdefault(name, UpdateQueue(directory, name))
         return queue.turn()
 
-    def _split(self, writes: Mapping[str, bytes | None]) -> _Rows:
+    def _split(self, writes: Mapping[str, bytes | None]) -> Rows:
         return pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
-    def _write(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]] = ()) -> bool:
-        """If every expectation holds, call `plan` in the transaction, and write the rows that it returns."""
+    def _write(self, write: Write) -> bool:
+        """If every expectation holds, write the rows; return whether it did."""
         backoff: Backoff | None = None
         try:
             while True:
                 error: sqlite3.Error | None = None
                 try:
                     with self._writer.lock:
+                        if write.done is not None:
+                            return write.done
+                        if write.committing:
+                            raise self._unknown("the thread that committed it was interrupted")
                         if self._turnstile.take() or (backoff and backoff.elapsed > PATIENCE):
-                            return self._transaction(plan, expected)
+                            return self._transaction(write)
                 except sqlite3.Error as caught:
                     error = caught
                 backoff = self._pause(error, backoff, self._writer)
         finally:
+            write.shared = False
             if self._turnstile.held:
                 with self._writer.lock:
                     self._turnstile.leave()
 
-    def _transaction(self, plan: Callable[[], _Rows], expected: Sequence[tuple[bytes, bytes | None]]) -> bool:
+    def _transaction(self, first: Write) -> bool:
+        """Make the transaction, with those of other threads that wait; return whether `first` was written."""
         connection = self._writer.connection or self._open(self._writer)
         self._check_identity(self._writer)
+        group = [first]
         committing = False
         try:
             if connection.in_transaction:
                 connection.rollback()  # an interruption kept the last call from undoing it
             connection.execute("BEGIN IMMEDIATE")
             self._turnstile.leave()
-            for key, value in expected:
-                row = connection.execute(_GET, (key,)).fetchone()
-                if (row[0] if row else None) != value:
-                    connection.execute("ROLLBACK")
-                    return False
-            sets, deletes = plan()
-            if deletes:
-                connection.executemany(_DELETE, zip(deletes))
-            if sets:
-                connection.executemany(_SET, sets)
-            committing = True
-            connection.execute("COMMIT")
+            group = self._waiting.take(first)
+            agreed = [write for write in group if self._apply(connection, write)]
+            if agreed:
+                for write in agreed:
+                    write.committing = True
+                committing = True
+                connection.execute("COMMIT")
+            else:
+                connection.execute("ROLLBACK")
+            for write in group:
+                write.done = write.committing
+            return first.committing
         except BaseException as error:
             try:
                 # The first call, and a C function: an interruption may prevent any other call, and an open
@@ -270,20 +278,41 @@ class Disk(TransactionalStore, ForkAware):
                 connection.rollback()
             except sqlite3.Error:
                 self._writer.close()  # nothing else helps
-            if (
-                committing
-                and isinstance(error, sqlite3.Error)
-                and database.result_code(error) == sqlite3.SQLITE_IOERR
-            ):
-                self._database.note_unsynced()
-                self._writer.close()
-                raise StoreUnavailable(
-                    f"{self.location} failed while it committed a transaction ({error}), which may or may "
-                    "not have happened: read the ref again before you retry",
-                    outcome_unknown=True,
-                ) from error
-            raise
+            if committing:
+                if not isinstance(error, sqlite3.Error):
+                    raise
+                if database.result_code(error) == sqlite3.SQLITE_IOERR:
+                    self._database.note_unsynced()
+                    self._writer.close()
+                    raise self._unknown(error) from error
+            for write in group:
+                write.committing = False
+            if len(group) == 1 or not isinstance(error, Exception):
+                raise
+            # One of them cannot be written: each thread makes its own transaction.
+            for write in group:
+                write.shared = False
+        return self._transaction(first)
+
+    def _apply(self, connection: sqlite3.Connection, write: Write) -> bool:
+        """Write the rows, inside the transaction, if every expectation holds."""
+        for key, value in write.expected:
+            row = connection.execute(_GET, (key,)).fetchone()
+            if (row[0] if row else None) != value:
+                return False
+        sets, deletes = write.plan()
+        if deletes:
+            connection.executemany(_DELETE, zip(deletes))
+        if sets:
+            connection.executemany(_SET, sets)
         return True
+
+    def _unknown(self, reason: object) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.location} failed while it committed a transaction ({reason}), which may or may "
+            "not have happened: read the ref again before you retry",
+            outcome_unknown=True,
+        )
 
     def _pause(self, error: sqlite3.Error | None, backoff: Backoff | None, handle: Handle) -> Backoff:
         """Sleep while another process has the turnstile (no `error`) or the lock. Any other error is raised.
@@ -351,6 +380,8 @@ class Disk(TransactionalStore, ForkAware):
             handle.close()
 
     def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._waiting.clear()
         for handle in (self._checker, self._writer, self._reader):
             if child:
                 handle.lock = threading.RLock()

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import pq
 
+from vstate.backoff import Timeout
 from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.kv.postgres.address import Address
 
@@ -107,10 +108,11 @@ class Connections:
     costs 68 us, more than a query by key (40 us).
     """
 
-    def __init__(self, address: Address, *, size: int, timeout: float) -> None:
+    def __init__(self, address: Address, *, size: int, timeout: Timeout) -> None:
         self._address = address
         self._size = size
-        self._timeout = timeout
+        self._timeout = timeout.seconds
+        self._to_reach = timeout.to_reach
         self._changed = threading.Condition()
         self._idle: deque[tuple[float, Connection]] = deque()
         self._lent = 0
@@ -152,7 +154,7 @@ class Connections:
     def _options(self, within: float) -> dict[str, Any]:
         wanted = {
             "application_name": "vstate",
-            "connect_timeout": max(2, int(min(within, self._timeout))),
+            "connect_timeout": max(2, int(min(within, self._to_reach))),
             # A server that vanished is noticed in half a minute, not in two hours.
             "keepalives_idle": 15,
             "keepalives_interval": 5,

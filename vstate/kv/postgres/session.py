@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
-from vstate.backoff import Backoff
+from vstate.backoff import Backoff, Timeout
 from vstate.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedFormat, VStateError
 from vstate.kv.postgres.address import Address
 from vstate.kv.postgres.connections import CannotConnect, Connection, Connections
@@ -26,9 +26,11 @@ LONGEST_PAUSE: Final = 1.0
 
 
 class Attempt:
-    """The progress of a call. It may be repeated for `timeout` seconds after its first failure."""
+    """The progress of a call. It may be repeated for `timeout` seconds after its first failure, and less long
+    for a server out of reach.
+    """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: Timeout) -> None:
         self.committing = False
         """Whether COMMIT may have been sent."""
         self.began = time.monotonic()
@@ -37,33 +39,36 @@ class Attempt:
         self._timeout = timeout
         self._backoff: Backoff | None = None
 
-    def pause(self) -> bool:
-        """Wait before the next attempt; False if the time is over."""
+    def pause(self, *, lost_at: float | None = None) -> bool:
+        """Wait before the next attempt; False if the time is over. See `Backoff.pause`."""
         if self._backoff is None:
-            self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=self._timeout)
-        return self._backoff.pause()
+            seconds, to_reach = self._timeout
+            self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds, to_reach=to_reach)
+        return self._backoff.pause(lost_at=lost_at)
 
 
 class Session:
     """The conversation about `table` with the server, over a few connections."""
 
-    def __init__(self, address: Address, table: str, *, create: bool, timeout: float, size: int) -> None:
+    def __init__(self, address: Address, table: str, *, create: bool, timeout: Timeout, size: int) -> None:
         self.statements = Statements(table)
         self.connections = Connections(address, size=size, timeout=timeout)
         self.location = f"{address}?table={table}"
-        self.timeout = timeout
+        self.timeout = timeout.seconds
         self.check_interval = "0"
         """Milliseconds between the server's looks, while it waits, at whether its client is still there."""
         self.exists = False
         """Whether the table has been seen."""
+        self._timeout = timeout
         self._table = table
         self._create = create
 
     def run(self, work: Callable[[Connection, Attempt], Result], *, writing: bool) -> Result:
         """Call `work` with a connection. Repeat it if the connection breaks or the server asks for it."""
-        attempt = Attempt(self.timeout)
+        attempt = Attempt(self._timeout)
         while True:
             used: Connection | None = None
+            began = time.monotonic()
             try:
                 with self.connections.lent(writing=writing) as used:
                     if writing and not self.exists:
@@ -72,7 +77,7 @@ class Session:
             except CannotConnect as error:
                 # A server that answered before may be restarting; one that never did has a wrong address.
                 may_pass = self.connections.were_made or error.may_pass
-                if not (may_pass and attempt.pause()):
+                if not (may_pass and attempt.pause(lost_at=None if error.may_pass else began)):
                     reason = f"cannot connect to {self.location}: {error}; {error.remedy}"
                     raise StoreUnavailable(reason, outcome_unknown=attempt.unsure) from None
             except psycopg.Error as error:
@@ -80,7 +85,7 @@ class Session:
                 attempt.unsure = attempt.unsure or (lost and attempt.committing)
                 attempt.committing = False
                 again = lost or error.sqlstate in UNDONE
-                if not (again and attempt.pause()):
+                if not (again and attempt.pause(lost_at=time.monotonic() if lost else None)):
                     raise self._meaning(error, attempt) from error
             except StoreUnavailable as error:
                 error.outcome_unknown = error.outcome_unknown or attempt.unsure

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from vstate.arguments import check_count, check_seconds
+from vstate.backoff import Timeout
 from vstate.errors import CorruptStore, InvalidInput
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
@@ -34,8 +35,8 @@ class Postgres(TransactionalStore, ForkAware):
       unless the dsn has a `target_session_attrs` of its own.
     - `create=False` raises NotFound unless the table exists.
     - `timeout`, in seconds, is how long to wait for a connection, for other writers' locks and for a silent
-      server, and how long to retry when a connection breaks; then StoreUnavailable. A server that never
-      answered is not retried.
+      server, and how long to retry when a connection breaks; then StoreUnavailable. None: 30 seconds, and 5
+      for a server that refuses connections or cannot be reached. A server that never answered is not retried.
     - `connections` is their largest number, 2 or more. Each `listening` takes one more, and so do turns: one
       is kept.
 
@@ -55,7 +56,7 @@ class Postgres(TransactionalStore, ForkAware):
         *,
         table: str = "vstate",
         create: bool = True,
-        timeout: float = 30.0,
+        timeout: float | None = None,
         connections: int = 5,
     ) -> None:
         if not _has_driver():
@@ -66,12 +67,14 @@ class Postgres(TransactionalStore, ForkAware):
         from vstate.kv.postgres.session import Session
         from vstate.kv.postgres.transactions import Transactions
 
-        check_seconds("timeout", timeout)
+        check_seconds("timeout", timeout, none="None for the default")
         check_count("connections", connections, 2)
         self._address = Address(dsn)
         self._table = table
         self._options: dict[str, Any] = {"create": create, "timeout": timeout, "connections": connections}
-        self._session = Session(self._address, table, create=create, timeout=float(timeout), size=connections)
+        self._session = Session(
+            self._address, table, create=create, timeout=Timeout.of(timeout, 30.0), size=connections
+        )
         self._queues = UpdateQueues(self._session)
         self._transactions = Transactions(self._session, self._queues)
         survive_forks(self)

@@ -10,11 +10,11 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 
+from vstate.backoff import REACH_SECONDS, Timeout
 from vstate.errors import InvalidInput
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
-CONNECT_SECONDS = 5.0
 MOST_CONNECTIONS = 2**31
 
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
@@ -34,7 +34,7 @@ class Address:
     secrets: tuple[str, ...] = ()
 
     @classmethod
-    def of_url(cls, url: str, timeout: float) -> Self:
+    def of_url(cls, url: str, timeout: Timeout) -> Self:
         """The server at the URL. InvalidInput if the URL is wrong, or the driver refuses its options."""
         if not isinstance(url, str):
             raise InvalidInput(f"the URL of a Redis store is a str, not {type(url).__name__}")
@@ -64,8 +64,8 @@ class Address:
                 "behind the host, the URL of a Redis store has the number of a database, as in /0"
             )
         options: dict[str, Any] = {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": min(timeout, CONNECT_SECONDS),
+            "socket_timeout": timeout.seconds,
+            "socket_connect_timeout": min(timeout.to_reach, REACH_SECONDS),
             # Round trips are saved: the older protocol has no greeting, and a nameless driver sends none.
             "protocol": 2,
             **_nameless(),

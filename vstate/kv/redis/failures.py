@@ -57,6 +57,11 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(error, redis.exceptions.ResponseError) and code_of(error) not in _PASSING
 
 
+def is_out_of_reach(error: Exception) -> bool:
+    """Whether there was no connection to the server, or it broke."""
+    return is_unsure(error) and "Too many connections" not in str(error)
+
+
 def is_unsure(error: Exception) -> bool:
     """Whether the server may have carried out the command before the error."""
     answered = (redis.exceptions.ResponseError, redis.BusyLoadingError, redis.AuthenticationError)

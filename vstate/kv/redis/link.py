@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis
 
-from vstate.backoff import Backoff
+from vstate.backoff import Backoff, Timeout
 from vstate.errors import InvalidInput
 from vstate.forks import ForkLocked
 from vstate.kv.redis.address import Address
-from vstate.kv.redis.failures import TROUBLES, code_of, is_unsure, may_pass, meaning
+from vstate.kv.redis.failures import TROUBLES, code_of, is_out_of_reach, is_unsure, may_pass, meaning
 from vstate.kv.redis.scripts import ALL, MEMORY, Command, Keys
 
 FIRST_PAUSE = 0.01
@@ -34,7 +35,7 @@ class Link(ForkLocked):
     evict its keys.
     """
 
-    def __init__(self, url: str | None, client: Any, *, timeout: float, keys: Keys, expires: bool) -> None:
+    def __init__(self, url: str | None, client: Any, *, timeout: Timeout, keys: Keys, expires: bool) -> None:
         self.address = Address.of_client(client) if url is None else Address.of_url(url, timeout)
         self._timeout = timeout
         self._keys = keys
@@ -80,7 +81,7 @@ class Link(ForkLocked):
 
     def meaning(self, error: Exception, *, unsure: bool = False) -> Exception:
         """The error of vstate for an error of the driver."""
-        return meaning(error, self.address, timeout=self._timeout, unsure=unsure)
+        return meaning(error, self.address, timeout=self._timeout.seconds, unsure=unsure)
 
     def close(self) -> None:
         with self._lock:
@@ -105,24 +106,29 @@ class Link(ForkLocked):
         doubt: Doubt | None,
         patient: bool,
     ) -> list[Any]:
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=self._timeout if patient else 0)
+        seconds, to_reach = self._timeout
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, seconds=seconds if patient else 0, to_reach=to_reach)
         doubt = doubt or Doubt()
         clustered = self.address.clustered
         while True:
+            lost_at: float | None = time.monotonic()
             try:
                 pool, connection = self._take()
             except TROUBLES as error:
                 trouble, repeat = error, may_pass(error, clustered=clustered, reached=self._reached)
+                lost_at = lost_at if is_out_of_reach(error) else None
             else:
                 try:
                     return self._replies(pool, connection, commands)
                 except TROUBLES as error:
                     trouble, repeat = error, may_pass(error, clustered=clustered, reached=True)
                     doubt.unsure = doubt.unsure or (again is not None and is_unsure(error))
-            if not repeat or not backoff.pause():
+                    is_silent = isinstance(error, redis.TimeoutError | TimeoutError)
+                    lost_at = None if is_silent or not is_out_of_reach(error) else time.monotonic()
+            if clustered and repeat and self._found_primary():
+                lost_at = None  # another node answers, and knows where the primary is or will be
+            if not repeat or not backoff.pause(lost_at=lost_at):
                 raise self.meaning(trouble, unsure=doubt.unsure) from None
-            if clustered:
-                self._find_primary()
             if again is not None:
                 commands = again()
 
@@ -169,11 +175,16 @@ class Link(ForkLocked):
             self._command_name = ("EVALSHA",) if name.default is inspect.Parameter.empty else ()
         return pool, pool.get_connection(*self._command_name)
 
-    def _find_primary(self) -> None:
-        with suppress(*TROUBLES):
-            client = self._client
-            if client is not None:
-                client.nodes_manager.initialize()
+    def _found_primary(self) -> bool:
+        """Ask the nodes of the cluster for the primary; whether one of them answered."""
+        client = self._client
+        if client is None:
+            return False
+        try:
+            client.nodes_manager.initialize()
+        except TROUBLES:
+            return False
+        return True
 
     def _check_memory(self, limit: bytes, policy: bytes) -> None:
         """Refuse a server that evicts keys of the store when its memory is full."""

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vstate.arguments import check_seconds
+from vstate.backoff import Timeout
 from vstate.errors import InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, TransactionalStore, batches, check_key
 from vstate.kv.packing import OBJECT_MARK, pack, unpack
@@ -58,8 +59,8 @@ class Redis(TransactionalStore):
     - `ttl`, in seconds: the whole store expires so long after the last write, and never a part of it. None:
       never. All writers of a store must give the same.
     - `timeout`, in seconds, is how long a call waits for the server to answer or to come back, and for the
-      end of another's `exclusively`; then StoreUnavailable. It does not wait for a server that was never
-      there.
+      end of another's `exclusively`; then StoreUnavailable. None: 30 seconds, and 5 for a server that refuses
+      connections or cannot be reached. No call waits for a server that was never there.
 
     A store is pickled as its URL. It cannot be pickled if the URL holds a password, or if it was made of a
     `client`.
@@ -72,12 +73,12 @@ class Redis(TransactionalStore):
         prefix: str = "vstate",
         ttl: float | None = None,
         client: redis.Redis | redis.RedisCluster | None = None,
-        timeout: float = 30.0,
+        timeout: float | None = None,
     ) -> None:
         check_key(prefix)
         if not prefix or "{" in prefix or "}" in prefix:
             raise InvalidInput(f"a prefix is some text without braces, not {prefix!r}")
-        check_seconds("timeout", timeout)
+        check_seconds("timeout", timeout, none="None for the default")
         check_seconds("ttl", ttl, none="None for ever")
         if ttl is not None and not SHORTEST_TTL <= ttl <= LONGEST_TTL:
             raise InvalidInput(f"ttl is from {SHORTEST_TTL} to {LONGEST_TTL:,} seconds on Redis, not {ttl!r}")
@@ -93,9 +94,10 @@ class Redis(TransactionalStore):
         self._ttl = ttl
         self._timeout = timeout
         self._keys = Keys(prefix)
-        self._link = Link(url, client, timeout=timeout, keys=self._keys, expires=ttl is not None)
+        patience = Timeout.of(timeout, 30.0)
+        self._link = Link(url, client, timeout=patience, keys=self._keys, expires=ttl is not None)
         self._transactions = Transactions(
-            self._link, self._keys, ttl=ttl, timeout=timeout, location=self.location
+            self._link, self._keys, ttl=ttl, timeout=patience.seconds, location=self.location
         )
 
     # Reading

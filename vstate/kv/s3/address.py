@@ -8,9 +8,8 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from vstate.backoff import REACH_SECONDS, Timeout
 from vstate.errors import InvalidInput
-
-_CONNECT_SECONDS = 5.0
 
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _CLIENT_OPTIONS = frozenset(
@@ -34,11 +33,12 @@ _ENDPOINT = re.compile(r"(aws_)?endpoint(_url)?(_s3)?", re.IGNORECASE)
 class Address:
     """The URL and the options of a bucket, checked. InvalidInput shows no value of an option."""
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float | None) -> None:
         self.url = _check_url(url)
         self.options = _as_options(options or {}, "options")
-        self.timeout = _check_timeout(self.options.pop("timeout", timeout))
-        """Seconds for which a request is repeated."""
+        self.given = _check_timeout(self.options.pop("timeout", timeout))
+        self.timeout, self.to_reach = Timeout.of(self.given, 60.0)
+        """Seconds for which a request is repeated, and for which a service out of reach gets requests."""
         self.arguments = self._check_options()
         """The options as obstore takes them."""
         # Directory buckets of S3 Express list in no order.
@@ -77,7 +77,10 @@ class Address:
                     "option allow_http=True"
                 )
         half = timedelta(seconds=self.timeout / 2)
-        limits = {"timeout": half, "connect_timeout": min(half, timedelta(seconds=_CONNECT_SECONDS))}
+        limits = {
+            "timeout": half,
+            "connect_timeout": min(half, timedelta(seconds=min(self.to_reach, REACH_SECONDS))),
+        }
         # Bucket repeats requests, and obstore never does.
         retries = {"max_retries": 0, "retry_timeout": half}
         return {**arguments, "client_options": {**limits, **client}, "retry_config": retries}
@@ -104,7 +107,9 @@ def _as_options(options: object, name: str) -> dict[str, Any]:
     return dict(options)
 
 
-def _check_timeout(timeout: object) -> float:
+def _check_timeout(timeout: object) -> float | None:
+    if timeout is None:
+        return None
     try:
         seconds = float(timeout)  # type: ignore[arg-type]  # an option of a URL may be any object
     except (TypeError, ValueError):

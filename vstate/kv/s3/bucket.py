@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Attempt:
     outcome: Literal["done", "refused", "failed", "unknown"]
     mark: Mark | None = None
     reason: str = ""
+    lost_at: float | None = None
 
 
 class Bucket(ForkLocked):
@@ -67,7 +69,7 @@ class Bucket(ForkLocked):
     succeeded.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None, timeout: float | None) -> None:
         self.address = Address(url, options, timeout)
         self.timeout = self.address.timeout
         self._exists = False  # whether an answer has shown that the bucket is there
@@ -118,7 +120,7 @@ class Bucket(ForkLocked):
 
     def write_if(self, name: str, data: bytes, mark: Mark | None) -> Attempt:
         """Write the object once, if it still has this mark, or with None, if there is none."""
-        path = self.check_name(name)
+        path, began = self.check_name(name), time.monotonic()
         try:
             answer = self._open().put(path, data, mode="create" if mark is None else dict(mark))
             return Attempt("done", _mark(answer))
@@ -128,7 +130,9 @@ class Bucket(ForkLocked):
             return Attempt("refused")
         if not failure.passing:
             self._raise(failure, sent=failure.sent)
-        return Attempt("unknown" if failure.sent else "failed", reason=failure.words)
+        return Attempt(
+            "unknown" if failure.sent else "failed", reason=failure.words, lost_at=failure.lost_at(began)
+        )
 
     def write_until_known(self, name: str, data: bytes, mark: Mark) -> bool:
         """Repeat the conditional write until its outcome is known: whether it was done, once or twice."""
@@ -137,7 +141,7 @@ class Bucket(ForkLocked):
             attempt = self.write_if(name, data, mark)
             if attempt.outcome in ("done", "refused"):
                 return attempt.outcome == "done"
-            if not backoff.pause():
+            if not backoff.pause(lost_at=attempt.lost_at):
                 self._raise(Failure("passing", attempt.reason))
 
     def remove(self, names: Sequence[str]) -> None:
@@ -161,6 +165,7 @@ class Bucket(ForkLocked):
         """
         backoff, stream, begun = self._backoff(), None, False
         while True:
+            began = time.monotonic()
             try:
                 if stream is None:
                     stream = iter(self._open().list(directory, offset=after, chunk_size=PAGE))
@@ -169,7 +174,7 @@ class Bucket(ForkLocked):
                 failure, stream = self._failure(error), None
                 # Without an order there is no place to go on from.
                 resumable = self.address.ordered or not begun
-                if not (resumable and failure.passing and backoff.pause()):
+                if not (resumable and failure.passing and backoff.pause(lost_at=failure.lost_at(began))):
                     self._raise(failure)
                 continue
             if found is None:
@@ -181,12 +186,14 @@ class Bucket(ForkLocked):
 
     def _backoff(self) -> Backoff:
         # Half of the time, because the last try may take the other half.
-        return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2)
+        to_reach = self.address.to_reach
+        return Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, seconds=self.timeout / 2, to_reach=to_reach)
 
     def _repeat(self, request: Callable[[], T], *, writing: bool = False) -> T | None:
         """Send the request until it succeeds or cannot succeed. Return None if there is no such object."""
         backoff, sent = self._backoff(), False
         while True:
+            began = time.monotonic()
             try:
                 answer = request()
             except BaseException as error:
@@ -197,7 +204,7 @@ class Bucket(ForkLocked):
             sent = sent or (writing and failure.sent)
             if failure.no_object:
                 return None
-            if not (failure.passing and backoff.pause()):
+            if not (failure.passing and backoff.pause(lost_at=failure.lost_at(began))):
                 self._raise(failure, sent=sent)
 
     def _failure(self, error: BaseException) -> Failure:

@@ -7,6 +7,7 @@ this module.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,11 +30,19 @@ class Failure:
     sent: bool = False
     """Whether the service may have carried out the request."""
     no_bucket: bool = False
+    connection: Literal["", "none", "broken"] = ""
+    """Whether no connection could be made, or it broke."""
 
     @property
     def passing(self) -> bool:
         """Whether the same request may succeed later."""
         return self.kind == "passing"
+
+    def lost_at(self, began: float) -> float | None:
+        """Since when the service cannot be reached, for a request that began then; None if it answers."""
+        if self.connection == "broken":
+            return time.monotonic()
+        return began if self.connection else None
 
     @property
     def no_object(self) -> bool:
@@ -67,12 +76,14 @@ def failure_of(error: BaseException, known: Any) -> Failure:
     if status is not None:
         passing = status[0] == "5" or status in ("408", "409", "425", "429")
         return Failure("passing" if passing else "other", words, sent=status[0] == "5" or status == "408")
-    if transport == "Connect" or "BadScheme" in text:
+    if transport == "Connect" or "ConnectError(" in text or "BadScheme" in text:
         if _METADATA.search(text):
             return Failure("denied", "no credentials found")
-        return Failure("passing", "no connection")
+        return Failure("passing", "no connection", connection="none")
+    if transport == "Timeout":
+        return Failure("passing", "no answer", sent=True)
     if transport is not None:
-        return Failure("passing", "no answer" if transport == "Timeout" else "connection lost", sent=True)
+        return Failure("passing", "connection lost", sent=True, connection="broken")
     return Failure("other", "obstore failed", sent=True)
 
 

@@ -44,7 +44,7 @@ class S3(KVStore, ForkAware):
       `credential_provider`. The environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`) or the machine's own identity
       supplies missing ones. No message, repr or pickle holds any of them.
     - `timeout`, in seconds, is how long a call tries before StoreUnavailable: twice as long for a swap whose
-      outcome it must find out.
+      outcome it must find out. None: 60 seconds, and 5 if no connection can be made.
 
     **Durability and consistency.** A call that has returned is as durable as the service makes an object, and
     every later read from anywhere sees it. The service must be strongly consistent, as S3, GCS, Azure, MinIO,
@@ -70,7 +70,9 @@ class S3(KVStore, ForkAware):
     leave credentials to the environment for that.
     """
 
-    def __init__(self, url: str, *, options: Mapping[str, Any] | None = None, timeout: float = 60.0) -> None:
+    def __init__(
+        self, url: str, *, options: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> None:
         self._bucket = Bucket(url, options, timeout)
         self._marks = Marks()
         self._locks = _new_locks()
@@ -398,7 +400,7 @@ class S3(KVStore, ForkAware):
                 f"{self!r} cannot be pickled, because its options may hold a secret; leave credentials to "
                 "the environment, or open the store where it is used"
             )
-        return _reopen, (address.url, address.options, address.timeout)
+        return _reopen, (address.url, address.options, address.given)
 
     def close(self) -> None:
         self._bucket.close()
@@ -411,7 +413,7 @@ class S3(KVStore, ForkAware):
             self._locks = _new_locks()
 
 
-def _reopen(url: str, options: dict[str, Any], timeout: float) -> S3:
+def _reopen(url: str, options: dict[str, Any], timeout: float | None) -> S3:
     return S3(url, options=options, timeout=timeout)
 
 

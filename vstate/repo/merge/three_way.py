@@ -21,7 +21,7 @@ from vstate.repo.merge.expiring import any_expires, merged_entry, merged_expiry
 from vstate.repo.objects import Overlay
 from vstate.repo.rules.policies import APPEND, NEWEST, OURS, THEIRS, Policy
 from vstate.values.absent import ABSENT, Unmergeable
-from vstate.values.entry import Reader, encode_value
+from vstate.values.entry import Reader
 
 Strategy = Literal["up-to-date", "fast-forward", "merge"]
 
@@ -162,7 +162,7 @@ class Resolver:
             raise Unmergeable(f"the policy {name} returned NotImplemented")
         if merged is ABSENT:
             return None, {}, name
-        encoded = encode_value(merged)
+        encoded = self._repo.encode(merged)
         entry = with_expiry(encoded.entry, merged_expiry(base, ours, theirs))
         return entry, encoded.objects, name
 

@@ -1,0 +1,215 @@
+"""Merges: the command applies the changes of other commits by policies, and never loads a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from vstate.errors import Conflict, InvalidInput, MergeConflict
+from vstate.kv.base import KVStore
+from vstate.objects import tree
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.objects.tree import KeyChange
+from vstate.plural import counted
+from vstate.repo.compare.diff import Diff
+from vstate.repo.repository import Repository
+from vstate.repo.rules.policies import NAMES, OURS, THEIRS, Policies, Policy
+from vstate.values.absent import Unmergeable
+from vstate.values.entry import PICKLE, Decoded, Encoded, Reader, encode_value, read_parts
+from vstate.values.inert import InertError, Limits
+from vstate.values.inspection import INSPECT_BYTES, inspect_value
+from vstate_cli import changes, commits
+from vstate_cli.output import Document, safe
+from vstate_cli.session import Session
+from vstate_cli.suggestions import complete_key
+
+_MOST_SHOWN = 5  # changes inside a key in conflict, of each side
+_SHORT = 10  # keys in a message
+
+_Command = Callable[..., None]
+
+
+def options(verb: str) -> Callable[[_Command], _Command]:
+    """The options of a command that merges: the message, and who wins where both sides changed a key."""
+    of_key: Any = {"metavar": "KEY", "multiple": True, "shell_complete": complete_key}
+
+    def decorate(function: _Command) -> _Command:
+        for option in (
+            click.option(
+                "--policy",
+                type=click.Choice(NAMES),
+                metavar="POLICY",
+                help="Resolve all keys by this policy, not by those of the branch.",
+            ),
+            click.option("--theirs", **of_key, help=f"Take KEY from the side that is {verb}."),
+            click.option("--ours", **of_key, help="Keep KEY as it is on the branch."),
+            click.option(
+                "-m", "--message", default="", metavar="TEXT", help="The message of the new commit."
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+class InertRepository(Repository):
+    """A repository that merges values without loading them: their parts are moved as they are stored.
+
+    `decided` are the keys for which the user chose a side.
+    """
+
+    def __init__(self, store: KVStore, decided: Mapping[str, str] | None = None) -> None:
+        super().__init__(store)
+        self.decisions = _Decisions(store, decided or {})
+        self.policies = self.decisions
+        self._has_recipes = False
+
+    def load(self, key: str, data: bytes, reader: Reader | None = None) -> Decoded:
+        """The value of an entry for a merge policy; Unmergeable if the policy would need an object of it."""
+        # Late: few commands merge values.
+        from vstate.values import recipes
+
+        entry = self.parse_entry(key, data)
+        if entry.codec != PICKLE:
+            return Decoded(inspect_value(entry, reader or self.objects), (), entry.size)
+        if entry.size > INSPECT_BYTES:
+            raise Unmergeable(f"a value of {entry.size} bytes is too long for this command; merge in Python")
+        (pickled, *buffers), _ = read_parts(entry, reader or self.objects)
+        try:
+            value = recipes.read(bytes(pickled), buffers, Limits())
+        except InertError as error:
+            raise Unmergeable(f"this command cannot take the value apart ({error.reason})") from None
+        if isinstance(value, recipes.Recipe):
+            value.label = entry.type
+        self._has_recipes = self._has_recipes or b"\x93" in pickled  # STACK_GLOBAL: it names a class
+        return Decoded(value, (), entry.size)
+
+    def encode(self, value: Any) -> Encoded:
+        """The merged value as an entry. Its objects are written as they were stored."""
+        if not self._has_recipes:
+            return encode_value(value)
+        from vstate.values import recipes  # late, as above
+
+        return encode_value(value, dump=recipes.dumps)
+
+
+class _Decisions(Policies):
+    """The policies of a branch, and in front of them the side that the user chose for a key."""
+
+    def __init__(self, store: KVStore, decided: Mapping[str, str]) -> None:
+        super().__init__(store, self._refuse)
+        self._decided = decided
+        self.used: set[str] = set()
+
+    def find(self, policies: Mapping[str, Policy], key: str) -> Policy | None:
+        if key in self._decided:
+            self.used.add(key)
+            return self._decided[key]
+        return super().find(policies, key)
+
+    def adds_up(self, policies: Mapping[str, Policy], key: str) -> bool:
+        return key not in self._decided and super().adds_up(policies, key)
+
+    def check(self, merged: Collection[str]) -> None:
+        """Raise InvalidInput for a decision on a key that only one side changed: it decides nothing."""
+        unused = [key for key in self._decided if key not in self.used]
+        if unused:
+            raise InvalidInput(
+                f"{', '.join(map(repr, unused[:_SHORT]))}: not changed by both sides, so there is nothing to "
+                "decide; nothing was merged"
+            )
+
+    @staticmethod
+    def _refuse(module: str, name: str) -> Any:
+        raise Unmergeable(f"its policy is the Python function {module}:{name}, which this command never runs")
+
+
+def decided(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """The chosen side of each key; a usage error for a key on both sides."""
+    for key in ours:
+        if key in theirs:
+            raise click.UsageError(f"{key!r} is given for --ours and for --theirs.")
+    return dict.fromkeys(ours, OURS) | dict.fromkeys(theirs, THEIRS)
+
+
+def refuse(
+    session: Session,
+    branch: str,
+    error: MergeConflict,
+    *,
+    operation: str,
+    sides: tuple[ObjectId | None, ObjectId | None, ObjectId | None] | None,
+    again: str,
+) -> NoReturn:
+    """Print the keys in conflict, with the changes of each side inside them, and raise Conflict.
+
+    `sides` are the trees of the base, ours and theirs, if there is one base. `again` is the command to run
+    again.
+    """
+    out = session.out
+    found = [_conflict(session, key, error.conflicts[key].reason, sides) for key in error.keys]
+    if session.json:
+        out.json({"branch": branch, "conflicts": [document for document, _, _ in found]})
+    else:
+        for document, ours, theirs in found:
+            out.line(
+                ("conflict ", "bold red"), (safe(document["key"]), "bold"), f": {safe(document['reason'])}"
+            )
+            for name, diff in (("ours", ours), ("theirs", theirs)):
+                if diff is None:
+                    continue
+                out.line("  ", (name, "bold"))
+                for key in diff:
+                    out.lines(changes.detail_lines(diff, key, out, _MOST_SHOWN), indent="    ")
+    names = ", ".join(map(repr, error.keys[:_SHORT]))
+    left = len(error.keys) - _SHORT
+    names += f" and {counted(left, 'more key')}" if left > 0 else ""
+    raise Conflict(
+        f"{operation} is in conflict on {names}; nothing has changed. To choose a side, run `{again}` with "
+        "--ours KEY or --theirs KEY for each of them, or with --policy POLICY, or merge in Python"
+    ) from None
+
+
+def _conflict(
+    session: Session,
+    key: str,
+    reason: str,
+    sides: tuple[ObjectId | None, ObjectId | None, ObjectId | None] | None,
+) -> tuple[Document, Diff | None, Diff | None]:
+    document: Document = {"key": key, "reason": reason}
+    if sides is None:
+        return document, None, None
+    repo = session.repo
+    base, ours, theirs = (tree.lookup(repo.objects.node, root, key) for root in sides)
+    diffs = [repo.make_diff([KeyChange(key, base, side)] if side != base else []) for side in (ours, theirs)]
+    for name, diff in zip((OURS, THEIRS), diffs, strict=True):
+        found = changes.detail_documents(diff, key, session.out) if session.json and key in diff else {}
+        document[name] = [detail["path"] for detail in found.get("details", [])]
+    return document, diffs[0], diffs[1]
+
+
+def show_applied(session: Session, branch: str, commit: Commit | None, nothing: str) -> None:
+    """Print the new commit of a cherry-pick or revert; `nothing` if there was nothing to commit."""
+    out = session.out
+    diff = None if commit is None else session.repo.changes(commit)
+    if session.json:
+        document = {} if diff is None else {"changes": changes.keys_document(diff)}
+        out.json({"branch": branch, "commit": None if commit is None else commit.id} | document)
+        return
+    if commit is None or diff is None:
+        out.line(nothing)
+        return
+    out.line((safe(branch), "bold green"), " is at ", *commits.summary(commit), " ", *changes.counts(diff))
+
+
+def note_unsigned(session: Session, before: Commit | None, after: Commit | None) -> None:
+    """Say so if a commit without a signature follows a signed one."""
+    if before is not None and after is not None and before.signature and not after.signature:
+        session.out.note(
+            "the new commit is not signed, so a program that requires signatures refuses it; to take it "
+            "back, run `vstate undo`; to sign, do the same in Python"
+        )

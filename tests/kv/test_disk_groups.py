@@ -1,0 +1,172 @@
+"""Transactions of threads that wait for one another on a Disk go together, each with its own outcome."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Disk, StoreFull, StoreUnavailable
+
+THREADS = 12
+
+
+class _Commits:
+    """A connection that counts its commits, and calls `after` with each."""
+
+    def __init__(self, store: Disk, after: Callable[[sqlite3.Connection], None]) -> None:
+        store.set("open", b"1")
+        connection = store._writer.connection
+        assert connection is not None
+        self.connection = connection
+        self.after = after
+        self.count = 0
+        store._writer.connection = self  # type: ignore[assignment]  # it stands in for one
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+    def execute(self, sql: str, *parameters: Any) -> Any:
+        if sql != "COMMIT":
+            return self.connection.execute(sql, *parameters)
+        self.count += 1
+        self.after(self.connection)
+        return None
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    connection.execute("COMMIT")
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield pool
+
+
+def _together(
+    store: Disk, threads: ThreadPoolExecutor, calls: list[Callable[[], bool]]
+) -> list[Future[bool]]:
+    """Make the calls while the write lock is held, so that all of them wait for it."""
+    with store._writer.lock:
+        futures = [threads.submit(call) for call in calls]
+        limit = time.monotonic() + 60
+        while len(store._waiting) < len(calls) and time.monotonic() < limit:
+            time.sleep(0.001)
+    return futures
+
+
+def _put(store: Disk, key: str, value: bytes, expected: dict[str, bytes | None]) -> Callable[[], bool]:
+    return lambda: store.transact({key: value}, expected)
+
+
+def test_waiting_transactions_take_one_commit(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """One fsync serves all that wait, and each has its own expectations."""
+    with Disk(tmp_path / "store") as store:
+        commits = _Commits(store, _commit)
+        calls = [_put(store, f"key{i}", b"1", {"open": b"1" if i % 3 else b"2"}) for i in range(THREADS)]
+        # Of those that change one key from the same value, one succeeds.
+        calls[:3] = [_put(store, "race", b"%d" % i, {"race": None}) for i in range(3)]
+        landed = [future.result() for future in _together(store, threads, calls)]
+        assert commits.count == 1
+        assert landed.count(True) == 1 + sum(1 for i in range(3, THREADS) if i % 3)
+        assert store.get("race") == b"%d" % landed.index(True)
+        for i in range(3, THREADS):
+            assert landed[i] is bool(i % 3)
+            assert store.get(f"key{i}") == (b"1" if i % 3 else None)
+
+
+def test_one_that_cannot_be_written_fails_alone(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    """A transaction for which there is no room raises StoreFull in its own thread only."""
+    with Disk(tmp_path / "store", size_limit=1_000_000) as store:
+        store.set("open", b"1")
+        calls = [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)]
+        calls[5] = _put(store, "key5", os.urandom(2_000_000), {})
+        futures = _together(store, threads, calls)
+        assert isinstance(futures[5].exception(), StoreFull)
+        assert all(future.result() for i, future in enumerate(futures) if i != 5)
+        assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == [5]
+
+
+def _fail(connection: sqlite3.Connection) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+    raise error
+
+
+class _Stopped(BaseException):
+    """Raised in the thread that commits for others."""
+
+
+def _commit_and_stop(connection: sqlite3.Connection) -> None:
+    connection.execute("COMMIT")
+    raise _Stopped
+
+
+@pytest.mark.parametrize(("after", "own"), [(_fail, StoreUnavailable), (_commit_and_stop, _Stopped)])
+def test_a_commit_that_failed_is_unknown_to_all(
+    tmp_path: Path,
+    threads: ThreadPoolExecutor,
+    after: Callable[[sqlite3.Connection], None],
+    own: type[BaseException],
+) -> None:
+    """If a failed fsync or an interruption leaves the outcome open, each thread is told so."""
+    with Disk(tmp_path / "store") as store:
+        _Commits(store, after)
+        futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
+        errors = [future.exception() for future in futures]
+        assert sum(type(error) is own for error in errors) == (THREADS if own is StoreUnavailable else 1)
+        others = [error for error in errors if isinstance(error, StoreUnavailable)]
+        assert len(others) >= THREADS - 1
+        assert all(error.outcome_unknown for error in others)
+
+
+def test_an_interruption_before_the_commit_undoes_nobody_else(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others make their own transactions if the thread that wrote for them stopped before the commit."""
+    with Disk(tmp_path / "store") as store:
+        apply, stops = store._apply, iter([_Stopped()])
+
+        def apply_and_stop(connection: sqlite3.Connection, write: Any) -> bool:
+            done = apply(connection, write)
+            if len(store._waiting) == 0 and (stop := next(stops, None)) is not None:
+                raise stop
+            return done
+
+        monkeypatch.setattr(store, "_apply", apply_and_stop)
+        futures = _together(store, threads, [_put(store, f"key{i}", b"1", {}) for i in range(THREADS)])
+        stopped = [i for i, future in enumerate(futures) if future.exception() is not None]
+        assert len(stopped) == 1
+        assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == stopped
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_child_does_not_write_for_its_parent(tmp_path: Path) -> None:
+    """Rows that wait in the parent when it forks are not written by the child."""
+    with Disk(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
+        with store._writer.lock:
+            future = pool.submit(store.transact, {"key": b"parent"}, {"key": None})
+            while not len(store._waiting):
+                time.sleep(0.001)
+            child = os.fork()
+            if not child:
+                os._exit(len(store._waiting))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert future.result()
+
+
+def test_the_main_thread_writes_for_itself(tmp_path: Path) -> None:
+    """A signal can end a call of the main thread anywhere, so no other thread writes its rows."""
+    assert threading.current_thread() is threading.main_thread()
+    with Disk(tmp_path / "store") as store:
+        assert store.transact({"key": b"1"}, {})
+        assert len(store._waiting) == 0

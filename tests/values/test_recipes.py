@@ -1,0 +1,145 @@
+"""Recipes: values that are read, merged and written back without loading anything."""
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import uuid
+
+import numpy
+import pytest
+
+from vstate.values import inert, pickling, recipes
+from vstate.values.merging import POLICIES
+
+
+@dataclasses.dataclass
+class Message:
+    role: str
+    text: str
+    parts: list = dataclasses.field(default_factory=list)
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return self.value == other.value
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Slotted({self.value})"
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Numbers(list):
+    pass
+
+
+class Names(dict):
+    pass
+
+
+def rewritten(value):
+    """The value, read as Recipes, written and loaded."""
+    data, buffers = pickling.dumps(value)
+    again, more = recipes.dumps(recipes.read(data, buffers, inert.Limits()))
+    return pickling.loads(again, [bytearray(part) for part in more])
+
+
+SHARED = Message("user", "hello")
+
+VALUES = [
+    [1, 1.5, None, True, "text", b"bytes", bytearray(b"x"), (1, 2), {1, 2}, frozenset({3}), 2**100, 1j],
+    [Message("user", "hello", [Slotted(1)]), Colour.RED, Message, len, len],
+    {"a": decimal.Decimal("1.50"), "b": fractions.Fraction(1, 3), "c": uuid.UUID(int=5)},
+    {datetime.date(2026, 1, 2): datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)},
+    [collections.OrderedDict(a=1), collections.defaultdict(list, a=[1]), collections.Counter("aab")],
+    [collections.deque([1, 2], maxlen=3), Numbers([1, 2]), Names(a=1), slice(1, 2), range(3)],
+    [ValueError("bad", 1), datetime.timedelta(seconds=4)],
+    [numpy.arange(3), numpy.arange(1000), numpy.arange(4000)[::2], numpy.float64(2.5)],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_what_is_read_is_written_as_it_was(value):
+    """A value that goes through Recipes loads as it did before."""
+    assert repr(rewritten(value)) == repr(value)
+    assert type(rewritten(value)) is type(value)
+
+
+def test_sharing_and_cycles_stay():
+    """An object that is in two places, or in itself, is so again."""
+    message = Message("user", "hello")
+    message.parts.append(message)
+    first, second = rewritten([message, message])
+    assert first is second
+    assert first.parts[0] is first
+
+
+def test_writable_and_read_only_arrays_stay_so():
+    """An array can be written to after the round trip if it could before."""
+    fixed = numpy.arange(1000)
+    fixed.flags.writeable = False
+    writable, frozen = rewritten([numpy.arange(1000), fixed])
+    assert (writable.flags.writeable, frozen.flags.writeable) == (True, False)
+
+
+@pytest.mark.parametrize("value", [{Slotted: 1}, {Colour.RED}, {(1, Colour.RED): 1}, frozenset({Colour.RED})])
+def test_objects_in_sets_and_keys_are_refused(value):
+    """Only an object's own code says which others it equals, so a merge without that code is refused."""
+    data, buffers = pickling.dumps(value)
+    with pytest.raises(inert.InertError, match="a set or the keys of a dict hold objects"):
+        recipes.read(data, buffers, inert.Limits())
+
+
+def read(value):
+    return recipes.read(*pickling.dumps(value), inert.Limits())
+
+
+def test_policies_move_objects_that_they_do_not_look_into():
+    """Append, union and deep take over objects as they are stored."""
+    old = Message("user", "hello")
+    base, ours, theirs = [old], [old, Message("user", "a")], [old, Message("user", "b", [Colour.RED])]
+    for policy in ("append", "union"):
+        merged = POLICIES[policy](*map(read, (base, ours, theirs)))
+        assert pickling.loads(*recipes.dumps(merged)) == [old, ours[1], theirs[1]]
+    merged = POLICIES["deep"](
+        *map(read, ({"a": old, "b": old}, {"a": ours[1], "b": old}, {"a": old, "b": theirs[1]}))
+    )
+    assert pickling.loads(*recipes.dumps(merged)) == {"a": ours[1], "b": theirs[1]}
+
+
+@pytest.mark.parametrize("kind", [Message, Numbers, Names, Slotted])
+def test_deep_merges_the_fields_of_objects(kind):
+    """Deep merges an object by its stored fields, without the class."""
+
+    def made(**fields):
+        value = kind.__new__(kind)
+        if kind is Slotted:
+            value.value = fields
+            return value
+        value.__dict__.update(fields)
+        return value
+
+    sides = made(a=1, b=[2]), made(a=3, b=[2]), made(a=1, b=[4], c=5)
+    for side in sides[: 3 * (kind is Names)]:
+        side["x"] = 1
+    merged = recipes.dumps(POLICIES["deep"](*map(read, sides)))
+    wanted = made(a=3, b=[4], c=5)
+    found = pickling.loads(*merged)
+    assert type(found) is kind
+    if kind is Slotted:
+        assert found.value == wanted.value
+    else:
+        assert vars(found) == vars(wanted)
+        assert kind is not Names or found == {"x": 1}

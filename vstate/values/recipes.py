@@ -1,0 +1,273 @@
+"""Recipes: values that are read and written without running anything, so that a merge can move their parts.
+
+Plain data is itself. Any other object is a Recipe: the opcodes of its pickle, as data. A Recipe is written by
+the same opcodes, so it loads as the object did. Two Recipes are the same to a merge if their opcodes are.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any, ClassVar, Final
+
+from vstate.values import shapes
+from vstate.values.budget import InertError, Limits
+from vstate.values.inert import Machine, handlers_of
+from vstate.values.instance import Global, Instance
+from vstate.values.pickling import dumps_unproven
+
+__all__ = ["Name", "Recipe", "dumps", "read"]
+
+_RECIPE_BYTES: Final = 400
+_FRACTION: Final = re.compile(r"-?[0-9]{1,4000}(/[0-9]{1,4000})?")
+_DATES: Final = frozenset(
+    f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")
+)
+
+_NEWOBJ, _NEWOBJ_EX, _REDUCE = pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.REDUCE
+_BUILD, _APPENDS, _SETITEMS, _ADDITEMS = pickle.BUILD, pickle.APPENDS, pickle.SETITEMS, pickle.ADDITEMS
+
+
+class Name:
+    """A class or function that a pickle refers to. It was not imported."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+
+
+class Recipe:
+    """An object as the opcodes that make it, each with its operands. The first one creates it.
+
+    The opcode POP stands for a call with the object as an argument, whose result is dropped. `label` is the
+    type that the value's entry names.
+
+    Pickle and the policy `deep` take a Recipe apart as they would the object: into its items, its entries and
+    its state.
+    """
+
+    __slots__ = ("label", "steps")
+
+    def __init__(self, opcode: bytes, operands: tuple[object, ...], label: str = "") -> None:
+        self.steps: list[tuple[bytes, tuple[object, ...]]] = [(opcode, operands)]
+        self.label = label
+
+    def add(self, opcode: bytes, *operands: object) -> None:
+        """Add a step."""
+        self.steps.append((opcode, operands))
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        (opcode, operands), *rest = self.steps
+        made = Recipe, (opcode, operands, self.label)
+        items: list[object] = []
+        entries: list[tuple[object, object]] = []
+        for number, (opcode, operands) in enumerate(rest):
+            if opcode == _APPENDS and not entries:
+                items += operands
+            elif opcode == _SETITEMS:
+                entries += zip(operands[::2], operands[1::2], strict=True)
+            elif opcode == _BUILD and number == len(rest) - 1 and operands[0] is not None:
+                return *made, operands[0], iter(items) if items else None, iter(entries) if entries else None
+            else:
+                return *made, _Rest(rest)
+        return *made, None, iter(items) if items else None, iter(entries) if entries else None
+
+    def append(self, item: object) -> None:
+        """Add an item, as APPEND does."""
+        self.add(_APPENDS, item)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.add(_SETITEMS, key, value)
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, _Rest):
+            self.steps += state.steps
+        else:
+            self.add(_BUILD, state)
+
+
+class _Rest:
+    """The steps of a Recipe that no other state can express."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: list[tuple[bytes, tuple[object, ...]]]) -> None:
+        self.steps = steps
+
+
+def read(data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits) -> object:
+    """The value in the pickle `data`, as plain data and Recipes.
+
+    Raises InertError as `inert.read` does, and for a pickle that cannot be written again from its Recipes.
+    """
+    machine = _Reader(data, buffers, limits)
+    try:
+        return machine.run()
+    except InertError as error:
+        raise InertError(error.reason, offset=machine.at) from None
+    except (IndexError, MemoryError, RecursionError) as error:
+        raise InertError(f"{type(error).__name__}: {error}", offset=machine.at) from None
+
+
+class _Reader(Machine):
+    """Pickle's virtual machine, with Recipes in the place of objects."""
+
+    def make(self, opcode: bytes, *operands: object) -> None:
+        self.budget.take_bytes(_RECIPE_BYTES)
+        self.stack.append(Recipe(opcode, operands))
+
+    def push_global(self, module: str, name: str) -> None:
+        self.budget.take_bytes(_RECIPE_BYTES)
+        self.stack.append(Name(module, name))
+
+    def op_reduce(self) -> None:
+        args, function = self.pop(), self.pop()
+        plain = self.plain(function, args)
+        if plain is None:
+            self.make(_REDUCE, function, args)
+        else:
+            self.stack.append(plain)
+
+    def plain(self, function: object, args: object) -> object:
+        """The number or time that a call makes; None for any other call."""
+        if not isinstance(function, Name) or not isinstance(args, tuple):
+            return None
+        name = f"{function.module}.{function.name}"
+        if name in _DATES or name == "builtins.complex":
+            made = shapes.call(Global(name), args, self.budget)
+            return None if isinstance(made, Instance) else made
+        if len(args) == 1 and isinstance(args[0], str) and len(args[0]) < 4000:
+            if name == "decimal.Decimal":
+                try:
+                    return Decimal(args[0])
+                except InvalidOperation:
+                    return None
+            if name == "fractions.Fraction" and _FRACTION.fullmatch(args[0]):
+                return None if args[0].endswith("/0") else Fraction(args[0])
+        return None
+
+    def op_newobj(self) -> None:
+        args, cls = self.pop(), self.pop()
+        self.make(_NEWOBJ, cls, args)
+
+    def op_newobj_ex(self) -> None:
+        kwargs, args, cls = self.pop(), self.pop(), self.pop()
+        self.make(_NEWOBJ_EX, cls, args, kwargs)
+
+    def op_build(self) -> None:
+        state = self.pop()
+        self.recipe(self.top()).add(_BUILD, state)
+
+    def op_pop(self) -> None:
+        value = self.stack[-1] if len(self.stack) > self.floor else None
+        if isinstance(value, Recipe):
+            opcode, operands = value.steps[0]
+            args = operands[1]
+            if opcode != _REDUCE or not isinstance(args, tuple) or not args:
+                raise InertError("it drops an object that it made")
+            self.recipe(args[0]).add(pickle.POP, *operands)
+        super().op_pop()
+
+    def extend(self, target: object, items: list[object]) -> None:
+        if isinstance(target, Recipe):
+            target.add(_APPENDS, *items)
+        else:
+            super().extend(target, items)
+
+    def set_items(self, target: object, flat: list[object]) -> None:
+        if isinstance(target, Recipe):
+            target.add(_SETITEMS, *flat)
+            return
+        for key in flat[::2]:
+            self.require_plain_key(key)
+        super().set_items(target, flat)
+
+    def op_additems(self) -> None:
+        mark = self.marks[-1] if self.marks else 0
+        target = self.stack[mark - 1] if 0 < mark <= len(self.stack) else None
+        if isinstance(target, Recipe):
+            target.add(_ADDITEMS, *self.pop_to_mark())
+            return
+        for member in self.stack[mark:]:
+            self.require_plain_key(member)
+        super().op_additems()
+
+    def op_frozenset(self) -> None:
+        for member in self.stack[self.marks[-1] if self.marks else 0 :]:
+            self.require_plain_key(member)
+        super().op_frozenset()
+
+    def op_next_buffer(self) -> None:
+        super().op_next_buffer()
+        raw = self.stack[-1]
+        assert isinstance(raw, bytes | bytearray | memoryview)
+        self.budget.take_bytes(len(raw))
+        self.stack[-1] = pickle.PickleBuffer(bytearray(raw))
+
+    def op_readonly_buffer(self) -> None:
+        buffer = self.top()
+        if not isinstance(buffer, pickle.PickleBuffer):
+            raise InertError("something else is in the place of a buffer")
+        self.stack[-1] = pickle.PickleBuffer(bytes(buffer))
+
+    def op_inst(self) -> None:
+        raise InertError("it was written by an old protocol")
+
+    op_obj = extension = persistent = op_inst  # type: ignore[assignment]  # none returns
+
+    def recipe(self, value: object) -> Recipe:
+        if not isinstance(value, Recipe):
+            raise InertError(f"it changes a {type(value).__name__}, which is no object")
+        return value
+
+    def require_plain_key(self, key: object) -> None:
+        """Refuse an object in a set or as a key of a dict: only its own code knows which others it equals."""
+        if isinstance(key, tuple | frozenset):
+            for part in key:
+                self.require_plain_key(part)
+        elif isinstance(key, Recipe | Name):
+            raise InertError("a set or the keys of a dict hold objects")
+
+
+_Reader.handlers = handlers_of(_Reader)
+
+
+_PurePickler: Any = pickle._Pickler
+
+
+class _Writer(_PurePickler):  # type: ignore[misc]  # typeshed does not know its methods
+    """Writes Recipes by their opcodes. In Python, because C's pickler imports each name that it writes."""
+
+    dispatch: ClassVar[dict[type, Any]] = _PurePickler.dispatch.copy()
+
+    def save_name(self, name: Name) -> None:
+        self.save(name.module)
+        self.save(name.name)
+        self.write(pickle.STACK_GLOBAL)
+        self.memoize(name)
+
+    def save_recipe(self, recipe: Recipe) -> None:
+        opcode, operands = recipe.steps[0]
+        for operand in operands:
+            self.save(operand)
+        self.write(opcode)
+        self.memoize(recipe)
+        for opcode, operands in recipe.steps[1:]:
+            if opcode in (_APPENDS, _SETITEMS, _ADDITEMS):
+                self.write(pickle.MARK)
+            for operand in operands:
+                self.save(operand)
+            self.write(pickle.REDUCE + pickle.POP if opcode == pickle.POP else opcode)
+
+    dispatch[Name] = save_name
+    dispatch[Recipe] = save_recipe
+
+
+def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
+    """A value with Recipes as a frameless pickle and its out-of-band buffers."""
+    return dumps_unproven(value, _Writer)
