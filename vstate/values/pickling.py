@@ -76,11 +76,14 @@ class _Pickler(definitions.Pickler):
 
     unproven: Set[Any] = frozenset()
     """The classes and the code in the pickle of which nothing was loaded yet."""
+    settles = False
+    """Whether the first pickling of a value in it may change the value."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in _PROVEN_CLASSES:
             return NotImplemented
+        self.settles = self.settles or kind in _SETTLING
         part: Any = kind
         if kind is FunctionType:  # it may be the function that makes the values of a class
             part = obj.__code__
@@ -96,6 +99,12 @@ class _Pickler(definitions.Pickler):
 _PROVEN_CLASSES: set[type] = set()
 _PROVEN: set[Any] = set()
 """Parts of pickles that were loaded once. Instances of the first ones need no reducer of ours."""
+
+_SETTLING: set[type] = set()
+"""Classes in whose first pickle something differs from the next ones: they fill a cache for it, say."""
+_RESTLESS: set[type] = set()
+"""Classes of which no two pickles of one value are alike: they count their picklings, say."""
+_STEADY_MODULES: Final = frozenset({"builtins", "collections", "datetime", "numpy", "pandas"})
 
 _MOST_PROVEN: Final = 10_000
 _REDUCED_HERE: Final = (BaseException, FunctionType, BuiltinFunctionType)
@@ -117,10 +126,27 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
         (_PROVEN_CLASSES if quick else _PROVEN).add(part)
 
 
+def may_be_restless() -> bool:
+    """Whether this process pickled a value whose pickles differ each time."""
+    return bool(_RESTLESS)
+
+
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     data, buffers, pickler = _pickled(_Pickler, value)
     if pickler.unproven:
         _prove(pickler.unproven, data, buffers)
+        first, (data, buffers, _) = data, _pickled(_Pickler, value)
+        if data != first:
+            settled, (data, buffers, _) = data, _pickled(_Pickler, value)
+            (_SETTLING if data == settled else _RESTLESS).update(
+                part
+                for part in pickler.unproven
+                if isinstance(part, type) and str(part.__module__).partition(".")[0] not in _STEADY_MODULES
+            )
+            _PROVEN_CLASSES.difference_update(_SETTLING)
+            _PROVEN.update(_SETTLING)
+    elif pickler.settles:
+        data, buffers, _ = _pickled(_Pickler, value)
     return data, buffers
 
 
@@ -223,6 +249,10 @@ class Finder:
         super().__init__(*args, **options)
         self.builders = definitions.Builders(loads)
 
+    def _stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
+        self.note(module, name)
+        return self.builders.stored_class(magic, module, name, definition)
+
     def load(self) -> Any:
         """The value; CannotLoad if it holds code of another Python."""
         try:
@@ -237,7 +267,7 @@ class Finder:
         self.note(module, name)
         builder = self.builders.find(module, name)
         if builder is not None:
-            return builder
+            return self._stored_class if builder == self.builders.stored_class else builder
         return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
 
 
