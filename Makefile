@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability bench format docs clean
+.PHONY: help demo lint quick test soak reliability peers zoo bench format docs clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -22,6 +22,8 @@ help:
 	@echo "make lint     lint, types and layers alone"
 	@echo "make soak     all tests in their long form: a value of 1 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
+	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
+	@echo "make zoo      store and read values of 21 libraries, which it installs"
 	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
@@ -49,22 +51,25 @@ $(BIN)/python:
 	@$(PIP) install --editable '.[dev]'
 	@touch $@ .venv/installed-runtime .venv/installed-bench
 
+AGENT := docs/examples/research_agent.py
+RUN_AGENT = "$(abspath $(BIN))/python" "$(HERE)/$(AGENT)" --every 5
+VSTATE = cd $(DEMO) && "$(abspath $(BIN))/vstate"
+
 # The shell reports a process that SIGKILL ended with the status 128 + 9.
 demo: .venv/installed-runtime
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@echo "The demo works in $(HERE)/$(DEMO)"
-	@echo && echo '$$ python docs/examples/research_agent.py --crash-at 23'
-	@cd $(DEMO) && { status=0; "$(HERE)/$(BIN)/python" "$(HERE)/docs/examples/research_agent.py" --crash-at 23 || status=$$?; \
-		test $$status -eq 137 || { echo "expected the agent to be killed (status 137), got status $$status" >&2; exit 1; }; }
-	@echo && echo '$$ python docs/examples/research_agent.py'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/python" "$(HERE)/docs/examples/research_agent.py"
-	@echo && echo '$$ vstate log -n 8'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" log -n 8
-	@echo && echo '$$ vstate diff --stat main what-if'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" diff --stat main what-if
-	@echo && echo '$$ vstate show HEAD findings'
-	@cd $(DEMO) && "$(HERE)/$(BIN)/vstate" show HEAD findings
-	@echo && echo "Look further: cd $(DEMO) && ../../$(BIN)/vstate --help"
+	@echo "An agent reads the sources of Python. Each of its calls is one commit in $(DEMO)/.vstate."
+	@echo && echo '# Start it. In the middle of call 23 it sends itself SIGKILL, which no program can handle.' && echo '$$ python $(AGENT) --every 5 --crash-at 23'
+	@cd $(DEMO) && { status=0; $(RUN_AGENT) --crash-at 23 2>&1 || status=$$?; \
+		test $$status -eq 137 || { echo "expected the agent to be killed (status 137), got status $$status" >&2; exit 1; }; \
+		echo "  killed by SIGKILL (status 137 = 128 + 9), half-way through call 23"; }
+	@echo && echo '# The store has the 22 calls before, each one whole, and nothing of call 23.' && echo '$$ vstate log --oneline -n 2'
+	@$(VSTATE) log --oneline -n 2
+	@echo && echo '# Start it again. It goes on with call 23. Then it forks its past: another policy from call 29 on.' && echo '$$ python $(AGENT) --every 5'
+	@cd $(DEMO) && $(RUN_AGENT)
+	@echo && echo '# What differs inside one key? The command reads the plan without running code of the agent.' && echo '$$ vstate diff main what-if --key plan | head -n 8'
+	@$(VSTATE) diff main what-if --key plan | head -n 8
+	@printf '\nLook further: cd $(DEMO) && %s/vstate --help\n' "$(abspath $(BIN))"
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
@@ -90,6 +95,14 @@ soak: .venv/installed-dev
 # VSTATE_SOAK=1 make reliability: the long variants of these tests.
 reliability: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tests/reliability/report.py -n $(WORKERS)
+
+# The libraries take about 1 GB. Without them `make test` skips their kinds, by name.
+zoo: .venv/installed-dev
+	@$(PIP) install --editable '.[zoo]'
+	@$(BIN)/pytest -n $(WORKERS) tests/zoo
+
+peers: .venv/installed-dev
+	@$(BIN)/python tests/peers/run.py
 
 bench: .venv/installed-bench
 	@$(BIN)/python -m benchmarks

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,28 @@ def test_the_examples_for_agents(title: str, tmp_path: Path) -> None:
         for command, shown in commands:
             output = run(tmp_path, "-m", "vstate_cli", *command.split())
             assert without_chance(output) == without_chance(shown), output
+
+
+@pytest.mark.slow
+def test_the_store_of_the_page_about_stores_of_ones_own(tmp_path: Path) -> None:
+    """Its tests pass; the program, the command and the stores in front find it by its URL."""
+    page = text_of("docs/custom-store.md")
+    files = ["vstate_table.py", "test_vstate_table.py", "program.py"]
+    for name, text in zip(
+        files, [text for kind, text in BLOCK.findall(page) if kind == "python"], strict=True
+    ):
+        (tmp_path / name).write_text(text, "utf-8")
+    passed = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_vstate_table.py")
+    assert " passed" in passed.splitlines()[-1]
+    project = next(tomllib.loads(text) for kind, text in BLOCK.findall(page) if text.startswith("[project"))
+    [(group, schemes)] = project["project"]["entry-points"].items()
+    info = tmp_path / "vstate_table-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vstate-table\nVersion: 1.0\n", "utf-8")
+    entry_points = "\n".join(f"{scheme} = {function}" for scheme, function in schemes.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n{entry_points}\n", "utf-8")
+    run(tmp_path, "-W", "error", "program.py")
+    shown = [run(tmp_path, "-m", "vstate_cli", *command.split()) for command, _ in COMMAND.findall(page)]
+    assert "first words" in shown[0]
+    assert "greet" in shown[1]
+    assert "first words" in run(tmp_path, "-m", "vstate_cli", "-s", "cache:table:rows.db", "log")

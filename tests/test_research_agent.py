@@ -15,7 +15,8 @@ from vstate import Disk, Versioned
 
 pytestmark = pytest.mark.slow
 
-AGENT = Path(__file__).parent.parent / "docs" / "examples" / "research_agent.py"
+ROOT = Path(__file__).parent.parent
+AGENT = ROOT / "docs" / "examples" / "research_agent.py"
 CALLS = 39
 
 
@@ -49,13 +50,11 @@ def table(output: str) -> str:
     return head + rest[: rest.index(" are documented.")]
 
 
-def difference(output: str) -> list[str]:
-    """The difference of the two branches that a run printed, as "+ key" and so on, without sizes.
-
-    The length of a pickle depends on its process. Other tests compare the values.
-    """
-    lines = output.partition("The branch what-if differs in:\n")[2].splitlines()
-    return [line.partition("  ")[0] for line in lines if line]
+def difference(store: Path) -> list[tuple[str, str]]:
+    """The keys in which the two branches differ, each with the kind of its change."""
+    with Disk(store) as disk:
+        diff = Versioned(disk, branch="main").diff("main", "what-if")
+        return [(change.kind, key) for key, change in diff.items()]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +98,7 @@ def test_a_killed_run_resumes_to_the_same_state(
     for branch in ("main", "what-if"):
         assert contents(store, branch) == contents(uninterrupted[0], branch)
     assert table(resumed.stdout) == table(uninterrupted[1])
-    assert difference(resumed.stdout) == difference(uninterrupted[1])
+    assert difference(store) == difference(uninterrupted[0])
 
 
 def test_a_kill_leaves_the_state_between_two_calls(tmp_path: Path) -> None:
@@ -132,18 +131,48 @@ def test_the_what_if_branch_left_main_ten_commits_ago(uninterrupted: tuple[Path,
     assert plan["policy"] == "smallest first"
     assert plan["finished"]
     assert plan["read"] != contents(store, "main")["plan"]["read"]
-    assert "~ findings" in difference(output)
-    assert any(line.startswith("+ notes/") for line in difference(output))
-    assert any(line.startswith("- notes/") for line in difference(output))
+    found = difference(store)
+    assert ("modified", "findings") in found
+    assert {kind for kind, key in found if key.startswith("notes/")} == {"added", "removed"}
+    assert f"The branch what-if differs from main in {len(found)} keys" in output
 
 
 def test_a_second_complete_run_changes_nothing(uninterrupted: tuple[Path, str]) -> None:
     """The second run has nothing to do: it makes no commit and prints the same findings."""
     store, output = uninterrupted
-    before = commits(store), commits(store, "what-if")
+    before = commits(store), commits(store, "what-if"), difference(store)
     again = run(store, "--quiet")
     assert again.returncode == 0, again.stderr
-    assert (commits(store), commits(store, "what-if")) == before
+    assert (commits(store), commits(store, "what-if"), difference(store)) == before
     assert table(again.stdout) == table(output)
-    assert difference(again.stdout) == difference(output)
     assert " call " not in again.stdout
+
+
+def test_the_demo_fits_two_screens(tmp_path: Path) -> None:
+    """`make demo` starts the agent, says that SIGKILL ended it, resumes it, forks it, and shows a change."""
+    for name, module in (("python", ""), ("vstate", "-m vstate_cli ")):
+        script = tmp_path / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module}"$@"\n')
+        script.chmod(0o755)
+    places = [f"BIN={tmp_path / 'bin'}", f"DEMO={tmp_path / 'demo'}", f"PYTHON={sys.executable}"]
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-o", ".venv/installed-runtime", "demo", *places],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'cli'}", "COLUMNS": "100"},
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 60
+    assert [line.partition(" ")[0] for line in lines if line.startswith(("$", "#"))] == ["#", "$"] * 4
+    story = [
+        "killed by SIGKILL",
+        "22 calls are in .vstate",
+        "Back to call 29",
+        "differs from main",
+        "policy:",
+    ]
+    assert [word for line in lines for word in story if word in line] == story

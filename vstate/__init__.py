@@ -24,6 +24,7 @@ from vstate.repo.rules.signing import PublicKey, SigningKey
 from vstate.state import Live, Namespace, Snapshot, Versioned
 from vstate.tasks import events, task, view
 from vstate.values.absent import ABSENT
+from vstate.values.evolution import renamed, upgrade
 
 if TYPE_CHECKING:
     from vstate.repo.merge.three_way import KeyConflict, MergeResult
@@ -51,7 +52,9 @@ __all__ = [
     "Versioned",
     "events",
     "open_store",
+    "renamed",
     "task",
+    "upgrade",
     "view",
     *_errors,
 ]

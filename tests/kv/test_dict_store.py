@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from vstate.errors import InvalidInput, StoreUnavailable
-from vstate.kv import KVStore
-from vstate.kv.base import check_key, check_value
+from vstate.kv import KVStore, check_key, check_value
 from vstate.testing import Faulty, KVStoreTests
 
 
@@ -52,6 +51,32 @@ class TestFaultyWithoutFault(KVStoreTests):
     @pytest.fixture(params=[True, False])
     def store(self, request: pytest.FixtureRequest) -> Faulty:
         return Faulty(DictStore(), atomic=request.param)
+
+
+class Careless(DictStore):
+    """A store that forgets to check keys in one method and values in another."""
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter(list(self.values))
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[check_key(key)] = value
+
+
+def test_the_suite_names_the_calls_that_a_store_gets_wrong() -> None:
+    """An author sees each call, its argument, and the check to add."""
+    suite = KVStoreTests()
+    with pytest.raises(
+        AssertionError, match=r"check_key\(key\) first.*keys with None did not raise Inv"
+    ) as caught:
+        suite.test_a_wrong_key_is_refused(Careless())
+    assert "get with" not in str(caught.value)
+    with pytest.raises(
+        AssertionError, match=r"set with 'text' did not raise TypeError and wrote \['key'\]; set_m"
+    ):
+        suite.test_a_wrong_value_is_refused(Careless())
+    with pytest.raises(AssertionError, match="keeps the caller's bytearray"):
+        suite.test_the_value_is_no_alias(Careless())
 
 
 @pytest.mark.parametrize("after", [False, True])

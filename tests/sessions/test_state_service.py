@@ -7,6 +7,7 @@ import json
 import math
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from agent_stores import AgentStore
 from clock import standing_still
 
-from vstate import Disk, Memory, Versioned
+from vstate import Disk, KVStore, Memory, Versioned
 from vstate.errors import (
     CorruptObject,
     InvalidInput,
@@ -32,6 +33,7 @@ from vstate.sessions import (
     StateModule,
     StateService,
     VersionedSession,
+    state_service,
 )
 from vstate.state.base import handle_of
 from vstate.testing import Faulty
@@ -490,6 +492,121 @@ async def test_time_to_live(agent_store: AgentStore) -> None:
         assert await service.save_state("u", {"n": "new"}, "kept") == 1
         assert await service.list_rounds("u", "kept") == [1]
         await service.stop()
+
+
+@pytest.mark.parametrize("moment", ["_load", "_commit"])
+@in_a_loop
+async def test_a_session_that_expires_during_an_export(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """It is given as it was read; the renewal finds nothing to renew."""
+    with standing_still() as time:
+        async with StateService(Memory(), ttl=60) as service:
+            await service.save_state("u", {"n": 1})
+            time.pass_(50)
+            at_last = getattr(state_service, moment)
+
+            def then_expire(*args: Any) -> Any:
+                if moment == "_commit":
+                    time.pass_(50)
+                    return at_last(*args)
+                found = at_last(*args)
+                time.pass_(50)
+                return found
+
+            monkeypatch.setattr(state_service, moment, then_expire)
+            assert await service.export_state("u") == {"n": 1}
+            monkeypatch.undo()
+            assert await service.export_state("u") is None
+
+
+def stored(store: KVStore) -> int:
+    return sum(len(value) for _, value in store.items())
+
+
+async def settle(store: KVStore, most: int) -> None:
+    """Wait until the store has at most so many bytes."""
+    deadline = time.monotonic() + 20
+    while stored(store) > most:
+        assert time.monotonic() < deadline, f"{stored(store)} bytes are left"
+        await asyncio.sleep(0.05)
+
+
+NOISE = [random.Random(n).randbytes(10_000) for n in range(20)]
+
+
+@in_a_loop
+async def test_expired_sessions_free_their_room(agent_store: AgentStore) -> None:
+    """A save of any session is enough; the rounds of a session that begins anew go too; others stay."""
+    store = agent_store()
+    async with StateService(store, ttl=0.5) as service:
+        for n, noise in enumerate(NOISE):
+            await service.save_state("u", {"n": noise}, f"s{n % 4}")
+        assert stored(store) > 200_000
+        await asyncio.sleep(0.6)
+        await service.save_state("u", {"n": NOISE[0]}, "s0")  # it began anew, so it is round 1
+        await settle(store, 40_000)
+        await asyncio.sleep(0.6)
+        for _ in range(2):
+            await service.save_state("other", {"n": NOISE[1]})
+        await settle(store, 40_000)
+        assert await service.export_state("other") == {"n": NOISE[1]}
+        assert await service.list_users() == ["other"]
+        async with StateService(agent_store(), ttl=0.5) as second:
+            assert await second.save_state("other", {"n": 1}) == 3
+
+
+@in_a_loop
+async def test_a_save_removes_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several saves share the work, and none starts a gc for a few of many rounds."""
+    monkeypatch.setattr("vstate.sessions.retention._ROUNDS_AT_ONCE", 3)
+    collected = []
+    monkeypatch.setattr("vstate.sessions.retention.Retention._cut", lambda *args: collected.append(args))
+    with standing_still() as time:
+        async with StateService(Memory(), ttl=60) as service:
+            for n in range(10):
+                await service.save_state("gone", {"n": n}, f"s{n % 2}")
+            time.pass_(61)
+            left = []
+            for _ in range(5):
+                await service.save_state("u", {})
+                left.append(await service.state.read(lambda state: len(state.keys("rounds/gone/"))))
+            assert left == [7, 4, 1, 0, 0]
+            keys = await service.state.read(lambda state: set(state.checkout("HEAD")))
+            assert {key.split("/")[1] for key in keys} == {"u"}
+    assert collected
+
+
+@in_a_loop
+async def test_the_history_of_others_stays() -> None:
+    """A branch with keys of others is not cut off; the rounds of expired sessions are removed there too."""
+    store = Memory()
+    with standing_still() as time, Versioned(store) as state:
+        state["theirs"] = 1
+        state.commit("theirs")
+        async with StateService(store, ttl=60) as service:
+            await service.save_state("u", {})
+            time.pass_(61)
+            await service.save_state("v", {})
+            assert await service.list_users() == ["v"]
+        state.refresh()
+        assert [commit.message for commit in state.log()][-1] == "theirs"
+        assert not state.keys("rounds/u/")
+
+
+@in_a_loop
+async def test_a_failing_retention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The save itself is done, and says so."""
+    store = Faulty(Memory())
+    with standing_still() as time:
+        async with StateService(store, ttl=60) as service:
+            await service.save_state("u", {})
+            time.pass_(61)
+
+            async def purge() -> None:
+                raise StoreUnavailable("gone")
+
+            service.state.purge = purge  # type: ignore[method-assign, assignment]
+            assert await service.save_state("v", {}) == 1
+    assert "expired sessions take up room until a later save" in caplog.text
 
 
 @in_a_loop

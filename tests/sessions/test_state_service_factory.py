@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, StoreUnavailable
 from vstate.sessions import InMemoryStateService, RedisStateService, StateService, StateServiceFactory
 
 
@@ -49,6 +50,7 @@ def test_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE_STORE_TTL", "60")
     service = create()
     assert type(service) is StateService
+    assert not (tmp_path / "states").exists()  # opened at the first use
     asyncio.run(service.save_state("u", {"n": 1}))
     asyncio.run(service.stop())
     assert (tmp_path / "states").is_dir()
@@ -64,6 +66,19 @@ def test_redis_from_the_environment(redis_url: str, monkeypatch: pytest.MonkeyPa
     assert service._ttl == 5
     assert asyncio.run(service.health())
     asyncio.run(service.stop())
+
+
+def test_the_first_use_connects() -> None:
+    """A server that is down fails no `create`; a service that was stopped is not started again by a call."""
+    service = create("redis", redis_url=f"redis://localhost:{free_ports(1)[0]}", socket_timeout=0.2)
+    assert not asyncio.run(service.health())
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(service.export_state("u"))
+    service = create()
+    assert asyncio.run(service.health())
+    asyncio.run(service.stop())
+    with pytest.raises(RuntimeError, match="not started"):
+        asyncio.run(service.export_state("u"))
 
 
 def test_values_of_their_types(monkeypatch: pytest.MonkeyPatch) -> None:

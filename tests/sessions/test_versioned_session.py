@@ -254,3 +254,37 @@ def test_a_foreign_value_among_the_sessions_is_named_by_its_key(key: str, value:
             assert box.value == 0
 
     asyncio.run(main())
+
+
+class Foreign:
+    """A module of another framework."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_modules_of_others_and_absent_names(caplog: pytest.LogCaptureFixture) -> None:
+    """Any module is taken; a session or a module that is not there is a warning."""
+
+    async def main() -> None:
+        async with VersionedSession() as session:
+            module, again = Foreign(), Foreign()
+            module.seen = 5
+            await session.save_session_state("s", agent=module, box=Box(1))
+            await session.load_session_state("s", agent=again)
+            assert (again.seen, caplog.messages) == (5, [])
+            await session.load_session_state("s", agnt=again)
+            await session.load_session_state("nope", "bob", agent=again)
+        assert caplog.messages == [
+            "the session 's' has no module 'agnt', which stays as it is; its modules are: agent, box",
+            "there is no session 'nope' of user 'bob'; list_sessions() lists all; "
+            "the modules stay as they are",
+        ]
+
+    asyncio.run(main())

@@ -36,8 +36,33 @@ class CopiesOnce:
         return {**self.__dict__, "salt": type(self).salt}
 
 
+class CountsPicklings:
+    """As a figure of matplotlib does: no two of its pickles are alike."""
+
+    def __init__(self) -> None:
+        self.data, self.count = [1], 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.count += 1
+        return dict(self.__dict__)
+
+
+class FillsCache:
+    """As a table of xarray does: its first pickling leaves something in it."""
+
+    def __init__(self) -> None:
+        self.data, self.cache = [1], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        before = dict(self.__dict__)
+        self.cache = {"filled": "yes"}  # type: ignore[assignment]
+        return before
+
+
 def _values() -> dict[str, Any]:
     return {
+        "counts": [CountsPicklings()],
+        "fills": FillsCache(),
         "address": HoldsAddress([1]),
         "within": {"deep": [HoldsAddress([2]), HoldsAddress([3])]},
         "salted": CopiesOnce(),
@@ -52,6 +77,12 @@ def test_two_handles_that_only_read_merge() -> None:
     first = Versioned(store)
     first.update(_values())
     first.commit()
+    assert not first.status()
+    assert first.commit() is None
+    first["counts"][0].data.append(7)
+    first["fills"].data.append(7)
+    assert first.status().modified == ["counts", "fills"]
+    first.commit()
     CopiesOnce.salt += 1
     one, other = Versioned(store), Versioned(store)
     values = [dict(one), dict(other)]
@@ -59,10 +90,11 @@ def test_two_handles_that_only_read_merge() -> None:
     one["address"].data.append(2)
     assert one.status().modified == ["address"]
     other["within"]["deep"][1].data.append(4)
+    other["counts"][0].data.append(8)
     assert one.commit() is not None
     made = other.commit()
     assert made is not None
-    assert other.diff("HEAD^2~1", "HEAD^2").modified == ["within"]
+    assert other.diff("HEAD^2~1", "HEAD^2").modified == ["counts", "within"]
     assert [Versioned(store)["address"].data, Versioned(store)["within"]["deep"][1].data] == [[1, 2], [3, 4]]
     del values
 

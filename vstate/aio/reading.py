@@ -134,3 +134,5 @@ class Snapshot(Reading[sync.Snapshot]):
     def commit(self) -> Commit:
         """The commit of this state."""
         return self.sync.commit
+
+    inert = awaited(sync.Snapshot.inert)

@@ -118,6 +118,7 @@ class Versioned(Writing[sync.Versioned]):
         """The state at a revision, to look at. This state does not move."""
         return Snapshot(self._workers, await self._run(lambda handle: handle.checkout(rev)))
 
+    inert = awaited(sync.Versioned.inert)
     blame = awaited(sync.Versioned.blame)
     bisect = awaited(sync.Versioned.bisect)
     rollback = awaited(sync.Versioned.rollback, turn=True)

@@ -14,7 +14,7 @@ Invariants of this layer:
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vstate.kv.base import KVStore
+from vstate.kv.base import KVStore, TransactionalStore, check_key, check_value
 from vstate.kv.cache import Cache
 from vstate.kv.disk import Disk
 from vstate.kv.encrypted import Encrypted
@@ -41,6 +41,9 @@ __all__ = [
     "ReadOnly",
     "Redis",
     "Tiered",
+    "TransactionalStore",
+    "check_key",
+    "check_value",
     "open_store",
 ]
 

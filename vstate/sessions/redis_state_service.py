@@ -43,19 +43,19 @@ class RedisStateService(StateService):
         branch: str | None = None,
     ) -> None:
         super().__init__(ttl=ttl_seconds, branch=branch)
-        self._url = redis_url
-        self._client = redis_client
+        self._redis_url = redis_url
+        self._redis = redis_client
         self._timeout = socket_timeout or 30.0
         self._opened: list[Redis | redis.Redis] = []
 
     def _make_store(self) -> KVStore:
         from vstate.kv.redis import Redis  # late: the driver is optional
 
-        if self._client is None:
-            store = Redis(self._url, prefix=_PREFIX, timeout=self._timeout)
+        if self._redis is None:
+            store = Redis(self._redis_url, prefix=_PREFIX, timeout=self._timeout)
             self._opened = [store]
         else:
-            client = _like(self._client)
+            client = _like(self._redis)
             store = Redis(client=client, prefix=_PREFIX, timeout=self._timeout)
             self._opened = [store, client]
         return store

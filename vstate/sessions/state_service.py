@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from typing import Any, Self, TypeVar
 
 from vstate import aio
 from vstate.arguments import check_seconds, check_text
-from vstate.errors import InvalidInput, InvalidRecord, NotFound
+from vstate.errors import InvalidInput, InvalidRecord, KeyNotFound, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
 from vstate.objects import expiry
@@ -20,6 +20,7 @@ from vstate.objects.stream import BLOB_BYTES
 from vstate.patterns.copies import Frozen, deep_copy
 from vstate.patterns.paths import join_path, split_path
 from vstate.repo.compare.details import Detail, details
+from vstate.sessions.retention import Retention, Swept, sweep
 from vstate.sessions.rounds import (
     DEFAULT,
     MOST_ROUNDS,
@@ -58,8 +59,8 @@ class StateService:
       Managers and VersionedSessions may share the store.
     - Any number of processes may save; each save gets its own round.
     - States are dicts of values that can be pickled. They go in and come out as copies.
-    - `ttl`: a session expires this many seconds after its last save or export; None: never. `purge` deletes
-      the rounds of expired sessions; the next gc of the store may then remove their history.
+    - `ttl`: a session expires this many seconds after its last save or export; None: never. Later saves, of
+      any session, remove expired sessions and free their room: see `Retention`.
 
     `start` opens the store, `stop` closes it, and `async with` does both. Before `start` and after `stop`,
     all methods but `health` raise RuntimeError. While the store cannot be reached they raise
@@ -78,6 +79,8 @@ class StateService:
         self._store = check_store(store)
         self._ttl = seconds
         self._branch = branch
+        self._starts_when_used = False
+        self._retention = None if seconds is None else Retention(seconds)
         self._state: aio.Versioned | None = None
         self._changing = asyncio.Lock()
         self._under_way = 0
@@ -103,11 +106,21 @@ class StateService:
                 await shielded(self._end(state))
                 raise
             self._state = state
+            if self._retention is not None:
+                self._retention.begin()
+
+    def start_when_used(self) -> Self:
+        """Let the first call start the service, if the program does not. Returns the service."""
+        self._starts_when_used = True
+        return self
 
     async def stop(self) -> None:
         """Wait for the calls under way, then close the store if the service opened it."""
         async with self._changing:
+            self._starts_when_used = False
             state, self._state = self._state, None
+            if self._retention is not None:
+                self._retention.end()
             if state is not None:
                 await shielded(self._end(state))
 
@@ -165,11 +178,14 @@ class StateService:
         frozen = Frozen(state, "state", "state")
         filling = _filling(frozen.size)
         number = 0
+        swept = Swept()
 
         def save(mapping: Versioned) -> None:
-            nonlocal number
+            nonlocal number, swept
+            old: list[str] = []
             if session_key(path) not in mapping:
-                for key in list(mapping.keys(round_prefix(path))):  # the rounds of an expired session
+                old += mapping.keys(round_prefix(path))  # the rounds of an expired session
+                for key in old:
                     del mapping[key]
                 mapping[session_key(path)] = datetime.now(UTC)
             highest = highest_round(mapping, path)
@@ -181,8 +197,12 @@ class StateService:
             mapping[round_key(path, number)] = {"state": frozen.thaw(), "filling": filling}
             if self._ttl is not None:
                 mapping.expire(session_key(path), self._ttl)
+                swept = sweep(mapping, len(old))
 
-        await self._update(save, "save", user_id, session_id or DEFAULT)
+        async with self._call() as used:
+            await _commit(used, save, "save", user_id, session_id or DEFAULT)
+            if self._retention is not None and swept:
+                await self._retention.follow(used, swept, self._hold)
         return number
 
     async def export_state(
@@ -301,12 +321,23 @@ class StateService:
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[aio.Versioned]:
         """The state; `stop` waits until the call ends."""
+        if self._state is None and self._starts_when_used:
+            await self.start()
         state = self.state
-        self._under_way += 1
+        release = self._hold()
         try:
             yield state
         finally:
+            release()
+
+    def _hold(self) -> Callable[[], None]:
+        """Let `stop` wait until the returned function is called."""
+        self._under_way += 1
+
+        def release() -> None:
             self._under_way -= 1
+
+        return release
 
     async def _read(self, function: Callable[[Versioned], _T]) -> _T:
         async with self._call() as state:
@@ -322,12 +353,16 @@ class StateService:
         """Whether so little of the ttl is left that a renewal is worth a commit."""
         if self._ttl is None:
             return False
-        ends = mapping.expires(session_key(path))
+        try:
+            ends = mapping.expires(session_key(path))
+        except KeyNotFound:  # it has expired since it was read
+            return False
         return ends is None or (ends - moment(expiry.now())).total_seconds() < _RENEWED * self._ttl
 
     def _renew(self, mapping: Versioned, path: str) -> None:
-        if session_key(path) in mapping and self._is_due(mapping, path):
-            mapping.expire(session_key(path), self._ttl)
+        if self._is_due(mapping, path):
+            with suppress(KeyNotFound):  # it has expired just now
+                mapping.expire(session_key(path), self._ttl)
 
 
 class InMemoryStateService(StateService):

@@ -37,22 +37,27 @@ class StateServiceFactory:
 
     @classmethod
     async def create(cls, backend_type: str | None = None, **kwargs: Any) -> Any:
-        """Make a service and start it. Arguments override the environment; unknown ones are ignored.
+        """Make a service. Arguments override the environment; unknown ones are ignored.
 
-        Raises InvalidInput for an unknown backend or a variable of the wrong type, and the errors of the
-        constructor and of `start`.
+        A StateService starts, and connects, at its first use; another service is started here. Raises
+        InvalidInput for an unknown backend or a variable of the wrong type, and the errors of the
+        constructor.
         """
         name = (
             backend_type if backend_type is not None else os.environ.get("STATE_BACKEND", _DEFAULT)
         ).lower()
         constructor = cls._registry.get(name)
         if constructor is None:
-            raise InvalidInput(f"there is no backend {name!r}; known are {', '.join(sorted(cls._registry))}")
+            raise InvalidInput(
+                f"Unsupported backend type {name!r}; known are {', '.join(sorted(cls._registry))}"
+            )
         arguments = _from_environment(f"STATE_{name.upper()}_", constructor)
         parameters = inspect.signature(constructor).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         arguments |= {key: value for key, value in kwargs.items() if takes_all or key in parameters}
         service = constructor(**arguments)
+        if isinstance(service, StateService):
+            return service.start_when_used()
         await service.start()
         return service
 

@@ -249,8 +249,8 @@ def _not_versioned(name: str) -> Callable[..., NoReturn]:
 
 for _name in (
     "bisect", "blame", "branches", "checkout", "cherry_pick", "create_branch", "delete_branch", "delete_tag",
-    "diff", "discard", "fork", "lease", "log", "merge", "policies", "pull", "push", "redo", "refresh",
-    "reset", "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags",
+    "diff", "discard", "fork", "inert", "lease", "log", "merge", "policies", "pull", "push", "redo",
+    "refresh", "reset", "revert", "rollback", "set_policy", "status", "subscribe", "switch", "tag", "tags",
     "undo", "watch",
 ):  # fmt: skip
     setattr(Live, _name, _not_versioned(_name))

@@ -207,9 +207,11 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
         return False, base
     try:
         before = repo.parse_entry(key, base.entry)
+        if before.codec != PICKLE:
+            return False, base
         if not base.loaded:
             data, *buffers = read_parts(before, repo.objects)[0]
-            return before.codec == PICKLE and is_alike_at_rest(value, bytes(data), buffers), base
+            return is_alike_at_rest(value, bytes(data), buffers), base
         copy = repo.load(key, base.entry).value
     except VStateError:  # the stored value does not load any more, so the value in hand is new
         return False, base

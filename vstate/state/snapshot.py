@@ -50,6 +50,18 @@ class Snapshot(ReadableState):
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._ahead.in_batches(self._commit.tree, map(check_key, keys))
 
+    def inert(self, key: str) -> Any:
+        """The value of a key as data, without its classes: nothing that it names is imported or called.
+
+        Plain data is itself. An object is a record, with `type`, `fields`, `args`, `items` and `entries`. So
+        the data can be read although its class is gone. Raises KeyNotFound; InvalidInput for a value of more
+        than 64 MiB.
+        """
+        data = tree.lookup(self._repo.objects.node, self._commit.tree, check_key(key))
+        if data is None:
+            raise missing(key)
+        return self._repo.inspect(key, data)
+
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False

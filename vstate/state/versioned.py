@@ -365,6 +365,10 @@ class Versioned(State):
         """The state at a revision, to look at: a read-only mapping. This state does not move."""
         return Snapshot(self.repo, self._handle.trusted(self._handle.resolve(rev)))
 
+    def inert(self, key: str) -> Any:
+        """The committed value of a key as data, as `Snapshot.inert` reads it at HEAD."""
+        return self.checkout("HEAD").inert(key)
+
     def status(self) -> Diff:
         """The Diff of HEAD to the working state: the changes that `commit` would commit."""
         return self._handle.diff(None, None)

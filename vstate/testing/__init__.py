@@ -2,11 +2,29 @@
 
 Invariants of this layer:
 
-- No other module of vstate imports this package; it alone imports pytest.
+- No other module of vstate imports this package.
+- Only `kvstore` needs pytest, and it is imported when somebody asks for `KVStoreTests`.
 - `KVStoreTests` tests the promises of `KVStore`, and nothing else.
 """
 
+from typing import TYPE_CHECKING
+
 from vstate.testing.faulty import Faulty
-from vstate.testing.kvstore import KVStoreTests
+
+if TYPE_CHECKING:
+    from vstate.testing.kvstore import KVStoreTests
 
 __all__ = ["Faulty", "KVStoreTests"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "KVStoreTests":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import pytest
+    except ImportError as error:
+        raise ImportError("KVStoreTests needs pytest; type: pip install 'vstate[testing]'") from error
+    pytest.register_assert_rewrite("vstate.testing.kvstore")  # a failing assertion then shows its values
+    from vstate.testing.kvstore import KVStoreTests
+
+    return KVStoreTests

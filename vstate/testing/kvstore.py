@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -144,9 +144,11 @@ class KVStoreTests:
         store.compare_and_swap("swap", None, value)
         store.transact({"transact": value, OBJECT: value}, {})
         value[:] = b"after!"
-        for key in ("set", "many", "swap", "transact", OBJECT):
-            assert store.get(key) == b"before"
-            assert type(store.get(key)) is bytes
+        found = {key: store.get(key) for key in ("set", "many", "swap", "transact", OBJECT)}
+        assert found == dict.fromkeys(found, b"before"), (
+            "a write keeps the caller's bytearray: use check_value"
+        )
+        assert {type(value) for value in found.values()} == {bytes}
 
     # keys
 
@@ -197,37 +199,32 @@ class KVStoreTests:
 
     def test_a_wrong_key_is_refused(self, store: KVStore) -> None:
         """A key that is no str, or that UTF-8 or C cannot hold, raises InvalidInput and writes nothing."""
-        calls: list[Callable[[Any], object]] = [
-            lambda key: store.get(key),
-            lambda key: store.set(key, b"value"),
-            lambda key: store.delete(key),
-            lambda key: list(store.keys(key)),
-            lambda key: store.compare_and_swap(key, None, b"value"),
-            lambda key: store.get_many([key]),
-            lambda key: store.set_many({key: b"value"}),
-            lambda key: store.delete_many([key]),
-            lambda key: store.transact({"good": b"value", key: b"value"}, {}),
-            lambda key: store.transact({"good": b"value"}, {key: None}),
-        ]
-        for key in ("nul\0inside", "surrogate\ud800", None, 7, b"bytes", ("a",)):
-            for call in calls:
-                with pytest.raises(InvalidInput):
-                    call(key)
-            assert list(store.keys()) == []
+        calls: dict[str, Callable[[Any], object]] = {
+            "get": lambda key: store.get(key),
+            "set": lambda key: store.set(key, b"value"),
+            "delete": lambda key: store.delete(key),
+            "keys": lambda key: list(store.keys(key)),
+            "compare_and_swap": lambda key: store.compare_and_swap(key, None, b"value"),
+            "get_many": lambda key: store.get_many([key]),
+            "set_many": lambda key: store.set_many({key: b"value"}),
+            "delete_many": lambda key: store.delete_many([key]),
+            "transact, of a write": lambda key: store.transact({"good": b"value", key: b"value"}, {}),
+            "transact, of an expectation": lambda key: store.transact({"good": b"value"}, {key: None}),
+        }
+        wrong = ("nul\0inside", "surrogate\ud800", None, 7, b"bytes", ("a",))
+        accepted = _not_refused(store, calls, wrong, InvalidInput)
+        assert not accepted, "call check_key(key) first in every method: " + "; ".join(accepted)
 
     def test_a_wrong_value_is_refused(self, store: KVStore) -> None:
         """A value that is not bytes raises TypeError and writes nothing."""
-        calls: list[Callable[[Any], object]] = [
-            lambda value: store.set("key", value),
-            lambda value: store.set_many({"key": value}),
-            lambda value: store.compare_and_swap("key", None, value),
-            lambda value: store.transact({"key": value}, {}),
-        ]
-        for value in ("text", 7, ["list"]):
-            for call in calls:
-                with pytest.raises(TypeError):
-                    call(value)
-            assert store.get("key") is None
+        calls: dict[str, Callable[[Any], object]] = {
+            "set": lambda value: store.set("key", value),
+            "set_many": lambda value: store.set_many({"key": value}),
+            "compare_and_swap": lambda value: store.compare_and_swap("key", None, value),
+            "transact": lambda value: store.transact({"key": value}, {}),
+        }
+        accepted = _not_refused(store, calls, ("text", 7, ["list"]), TypeError)
+        assert not accepted, "call check_value(value) in every method that writes: " + "; ".join(accepted)
 
     # compare_and_swap
 
@@ -555,6 +552,32 @@ class KVStoreTests:
             assert store.get("r/heads/main") == b"5"
             other.delete("r/heads/main")
             assert store.get("r/heads/main") is None
+
+
+def _not_refused(
+    store: KVStore,
+    calls: Mapping[str, Callable[[Any], object]],
+    arguments: Iterable[object],
+    refusal: type[Exception],
+) -> list[str]:
+    """A sentence for each call that takes a wrong argument, raises another error, or leaves a key behind."""
+    found = []
+    for argument in arguments:
+        for name, call in calls.items():
+            try:
+                call(argument)
+            except refusal:
+                outcome = ""
+            except Exception as error:  # of any kind: it is told, by name
+                outcome = f"raised {type(error).__name__} instead of {refusal.__name__}"
+            else:
+                outcome = f"did not raise {refusal.__name__}"
+            if left := list(store.keys()):
+                outcome = f"{outcome or 'raised'} and wrote {left!r}"
+                store.delete_many(left)
+            if outcome:
+                found.append(f"{name} with {argument!r} {outcome}")
+    return found
 
 
 def _increment(store: KVStore, key: str) -> None:

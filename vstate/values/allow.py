@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any, Final, NoReturn
 
 from vstate.errors import CannotLoad, InvalidInput
+from vstate.values import evolution
 
 _PATHS: Final = ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath", "WindowsPath")
 
@@ -69,10 +70,17 @@ class Allow:
         """Whether a pattern covers `name`: a module, a dot, and a qualified name."""
         return self._covered.fullmatch(name) is not None
 
-    def require(self, name: str) -> None:
-        """CannotLoad if no pattern covers `name`, a class, nor the code that would define it."""
+    def require(self, found: Any) -> None:
+        """CannotLoad if no pattern covers a class of the program, nor the code that would define it."""
+        name = _name_of(found)
         if not self._permits(name) and not self.names(CODE):
-            self._refuse(name)
+            self._refuse(name or repr(found))
+
+    def find_present(self, new: str | type, old: str) -> Any:
+        """The present class for the name `old`. The present name has to be allowed; CannotLoad."""
+        if isinstance(new, str) and not self._permits(new):
+            self._refuse(new)
+        return self._checked(evolution.find(new, old), new if isinstance(new, str) else f"{_name_of(new)}")
 
     def find(self, module: str, name: str) -> Any:
         """The class or function that a pickle names. If it is not allowed: CannotLoad, and no import."""

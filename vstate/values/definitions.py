@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloudpickle import cloudpickle as by_value
 
 from vstate.errors import CannotLoad
+from vstate.values import evolution
 from vstate.values.exceptions import reduce_exception
 from vstate.values.opcodes import frameless
 
@@ -225,7 +226,7 @@ class ByValue(Pickler):
 
 def stored_class(magic: bytes, module: str, name: str, definition: Any) -> Any:
     """The class that a pickle refers to, for a program that reads the pickle without vstate's loader."""
-    return Builders(pickle.loads).stored_class(magic, module, name, definition)
+    return Builders(pickle.loads, lambda found: None).stored_class(magic, module, name, definition)
 
 
 def stored_code(magic: bytes, *args: Any) -> CodeType:
@@ -265,14 +266,14 @@ class _Unneeded:
 class Builders:
     """The functions that a pickle calls to make classes and functions, during one load.
 
-    `load` unpickles a definition. `require` raises CannotLoad for a class of the program that is not allowed.
-    Code of another Python is never made. It may lie in a definition that is not needed, because the program
-    has the class itself; `check` raises CannotLoad if it does not.
+    `load` unpickles a definition, and `note` learns of each class that the program has itself. Code of
+    another Python is never made. It may lie in a definition that is not needed, because the program has the
+    class itself; `check` raises CannotLoad if it does not.
     """
 
-    def __init__(self, load: Callable[[bytes], Any], require: Callable[[str], None] | None = None) -> None:
+    def __init__(self, load: Callable[[bytes], Any], note: Callable[[Any], None]) -> None:
         self._load = load
-        self._require = require
+        self._note = note
         self._foreign: list[Foreign] = []
         self._found: list[FunctionType] = []
         """The program's own functions, which stand for stored ones."""
@@ -297,14 +298,24 @@ class Builders:
 
     def stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
         """The program's own class of this name, or the stored one if this Python can run it."""
-        found = own(name) if module == "__main__" else None
+        found = self._own(module, name)
         if isinstance(found, type):
-            if self._require is not None:
-                self._require(f"{module}.{name}")
             return found
         if magic == MAGIC:
             return self._load(bytes(definition))
         raise CannotLoad(f"{module}.{name}", _reason(magic))
+
+    def _own(self, module: str, name: str) -> Any:
+        """The program's class, or function, that has or replaces this name; None without one."""
+        full = f"{module}.{name}"
+        new = evolution.present(full)
+        if new is not None:
+            found = evolution.find(new, full)
+        else:
+            found = own(name) if module == "__main__" else None
+        if found is not None:
+            self._note(found)
+        return found
 
     def _stored_code(self, magic: bytes, *args: Any) -> CodeType | Foreign:
         return CodeType(*args) if magic == MAGIC else self._refuse(magic, args)
@@ -333,7 +344,9 @@ class Builders:
     def _old_make_function(self, code: Any, names: Any, *rest: Any) -> Any:
         if not isinstance(code, Foreign):
             return by_value._make_function(code, names, *rest)
-        found = own(code.name.removeprefix("__main__.")) if names.get("__name__") in _MAINS else None
+        found = None
+        if names.get("__name__") in _MAINS:
+            found = self._own("__main__", code.name.removeprefix("__main__."))
         if not isinstance(found, FunctionType):
             return code
         self._forget(code)
@@ -347,7 +360,7 @@ class Builders:
     def _old_make_skeleton_class(
         self, metaclass: Any, name: str, bases: Any, options: dict[str, Any], *rest: Any
     ) -> Any:
-        found = _own_class(options.get("__module__"), name)
+        found = self._old_own(options.get("__module__"), name)
         if found is not None:
             return self._mark(found)
         return by_value._make_skeleton_class(metaclass, name, bases, options, *rest)
@@ -355,10 +368,14 @@ class Builders:
     def _old_make_skeleton_enum(
         self, bases: Any, name: str, qualname: str, members: Any, module: str, *rest: Any
     ) -> Any:
-        found = _own_class(module, name)
+        found = self._old_own(module, name)
         if found is not None:
             return self._mark(found)
         return by_value._make_skeleton_enum(bases, name, qualname, members, module, *rest)
+
+    def _old_own(self, module: str | None, name: str) -> type | None:
+        found = self._own(module or "", name) or _own_class(module, name)
+        return found if isinstance(found, type) else None
 
     def _mark(self, found: type) -> type:
         self._marks[id(found)] = len(self._foreign)
@@ -415,7 +432,7 @@ def _reason(magic: bytes | None) -> str:
     writer = "another Python" if magic is None else python_of(magic)
     return (
         f"{writer} wrote its bytecode, which {python_of(MAGIC)} cannot run. Define it in this program, or "
-        "tell `vstate.renamed` where it is now, or read the data alone with `inert(key)`"
+        "tell `vstate.renamed` where it is now, or read the data alone with `state.inert(key)`"
     )
 
 

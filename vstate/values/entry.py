@@ -17,7 +17,7 @@ from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ID_BYTES, Link, NewObjects, ObjectId
 from vstate.objects.stream import BLOB_BYTES, Chunks, is_single, join, read_chunks, split
 from vstate.values.allow import Allow
-from vstate.values.pickling import dumps, loads
+from vstate.values.pickling import dumps, load_value
 
 ATOM, PICKLE, BYTES, TEXT = range(4)
 _EMPTY_SET, _FROZENSET = b"\x8f", b"\x91"  # opcodes; other bytes may have the same values
@@ -61,8 +61,9 @@ class Encoded(NamedTuple):
 class Decoded(NamedTuple):
     """A value read from an entry, the chunks of the entry's parts (None for short ones), its size in bytes.
 
-    `unordered`: the value may hold sets. A pickle shows their order, and loading does not keep it. `names`
-    are the classes and functions in its pickle.
+    `unordered`: loading again may give another pickle. The value may hold sets, whose order a pickle shows
+    and loading does not keep; or its objects got fields that they were not stored with.
+    `names` are the classes and functions in its pickle.
     """
 
     value: Any
@@ -216,10 +217,10 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
         data = parts[0]
         names: list[str] = []
         buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
-        value = loads(data, buffers, allow=allow, names=names)
-        unordered = _EMPTY_SET in data or _FROZENSET in data
+        value, evolved = load_value(data, buffers, allow=allow, names=names)
+        unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, unordered, names))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure, names))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

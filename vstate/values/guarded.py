@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, NoReturn
 
 from vstate.errors import CannotLoad
-from vstate.values import definitions
+from vstate.values import definitions, evolution
 from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
@@ -37,26 +37,26 @@ class _EditableError(CannotLoad):
 
 def loads_allowed(
     data: bytes | bytearray, buffers: Buffers, allow: Allow, names: list[str] | None = None
-) -> Any:
-    """The value of the pickle; `names` gets the names in it.
+) -> tuple[Any, bool]:
+    """The value of the pickle, and whether objects in it got fields that they were not stored with.
 
-    It gets only names that `allow` covers, and cannot edit the named things. Raises CannotLoad, as
-    `pickling.loads` does.
+    The pickle gets only names that `allow` covers, and cannot edit the named things. `names` gets the names.
+    Raises CannotLoad, as `pickling.loads` does.
     """
     careful = partial(_Careful, bytes(data), buffers, allow)
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
         fast.names = names
         try:
-            return loaded(fast.load, careful)
+            return loaded(fast.load, careful), False  # no class of the program is in it
         except _EditableError:
             pass
-    loader = careful()
-    loader.names = names
-    value = loaded(loader.load, careful)
+    evolving = careful()
+    evolving.names = names
+    value = loaded(evolving.load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
-    return value
+    return value, evolving.evolved
 
 
 def _extensions() -> bool:
@@ -68,7 +68,7 @@ def _extensions() -> bool:
 
 
 def _builders(allow: Allow) -> definitions.Builders:
-    return definitions.Builders(lambda data: loads_allowed(data, (), allow), allow.require)
+    return definitions.Builders(lambda data: loads_allowed(data, (), allow)[0], allow.require)
 
 
 def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) -> Any:
@@ -81,6 +81,10 @@ def _find(allow: Allow, builders: definitions.Builders, module: str, name: str) 
         builder = builders.find(module, name)
         if builder is not None:
             return builder
+    old = f"{module}.{name}"
+    new = evolution.present(old)
+    if new is not None:
+        return allow.find_present(new, old)
     found = allow.find(module, name)
     return builders.find(module, name) or found
 
@@ -98,7 +102,7 @@ class _Fast(Loader):
         self.builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
-        self.note(module, name)
+        self.record(module, name)
         found = _find(self._allow, self.builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
@@ -122,7 +126,7 @@ class _Careful(Tracer):
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
-        self.note(module, name)
+        self.record(module, name)
         found = _find(self._allow, self.builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from vstate.errors import CannotLoad
-from vstate.values import definitions
+from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.opcodes import framed, frameless
 
@@ -177,16 +177,26 @@ def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryvi
 
 
 def loads(
+    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
+) -> Any:
+    """The value that `dumps` stored in `data` and `buffers`.
+
+    Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
+    CannotLoad with the name of the class or function that cannot be loaded.
+    """
+    return load_value(data, buffers, allow=allow)[0]
+
+
+def load_value(
     data: bytes | bytearray,
     buffers: Sequence[bytearray | memoryview] = (),
     *,
     allow: Allow | None = None,
     names: list[str] | None = None,
-) -> Any:
-    """The value that `dumps` stored in `data` and `buffers`; `names` gets the names in the pickle.
+) -> tuple[Any, bool]:
+    """As `loads`, with whether objects in it got fields that they were not stored with.
 
-    Unpickling runs the code that the pickle names: any, or with `allow` only names that it covers. Raises
-    CannotLoad with the name of the class or function that cannot be loaded.
+    `names` gets the names in the pickle.
     """
     if allow is not None:
         # Late: it imports this module, and a program without an allow-list never needs it.
@@ -196,10 +206,18 @@ def loads(
     tracer = partial(_tracer, data, buffers)
     if _NAMES not in data and not buffers:
         # Plain data names no class, and needs no Loader: a third of its time.
-        return loaded(partial(pickle.loads, data), tracer)
+        return loaded(partial(pickle.loads, data), tracer), False
     loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
     loader.names = names
-    return loaded(loader.load, tracer)
+    try:
+        value = loaded(loader.load, tracer)
+        if not loader.evolving or not evolution.lacks_fields(value, loader.evolving):
+            return value, False
+    except evolution.UpgradeNeeded:
+        pass
+    evolving = tracer()
+    evolving.names = names
+    return loaded(evolving.load, tracer), evolving.evolved
 
 
 def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
@@ -240,18 +258,14 @@ class Finder:
     """Gets each name that the pickle finds."""
     last_global = ""
 
-    def note(self, module: str, name: str) -> None:
+    def record(self, module: str, name: str) -> None:
         self.last_global = f"{module}.{name}"
         if self.names is not None:
             self.names.append(self.last_global)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.builders = definitions.Builders(loads)
-
-    def _stored_class(self, magic: bytes, module: str, name: str, definition: Any) -> Any:
-        self.note(module, name)
-        return self.builders.stored_class(magic, module, name, definition)
+        self.builders = definitions.Builders(loads, self.note)
 
     def load(self) -> Any:
         """The value; CannotLoad if it holds code of another Python."""
@@ -264,12 +278,36 @@ class Finder:
         return value
 
     def find_class(self, module: str, name: str) -> Any:
-        self.note(module, name)
+        self.record(module, name)
         builder = self.builders.find(module, name)
         if builder is not None:
-            return self._stored_class if builder == self.builders.stored_class else builder
-        return super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
+            return builder
+        new = evolution.present(self.last_global)
+        if new is None:
+            found = super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
+        else:
+            found = evolution.find(new, self.last_global)
+        self.note(found)
+        return found
+
+    def note(self, found: Any) -> None:
+        """The pickle names this class or function."""
 
 
 class Loader(Finder, pickle.Unpickler):
-    """The unpickler in C."""
+    """The unpickler in C. It stops with UpgradeNeeded at a class whose fields the program upgrades."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.evolving: set[type] = set()
+        """The classes in the pickle that have fields with defaults."""
+
+    def note(self, found: Any) -> None:
+        """The pickle names this class or function."""
+        if isinstance(found, type):
+            if self.names is not None and found.__module__ == "__main__":
+                self.names.append(f"__main__.{found.__qualname__}")
+            if evolution.has_upgrade(found):
+                raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
+            if evolution.defaults(found):
+                self.evolving.add(found)

@@ -1,0 +1,273 @@
+"""Stored objects whose classes were moved, renamed or given other fields since."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vstate import CannotLoad, InvalidInput, KeyNotFound, Memory, Versioned, renamed, upgrade
+from vstate.values import evolution
+
+BEFORE = """
+from dataclasses import dataclass, field
+from enum import Enum
+class Plain:
+    def __init__(self): self.goal = "go"
+class Slotted:
+    __slots__ = ("first", "second")
+    def __init__(self): self.first, self.second = 1, 2
+@dataclass
+class Plan:
+    goal: str
+    class Step:
+        pass
+@dataclass(slots=True)
+class Narrow:
+    goal: str
+@dataclass
+class Empty:
+    pass
+class Colour(Enum):
+    RED = 1
+def double(x): return 2 * x
+"""
+
+AFTER = """
+import uuid
+from dataclasses import dataclass, field
+from enum import Enum
+class Plain:
+    def __init__(self): self.goal, self.owner = "go", "nobody"
+class Slotted:
+    __slots__ = ("total",)
+@dataclass
+class Plan:
+    goal: str
+    tags: list = field(default_factory=list)
+    size: int = 3
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    class Step:
+        pass
+@dataclass(slots=True)
+class Narrow:
+    goal: str
+    tags: list = field(default_factory=list)
+    size: int = 3
+@dataclass
+class Empty:
+    tags: list = field(default_factory=list)
+class Colour(Enum):
+    RED = 1
+def double(x): return 2 * x
+"""
+
+
+def module(name: str, source: str) -> ModuleType:
+    """A module with this source, as if it were a file."""
+    made = sys.modules[name] = ModuleType(name)
+    exec(source, made.__dict__)
+    return made
+
+
+@pytest.fixture
+def old() -> Iterator[ModuleType]:
+    """The module `evolving` as it was; whatever a test says about names and fields is forgotten."""
+    tables: list[dict[str, Any]] = [evolution._names, evolution._upgrades]
+    before = [dict(table) for table in tables]
+    yield module("evolving", BEFORE)
+    for name in [name for name in sys.modules if name.startswith("evolving")]:
+        del sys.modules[name]
+    for table, then in zip(tables, before, strict=True):
+        table.clear()
+        table.update(then)
+
+
+def stored(**values: Any) -> Memory:
+    """A store with these values."""
+    store = Memory()
+    with Versioned(store) as state:
+        state.update(values)
+        state.commit("before")
+    return store
+
+
+def test_defaults_of_gained_fields(old: ModuleType) -> None:
+    """A field that a class gained has its default, in every object of a value, and reading is no change."""
+    plans = [old.Plan("a"), {"deep": (old.Plan("b"),)}]
+    store = stored(plans=plans, narrow=old.Narrow("c"), empty=old.Empty(), other=1)
+    new = module("evolving", AFTER)
+    first, second = Versioned(store), Versioned(store)
+    for state in (first, second):
+        plan, inside = state["plans"][0], state["plans"][1]["deep"][0]
+        assert (plan.goal, plan.tags, plan.size) == ("a", [], 3)
+        assert vars(inside).keys() == {"goal", "tags", "size", "id"}
+        assert (state["narrow"].goal, state["narrow"].tags, state["narrow"].size) == ("c", [], 3)
+        assert state["empty"].tags == []
+        assert isinstance(plan, new.Plan)
+        assert not state.status()
+    assert first.commit("only read") is None
+    first["narrow"].tags.append("x")
+    assert first.status().modified == ["narrow"]
+    first.commit("edited")
+    second["other"] = 2
+    second.commit("beside")  # what both only read is no conflict
+    assert Versioned(store)["narrow"].tags == ["x"]
+    assert Versioned(store).checkout("HEAD~1")["plans"][0].tags == []
+
+
+def test_a_class_that_was_renamed(old: ModuleType) -> None:
+    """Objects, nested classes, members of enumerations and functions load under the present name."""
+    store = stored(plan=old.Plan("a"), step=old.Plan.Step(), colour=old.Colour.RED, double=old.double)
+    del sys.modules["evolving"]
+    with pytest.raises(CannotLoad, match=r"evolving\.Plan"):
+        Versioned(store)["plan"]
+    new = module("evolving_now", BEFORE)
+    renamed("evolving", "evolving_now")
+    state = Versioned(store)
+    assert type(state["plan"]) is new.Plan
+    assert type(state["step"]) is new.Plan.Step
+    assert state["colour"] is new.Colour.RED
+    assert state["double"] is new.double
+    assert state.commit("only read") is None
+
+
+def test_names_follow_each_other(old: ModuleType) -> None:
+    """A class that was renamed twice is found, a circle ends, and the class itself serves as its name."""
+    store = stored(plan=old.Plan("a"))
+    del sys.modules["evolving"]
+    renamed("evolving.Plan", "evolving_a.Plan")
+    renamed("evolving_a", "evolving_b")
+    new = module("evolving_b", BEFORE)
+    assert type(Versioned(store)["plan"]) is new.Plan
+    renamed("evolving_b", "evolving_a")
+    with pytest.raises(CannotLoad, match=r"evolving\.Plan was renamed"):
+        Versioned(store)["plan"]
+    renamed("evolving.Plan", new.Plan)
+    assert type(Versioned(store)["plan"]) is new.Plan
+    assert Versioned(store, allow=["evolving_b"])["plan"].goal == "a"
+    with pytest.raises(CannotLoad, match="allow"):
+        Versioned(store, allow=["evolving"])["plan"]
+
+
+def test_an_upgrade(old: ModuleType) -> None:
+    """The fields of plain and of slotted objects go through the function before the class sees them."""
+    store = stored(plain=[old.Plain(), old.Plain()], slotted=old.Slotted())
+    module("evolving", AFTER)
+    seen = []
+
+    def add_owner(fields: dict[str, Any]) -> dict[str, Any]:
+        seen.append(dict(fields))
+        return {"owner": "me", **fields}
+
+    upgrade("evolving.Plain", add_owner)
+
+    def add_up(fields: dict[str, Any]) -> dict[str, Any]:
+        return fields if "total" in fields else {"total": fields["first"] + fields["second"]}
+
+    upgrade(sys.modules["evolving"].Slotted, add_up)
+    for allow in (None, ["evolving"]):
+        state = Versioned(store, allow=allow)
+        assert [(plain.goal, plain.owner) for plain in state["plain"]] == [("go", "me")] * 2
+        assert state["slotted"].total == 3
+        assert state.commit("only read") is None
+    assert seen[0] == {"goal": "go"}
+    state = Versioned(store)
+    state["plain"][0].owner = "you"
+    state.commit("edited")
+    assert [plain.owner for plain in Versioned(store)["plain"]] == ["you", "me"]
+    assert [plain.owner for plain in Versioned(store).checkout("HEAD~1")["plain"]] == ["me", "me"]
+
+
+def test_an_upgrade_that_fails(old: ModuleType) -> None:
+    """The error of the function names the class, and the stored bytes stay."""
+    store = stored(plain=old.Plain())
+    upgrade("evolving.Plain", lambda fields: {"owner": fields["nobody"]})
+    with pytest.raises(CannotLoad, match=r"evolving\.Plain.*KeyError"):
+        Versioned(store)["plain"]
+    renamed("evolving.Plan", "evolving.Plain", upgrade=lambda fields: [])  # type: ignore[arg-type,return-value]
+    with pytest.raises(CannotLoad, match="returned a list"):
+        Versioned(store)["plain"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("a b", "c"), InvalidInput),
+        (("a", ""), InvalidInput),
+        (("a.b", "a.b"), InvalidInput),
+        ((dict, "a"), TypeError),
+        (("a", 7), TypeError),
+    ],
+)
+def test_names_that_are_refused(arguments: tuple[Any, Any], error: type[Exception]) -> None:
+    """Text that is no name, a name for itself, and anything but a class are refused at once."""
+    with pytest.raises(error):
+        renamed(*arguments)
+
+
+@pytest.mark.parametrize("library", ["pydantic", "attrs"])
+def test_defaults_of_libraries(library: str, old: ModuleType) -> None:
+    """Models of pydantic and classes of attrs get the defaults of fields that they gained."""
+    name = {"pydantic": "pydantic", "attrs": "attr"}[library]
+    pytest.importorskip(name, reason=f"{library} is not installed")
+    sources = {
+        "pydantic": (
+            "import pydantic\nclass Model(pydantic.BaseModel):\n    goal: str\n",
+            "    tags: list[str] = []\n    ids: list[int] = pydantic.Field(default_factory=lambda: [1])\n",
+        ),
+        "attrs": (
+            "import attr\n@attr.define\nclass Model:\n    goal: str\n",
+            "    tags: list = attr.Factory(list)\n    ids: list = attr.ib(factory=lambda: [1])\n",
+        ),
+    }
+    before, more = sources[library]
+    store = stored(model=[module("evolving", before).Model(goal="a")])
+    module("evolving", before + more)
+    state = Versioned(store)
+    (model,) = state["model"]
+    assert (model.goal, model.tags, model.ids) == ("a", [], [1])
+    assert state.commit("only read") is None
+    model.tags.append("x")
+    assert state.commit("edited") is not None
+    assert Versioned(store)["model"][0].tags == ["x"]
+
+
+def test_a_complete_object_is_not_loaded_twice(old: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of classes whose fields are all there load in C, whatever defaults the classes have."""
+    new = module("evolving", AFTER)
+    store = stored(plans=[new.Plan("a") for _ in range(10)])
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the unpickler in Python ran")
+
+    monkeypatch.setattr("vstate.values.tracing.Tracer.load", refuse)
+    assert len(Versioned(store)["plans"]) == 10
+
+
+def test_records_that_moved() -> None:
+    """The records of managers load from the modules where earlier versions had them."""
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    from vstate.managers import agents, task_queue, teams
+
+    for record, place in (
+        (agents.AgentSnapshot, "vstate.managers.agent_records"),
+        (task_queue.Task, "vstate.managers.team_records"),
+        (teams.TeamState, "vstate.managers.team_records"),
+    ):
+        full = evolution.present(f"{place}.{record.__name__}")
+        assert evolution.find(full, place) is record  # type: ignore[arg-type]
+
+
+def test_the_data_without_the_class(old: ModuleType) -> None:
+    """A snapshot reads the fields of an object although its class is gone."""
+    store = stored(plan=old.Plan("a"), plain=[1])
+    del sys.modules["evolving"]
+    snapshot = Versioned(store).checkout("HEAD")
+    assert (snapshot.inert("plan").type, snapshot.inert("plan").fields) == ("evolving.Plan", {"goal": "a"})
+    assert snapshot.inert("plain") == [1]
+    with pytest.raises(KeyNotFound):
+        snapshot.inert("none")
