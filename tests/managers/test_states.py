@@ -7,6 +7,7 @@ import gc
 import json
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from clock import standing_still
 from loops import in_a_loop
 from servers import on_server
 
-from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
+from vstate import Disk, InvalidInput, Memory, StoreUnavailable, UncommittedWarning, Unpicklable, Versioned
 from vstate.managers import StateConfig, StateManager
 from vstate.testing import Faulty
 
@@ -747,3 +748,22 @@ def test_a_manager_that_many_tasks_use_serves_one_loop_after_another() -> None:
         asyncio.run(use(loop))
     assert len(asyncio.run(manager.list_keys())) == 15
     asyncio.run(manager.close())
+
+
+def test_gathered_changes_that_are_dropped_are_named(tmp_path: Path) -> None:
+    """A manager that is dropped before flush() or close() warns of the keys; one that was closed does not."""
+
+    async def save(close: bool) -> None:
+        manager = StateManager(tmp_path / "store", config=StateConfig(auto_save=False))
+        await manager.save("plan", 1)
+        if close:
+            await manager.close()
+
+    for close in (True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            asyncio.run(save(close))
+            gc.collect()
+        lost = [str(each.message) for each in caught if each.category is UncommittedWarning]
+        assert len(lost) == (not close)
+        assert all("which are lost: 'plan'" in message for message in lost)

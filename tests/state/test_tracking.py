@@ -58,7 +58,8 @@ def test_alone_is_unshared(make: Callable[[], Any]) -> None:
     """A value that only its holder refers to is unshared."""
     if not tracking._INSTANCES and "Plain" in repr(make()):
         pytest.skip("this interpreter does not show who holds an instance's attributes")
-    assert is_unshared({"k": make()}, "k")
+    holder = {"k": make()}
+    assert is_unshared([holder["k"]])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[An
     """A reference from outside to any part, weak or hidden in another object, makes a value shared."""
     holder = {"k": make()}
     held = hold(holder["k"])
-    assert not is_unshared(holder, "k")
+    assert not is_unshared([holder["k"]])
     del held
 
 
@@ -99,12 +100,14 @@ def test_a_reference_outside_is_seen(make: Callable[[], Any], hold: Callable[[An
 )  # fmt: skip
 def test_doubt_is_shared(make: Callable[[], Any]) -> None:
     """A type whose references cannot be seen counts as shared."""
-    assert not is_unshared({"k": make()}, "k")
+    holder = {"k": make()}
+    assert not is_unshared([holder["k"]])
 
 
 def test_a_budget() -> None:
     """A value of more objects than the budget counts as shared."""
-    assert not is_unshared({"k": [[] for _ in range(50_000)]}, "k")
+    holder = {"k": [[] for _ in range(50_000)]}
+    assert not is_unshared([holder["k"]])
 
 
 BOUND = [1].append

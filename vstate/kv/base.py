@@ -242,9 +242,7 @@ class KVStore(AbstractContextManager["KVStore"], ABC):
 class TransactionalStore(KVStore):
     """A store whose every write is a transaction. A subclass writes `get`, `keys` and `transact`."""
 
-    @property
-    def transactional(self) -> bool:
-        return True
+    transactional = True
 
     @abstractmethod
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:

@@ -26,7 +26,9 @@ def pack(key: str) -> bytes:
         # fromhex also takes capitals and spaces, which unpack() would not give back.
         if packed.hex() == digits:
             return OBJECT_MARK + packed
-    return check_key(key).encode()
+    if "\0" in key or not key.isascii():
+        check_key(key)
+    return key.encode()
 
 
 def unpack(stored: bytes) -> str:

@@ -14,6 +14,7 @@ from weakref import finalize
 from vstate.arguments import check_count, check_flag, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
+from vstate.kv.memory import Memory
 from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import (
     DIRECTORY,
@@ -146,7 +147,8 @@ class StateManager(Manager):
         super().__init__(store, redis_url=redis_url, branch=branch)
         if isinstance(store, KVStore) and store is not persistence and store is not config.backend:
             self._own_store = store
-        self._pending = PendingEdits(config.save_interval or None if config.auto_save else None)
+        interval = config.save_interval or None if config.auto_save else None
+        self._pending = PendingEdits(interval, in_memory=isinstance(self._own_store, Memory))
         self._subscriptions = Subscriptions(self._state, self.part)
         finalize(self, self._subscriptions.end_all).atexit = False
 

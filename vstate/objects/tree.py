@@ -217,7 +217,7 @@ def scan(
             # A forged tree may lead to one node a billion times.
             if last is not None and key <= last:
                 raise CorruptObject(root.hex(), f"its key {key!r} comes after {last!r}")
-            if at is None or not _is_over(leaf, i, at):
+            if at is None or leaf.expiries is None or not _is_over(leaf, i, at):
                 yield key, items[i]  # type: ignore[misc]  # the items of a leaf are bytes
             last = key
 

@@ -259,7 +259,7 @@ class Core:
             parents=tuple(ids),
             time=time,
             message=plain(message, "message"),
-            info=plain(dict(info or {}), "info"),
+            info=plain(dict(info), "info") if info else {},
             events=tuple(events),
         )
         return self.security.signed(commit)

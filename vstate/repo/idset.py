@@ -26,7 +26,7 @@ class IdSet:
     def add(self, oid: bytes) -> bool:
         """Add the id; False if the set has it already."""
         number = oid[0] << 8 | oid[1]
-        bucket, rest = self._buckets[number], _rest(oid)
+        bucket, rest = self._buckets[number], oid[2:8] + hash(oid).to_bytes(8, "big", signed=True)
         if bucket and _holds(bucket, rest):
             return False
         self._buckets[number] = bucket + rest
@@ -35,7 +35,7 @@ class IdSet:
 
     def __contains__(self, oid: bytes) -> bool:
         bucket = self._buckets[oid[0] << 8 | oid[1]]
-        return bool(bucket) and _holds(bucket, _rest(oid))
+        return bool(bucket) and _holds(bucket, oid[2:8] + hash(oid).to_bytes(8, "big", signed=True))
 
     def __len__(self) -> int:
         return self._count
@@ -57,10 +57,6 @@ class IdList(IdSet):
     def __iter__(self) -> Iterator[ObjectId]:
         for start in range(0, len(self._ids), ID_BYTES):
             yield ObjectId(self._ids[start : start + ID_BYTES])
-
-
-def _rest(oid: bytes) -> bytes:
-    return oid[2:8] + hash(oid).to_bytes(8, "big", signed=True)
 
 
 def _holds(bucket: bytes, rest: bytes) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vstate.repo.names.undo import Undo
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
+    from vstate.repo.search.classes import Named
     from vstate.repo.upkeep.fsck import FsckReport
     from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
@@ -64,6 +65,17 @@ class Repository(Core):
         from vstate.repo.search.blame import blame
 
         return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
+
+    def find_named(
+        self, rev: Revision = "HEAD", *, progress: Callable[[int], None] | None = None
+    ) -> list[Named]:
+        """The classes and functions that values name, from `rev` back, with the commits that stored them.
+
+        Nothing is imported, and nothing is unpickled. Values of more than 64 MiB are left out.
+        """
+        from vstate.repo.search.classes import find_named
+
+        return find_named(self, self.resolve(rev), progress)
 
     def blame_items(
         self,

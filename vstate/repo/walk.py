@@ -40,8 +40,9 @@ def depth_first(start: Sequence[Batch], below: Below) -> Iterator[Batch]:
             stack.append((kind, items[BATCH:]))
             items = items[:BATCH]
         yield kind, items
-        if kind in below:
-            stack += below[kind](items)
+        find = below.get(kind)
+        if find is not None:
+            stack += find(items)
 
 
 class Sized(Protocol):

@@ -22,10 +22,10 @@ from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import ObjectId
 from vstate.repo.core import Guard
 from vstate.repo.names.refs import HEADS
-from vstate.state.handle import KEEP_BYTES, KEEP_COUNT, Handle
+from vstate.state.handle import KEEP_BYTES, KEEP_BYTES_EACH, Handle
 from vstate.state.plan import Plan
-from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, is_live
-from vstate.state.slots import Slot
+from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
+from vstate.state.slots import UNASKED
 
 
 def commit(
@@ -75,8 +75,9 @@ def _commit_to(
     while True:
         handle.at.hand.handed = set()
         plan, at = handle.require_picklable(handle.plan()), handle.at
-        root, objects, nodes = tree.update(handle.repo.objects.node, handle.tree, plan.changes)
-        if root == handle.tree and not at.events:
+        before = None if at.head is None else at.head.tree
+        root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
+        if root == before and not at.events:
             if plan.steps or at.rest is not None:
                 handle.go(steps=plan.steps, attempt=None)
             _seal(handle, plan)
@@ -85,11 +86,11 @@ def _commit_to(
             root, () if at.head is None else (at.head,), message=message, info=info, events=at.events
         )
         landing, token = Landing(branch, commit, plan.steps, at.events), Lock()
-        for key, (_, new) in plan.steps.items():
-            if isinstance(new, Slot) and new.due is not None:
-                at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
+        for key in plan.expiring:
+            at.hand.cache.pop(key, None)  # landed or not, its readers have to look at the clock
         pending = Pending(ref(token), partial(_look_for, handle, landing))
-        _await(handle, pending)
+        while not handle.swap(at := handle.at, at.awaiting(pending)):
+            pass
         try:
             with token:
                 head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard)
@@ -101,11 +102,6 @@ def _commit_to(
             raise
         _seal(handle, plan)
         return head
-
-
-def _await(handle: Handle, pending: Pending) -> None:
-    """Note a call of the store. Readers still take values without the lock."""
-    handle.change(lambda at: at._replace(rest=(at.rest or SETTLED)._replace(pending=pending)))
 
 
 def _publish(
@@ -155,7 +151,9 @@ def land(
 
     It ends the attempt of an update, unless it is an earlier commit that landed `late`.
     """
-    steps = landing.steps | handle.at.hand.forget(moved, landing.steps)
+    steps = landing.steps
+    if moved:
+        steps = steps | handle.at.hand.forget(moved, steps)
 
     def landed(at: Position) -> Position:
         rest = at.rest or SETTLED
@@ -164,7 +162,7 @@ def land(
             known = set(map(id, landing.events))
             events = tuple(event for event in at.events if id(event) not in known)
         attempt = rest.attempt if late else None
-        rest = rest._replace(steps=steps, pending=None, attempt=attempt, doubts=())
+        rest = Unsettled(steps, None, attempt, rest.open, rest.owed)
         hot = at.hot if not moved and at.hot is at.hand.cache else NO_VALUES
         return Position(hot, at.hand, head, at.branch, events, at.epoch + 1, rest)
 
@@ -177,15 +175,17 @@ def _seal(handle: Handle, plan: Plan) -> None:
 
     It only saves time.
     """
-    hand = handle.at.hand
+    hand, slots = handle.at.hand, handle.at.hand.slots
     handed = hand.handed
+    if handed is None:
+        return
     for key in plan.unshared:
-        if handed is None or (slot := hand.slots.get(key)) is None or slot.dirty:
+        slot = slots.get(key)
+        if slot is None or slot.set_at or slot.wanted is not UNASKED:
             continue
-        sealed = {key}
         if key not in handed:  # a signal handler may hand it out, but not between this line and the next
-            hand.open -= sealed
-            hand.idle += (slot.base.size if slot.base else 0) + KEEP_BYTES // KEEP_COUNT
+            hand.open -= {key}
+            hand.idle += (0 if slot.base is None else slot.base.size) + KEEP_BYTES_EACH
     hand.handed = None
     if hand.idle > KEEP_BYTES:
         hand.drop_idle()

@@ -69,8 +69,9 @@ from vstate.values.inspection import describe
 from vstate.values.likeness import copies_are_alike
 
 KEEP_BYTES = 64 * 1024 * 1024
-KEEP_COUNT = 100_000
-"""How many bytes and values stay in memory that nothing needs: they can be read again."""
+KEEP_BYTES_EACH = KEEP_BYTES // 100_000
+"""How many bytes stay in memory that nothing needs, as they can be read again; and the least that one value
+counts for."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -227,10 +228,7 @@ class Handle(StateHandle):
         """Take the steps of this position, if it has any."""
         while (at := self.at).rest is not None and at.rest.steps is not None:
             at.hand.apply(at.rest.steps)
-            if at.rest[1:] == SETTLED[1:]:  # steps alone, as mostly
-                self.swap(at, Position(at.hand.cache, at.hand, at.head, at.branch, at.events, at.epoch))
-            else:
-                self.swap(at, at.moved(steps=None))
+            self.swap(at, at.moved(steps=None))
 
     def _settled(self) -> Position:
         """Where the handle is, without the lock unless an operation left that open."""
@@ -287,8 +285,12 @@ class Handle(StateHandle):
 
     def change(self, make: Callable[[Position], Position]) -> None:
         """Be at the position that `make` makes of this one."""
-        while not self.swap(at := self.at, make(at)):
-            pass
+        while True:
+            at = self.at
+            new = make(at)
+            if self.at is at:
+                self.at = new  # as in `swap`
+                return
 
     def go(self, **fields: Any) -> None:
         """Change fields of the position, and take its steps. Until then every reader takes the lock."""
@@ -311,19 +313,21 @@ class Handle(StateHandle):
 
     def read(self, key: str) -> Any:
         """The value of a key that is not in `hot`; KeyNotFound."""
-        if not isinstance(key, str):
-            raise missing(key)
-        key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
+        if type(key) is not str:
+            if not isinstance(key, str):
+                raise missing(key)
+            key = str.__str__(key)  # the text itself, whatever the __str__ of a subclass says
         with self.lock:
             while True:
                 if (at := self.at).rest is not None:
                     at = self.look()
                     self._note(key)
-                old = slot = at.hand.slots.get(key)
+                hand = at.hand
+                old = slot = hand.slots.get(key)
                 if slot is None or slot.value is UNREAD:
-                    if slot is None and key in at.hand.cache:
-                        return at.hand.cache[key]
-                    slot = self._read(at.hand, key, slot)
+                    if slot is None and key in hand.cache:
+                        return hand.cache[key]
+                    slot = self._read(hand, key, slot or UNTOUCHED)
                 elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
@@ -343,31 +347,30 @@ class Handle(StateHandle):
         Only a signal handler or a finalizer changes them while the lock is held. None runs between the test
         and the end, because nothing is called there.
         """
-        hand, only = at.hand, {key}
-        value, fixed, set_at, _, due, wanted = new
+        hand, value, fixed, due = at.hand, new.value, new.fixed, new.due
         if self.at is not at or (hand.slots[key] if key in hand.slots else None) is not old:  # noqa: SIM401
             return False  # `get` would be a call
         if key in hand.cache:
             del hand.cache[key]
-        if set_at or wanted is not UNASKED:
-            hand.dirty |= only
+        if new.set_at or new.wanted is not UNASKED:
+            if key not in hand.dirty:
+                hand.dirty |= {key}
         elif fixed and due is None:  # a clean value needs no slot
             hand.cache[key] = value
             return True
-        if not fixed:
-            hand.open |= only
+        if not fixed and key not in hand.open:
+            hand.open |= {key}
         if due is not None:
-            hand.timed |= only
+            hand.timed |= {key}
         hand.slots[key] = new
         if hand.handed is not None:
-            hand.handed |= only
+            hand.handed |= {key}
         if at.hot is hand.cache and due is None and value is not ABSENT and value is not UNREAD:
             hand.cache[key] = value
         return True
 
-    def _read(self, hand: Hand, key: str, slot: Slot | None) -> Slot:
+    def _read(self, hand: Hand, key: str, slot: Slot) -> Slot:
         """The slot of a key whose value has to be read from the tree."""
-        slot = slot or UNTOUCHED
         if slot.due is not None and slot.over(expiry.now()):
             raise missing(key)
         entry = self.ahead.find(self.tree, key)
@@ -377,7 +380,7 @@ class Handle(StateHandle):
         value, chunks, size, unordered, names = self.repo.decode(key, entry, self.ahead)
         fixed, base = is_immutable(value), None
         if fixed:
-            hand.idle += size + KEEP_BYTES // KEEP_COUNT
+            hand.idle += size + KEEP_BYTES_EACH
         else:
             now = NO_ENTRIES
             again = partial(self.repo.decode, key, entry, self.repo.objects)
@@ -386,7 +389,7 @@ class Handle(StateHandle):
                 now = self._entry_now(value, chunks)
             base = Base(data, chunks, size, True, now, found)
         if slot.wanted is not UNASKED:
-            return slot._replace(value=value, fixed=fixed, base=base)
+            return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
 
     def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
@@ -408,19 +411,19 @@ class Handle(StateHandle):
                 if self._comparing() is not None:
                     self.require_idle("written to")
                 now = expiry.now()
-                base: Base | None = None
-                wanted: Expiry | Mark | None = UNASKED
-                set_at = now
-                if (slot := at.hand.slots.get(key)) is not None and not slot.over(now):
-                    base = None if fixed else slot.base
+                slot = at.hand.slots.get(key)
+                if slot is None or (slot.due is not None and slot.due <= now):
+                    new = Slot(value, fixed, now)
+                else:
+                    set_at = now
+                    wanted: Expiry | Mark | None = UNASKED
                     if slot.value is ABSENT:
                         wanted = None  # a new key, to which the expiry of the deleted one does not belong
                     elif slot.set_at:
                         set_at = slot.set_at  # the key was there then, and has been since
-                    if slot.wanted is None or (isinstance(slot.wanted, Expiry) and slot.wanted.ttl > 0):
+                    if slot.wanted is not UNASKED and (slot.wanted is None or slot.wanted.ttl > 0):
                         wanted = slot.wanted
-                # Half the time of Slot(…), which goes through a function written in Python.
-                new = tuple.__new__(Slot, (value, fixed, set_at, base, None, wanted))
+                    new = Slot(value, fixed, set_at, None if fixed else slot.base, None, wanted)
                 if self._put(at, key, slot, new):
                     return
 
@@ -520,7 +523,7 @@ class Handle(StateHandle):
                 if slot is None and key in at.hand.cache:
                     new = Slot(at.hand.cache[key], True)
                 due = None if wanted is None else wanted.at
-                if self._put(at, key, slot, new._replace(wanted=wanted, due=due)):
+                if self._put(at, key, slot, new.replaced(wanted=wanted, due=due)):
                     return
 
     def expires(self, key: str) -> Expiry | None:
@@ -624,13 +627,13 @@ class Handle(StateHandle):
         """Keep an event for the next commit."""
         with self.lock:
             self.look()
-            self.change(lambda at: at._replace(events=(*at.events, event)))
+            self.change(lambda at: at.moved(events=(*at.events, event)))
 
     def forget_event(self, event: Event) -> bool:
         """Drop a recorded event. False if a commit holds it by now."""
         with self.lock:
             found = any(each is event for each in self.at.events)
-            self.change(lambda at: at._replace(events=tuple(e for e in at.events if e is not event)))
+            self.change(lambda at: at.moved(events=tuple(e for e in at.events if e is not event)))
         return found
 
     def pending_events(self) -> list[Event]:

@@ -122,7 +122,7 @@ def _go_to(handle: Handle, head: Head) -> None:
     elif at.head is not None:
         raise RefMoved(f"{HEADS}{head.branch}", expected=at.head.id, actual=None)
     else:
-        handle.change(lambda at: at._replace(branch=head.branch))
+        handle.change(lambda at: at.moved(branch=head.branch))
 
 
 def move(handle: Handle, commit: Commit, branch: str | None) -> None:

@@ -42,7 +42,8 @@ class Plan:
       they are stored, and `objects` the objects that the entries need.
     - `unchanged`: keys that were set to their committed value and have an expiry: no change for a commit, but
       a savepoint has to set them again.
-    - `steps`: the successor of each slot, once the changes are committed.
+    - `steps`: the successor of each slot, once the changes are committed; `expiring` are those keys whose
+      new slot has a time at which the key expires.
     - `unshared`: keys whose values nobody outside could reach.
     - `unpicklable`: the exception of each value that could not be pickled.
     """
@@ -54,6 +55,7 @@ class Plan:
         self.objects: NewObjects = {}
         self.unchanged: dict[str, Encoded] = {}
         self.steps: dict[str, Step] = {}
+        self.expiring: list[str] = []
         self.unshared: list[str] = []
         self.unpicklable: dict[str, Exception] = {}
 
@@ -117,8 +119,8 @@ def _plan_value(
     if not slot.fixed:
         if key in hand.cache:
             del hand.cache[key]
-        unshared = is_unshared(slot, 0)  # before `value` refers to it too
-    value, fixed, set_at, base, _, wanted = slot
+        unshared = is_unshared([slot.value])  # before `value` refers to it too
+    value, fixed, base = slot.value, slot.fixed, slot.base
     if base is None and root is not None:
         data = tree.lookup(repo.objects.node, root, key)
         if data is not None and (data[:1] not in EXPIRING or not slot.hides(data)):
@@ -137,11 +139,11 @@ def _plan_value(
         same, base = _compare(repo, key, slot.value, base, encoded)
         changed, before = not same, base.expiry
         if base is not slot.base and not fixed and hand.slots.get(key) is slot:
-            hand.slots[key] = slot = slot._replace(base=base)
+            hand.slots[key] = slot = slot.replaced(base=base)
     due = before
-    if before is not None or wanted is not UNASKED:
+    if before is not None or slot.wanted is not UNASKED:
         # A key that was set while it was there, and has expired in the tree since, is a new key.
-        changed = changed or (set_at != 0 and before is not None and before.is_over)
+        changed = changed or (slot.set_at != 0 and before is not None and before.is_over)
         due = slot.next_expiry(before, changed=changed)
     if changed or due != before:
         bare = encoded.entry
@@ -152,19 +154,21 @@ def _plan_value(
         if encoded.objects:
             plan.objects.update(encoded.objects)
         if not fixed:
-            base = tuple.__new__(Base, (bare, encoded.chunks, encoded.size, False, NO_ENTRIES, due))
+            base = Base(bare, encoded.chunks, encoded.size, False, NO_ENTRIES, due)
     elif not slot.dirty:
         if unshared:
             plan.unshared.append(key)
         return
-    elif due is not None and set_at:
+    elif due is not None and slot.set_at:
         plan.unchanged[key] = encoded._replace(entry=with_expiry(encoded.entry, due))
     if fixed and due is None:
         plan.steps[key] = slot, CLEAN
         hand.idle += encoded.size
     else:
-        new = value, fixed, 0, None if fixed else base, None if due is None else due.at, UNASKED
-        plan.steps[key] = slot, tuple.__new__(Slot, new)  # half the time of Slot(…)
+        if due is not None:
+            plan.expiring.append(key)
+        new = Slot(value, fixed, 0, None if fixed else base, None if due is None else due.at)
+        plan.steps[key] = slot, new
     if unshared:
         plan.unshared.append(key)
 
@@ -218,7 +222,7 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
     if restless and is_alike_at_rest(value, *dumps(copy)):
         return True, base
     again = encode_value(copy, base.chunks)
-    base = base._replace(loaded=False, alternates=base.alternates | {again.entry})
+    base = base.replaced(loaded=False, alternates=base.alternates | {again.entry})
     if again.entry == encoded.entry:
         return True, base
     # The first pickling of a class may leave something in the class, which is pickled with it from then on.

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 from vstate.objects.commit import Commit, Event
-from vstate.state.slots import Hand, Slot, Steps
+from vstate.state.slots import Hand, Mark, Slot, Steps
 from vstate.values.entry import Encoded
 
 NO_VALUES: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -27,6 +27,9 @@ Token = LockType
 Everybody else refers to the token weakly. The operation is over when the lock is free or nothing holds the
 token any more. So no exception can leave it set, and no `finally` has to run.
 """
+
+SAME: Final = Mark("SAME")
+"""The argument that leaves a field of a position as it is, where None means something."""
 
 OVER: Final[ReferenceType[Token]] = ref(Lock())
 """The reference to the token of an operation that is over."""
@@ -92,7 +95,7 @@ class Saved(NamedTuple):
     staged: Mapping[str, tuple[Slot, Encoded | None]]
 
 
-class Unsettled(NamedTuple):
+class Unsettled:
     """The part of a position that is rarely there.
 
     - `steps`: steps of slots that belong to this position and may not have been taken yet.
@@ -104,12 +107,23 @@ class Unsettled(NamedTuple):
       as long as the branch has not moved.
     """
 
-    steps: Steps | None = None
-    pending: Pending | None = None
-    attempt: Attempt | None = None
-    open: tuple[Saved, ...] = ()
-    owed: Saved | None = None
-    doubts: tuple[Landing, ...] = ()
+    __slots__ = ("attempt", "doubts", "open", "owed", "pending", "steps")
+
+    def __init__(
+        self,
+        steps: Steps | None = None,
+        pending: Pending | None = None,
+        attempt: Attempt | None = None,
+        open: tuple[Saved, ...] = (),
+        owed: Saved | None = None,
+        doubts: tuple[Landing, ...] = (),
+    ) -> None:
+        self.steps: Final = steps
+        self.pending: Final = pending
+        self.attempt: Final = attempt
+        self.open: Final = open
+        self.owed: Final = owed
+        self.doubts: Final = doubts
 
     @property
     def is_under_way(self) -> bool:
@@ -122,7 +136,7 @@ class Unsettled(NamedTuple):
 SETTLED: Final = Unsettled()
 
 
-class Position(NamedTuple):
+class Position:
     """Where the handle is: `head` on `branch`, the `events` that no commit holds yet, and the values in hand.
 
     `hot` is the cache of the hand, or `NO_VALUES` while a value there might be undone or be of another
@@ -130,24 +144,61 @@ class Position(NamedTuple):
     finds out.
     """
 
-    hot: Mapping[str, Any]
-    hand: Hand
-    head: Commit | None
-    branch: str | None
-    events: tuple[Event, ...] = ()
-    epoch: int = 0
-    rest: Unsettled | None = None
+    __slots__ = ("branch", "epoch", "events", "hand", "head", "hot", "rest")
 
-    def moved(self, **fields: Any) -> Position:
+    def __init__(
+        self,
+        hot: Mapping[str, Any],
+        hand: Hand,
+        head: Commit | None,
+        branch: str | None,
+        events: tuple[Event, ...] = (),
+        epoch: int = 0,
+        rest: Unsettled | None = None,
+    ) -> None:
+        self.hot: Final = hot
+        self.hand: Final = hand
+        self.head: Final = head
+        self.branch: Final = branch
+        self.events: Final = events
+        self.epoch: Final = epoch
+        self.rest: Final = rest
+
+    def moved(
+        self,
+        *,
+        hand: Hand | None = None,
+        head: Any = SAME,
+        branch: Any = SAME,
+        events: tuple[Event, ...] | None = None,
+        steps: Any = SAME,
+        pending: Any = SAME,
+        attempt: Any = SAME,
+        open: tuple[Saved, ...] | None = None,
+        owed: Any = SAME,
+        doubts: tuple[Landing, ...] | None = None,
+    ) -> Position:
         """This position with other fields, those of `Unsettled` included; `hot` follows from them."""
-        rest = self.rest or SETTLED
-        inner = {name: fields.pop(name) for name in Unsettled._fields if name in fields}
-        if inner:
-            rest = rest._replace(**inner)
-        hand = fields.get("hand", self.hand)
-        calm = not (rest.steps is not None or rest.attempt or rest.open or rest.owed or rest.pending)
-        return self._replace(
-            **fields,
-            rest=None if rest == SETTLED else rest,
-            hot=hand.cache if calm else NO_VALUES,
+        rest, hand = self.rest or SETTLED, hand or self.hand
+        steps = rest.steps if steps is SAME else steps
+        pending = rest.pending if pending is SAME else pending
+        attempt = rest.attempt if attempt is SAME else attempt
+        open = rest.open if open is None else open
+        owed = rest.owed if owed is SAME else owed
+        doubts = rest.doubts if doubts is None else doubts
+        calm = steps is None and pending is None and attempt is None and not open and owed is None
+        return Position(
+            hand.cache if calm else NO_VALUES,
+            hand,
+            self.head if head is SAME else head,
+            self.branch if branch is SAME else branch,
+            self.events if events is None else events,
+            self.epoch,
+            None if calm and not doubts else Unsettled(steps, pending, attempt, open, owed, doubts),
         )
+
+    def awaiting(self, pending: Pending) -> Position:
+        """This position with a pending call of the store. Readers still take values without the lock."""
+        rest = self.rest or SETTLED
+        rest = Unsettled(rest.steps, pending, rest.attempt, rest.open, rest.owed, rest.doubts)
+        return Position(self.hot, self.hand, self.head, self.branch, self.events, self.epoch, rest)

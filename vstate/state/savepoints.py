@@ -106,7 +106,7 @@ def restore(handle: Handle, owed: Saved) -> None:
 
 def _without_value(slot: Slot) -> Slot:
     """The slot without its value, which the program may edit, and without its base."""
-    return slot if isinstance(slot.value, Mark) else slot._replace(value=SAVED, base=None)
+    return slot if isinstance(slot.value, Mark) else slot.replaced(value=SAVED, base=None)
 
 
 def _saved_slot(handle: Handle, key: str, slot: Slot, encoded: Encoded | None) -> Slot:
@@ -114,7 +114,7 @@ def _saved_slot(handle: Handle, key: str, slot: Slot, encoded: Encoded | None) -
     if encoded is None or slot.value is UNREAD:
         return slot
     value = handle.repo.load(key, encoded.entry, Overlay(handle.repo.objects, encoded.objects)).value
-    return slot._replace(value=value, fixed=is_immutable(value))
+    return slot.replaced(value=value, fixed=is_immutable(value))
 
 
 def _is_same(one: Encoded | None, other: Encoded | None) -> bool:

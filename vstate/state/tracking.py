@@ -41,19 +41,23 @@ _COUNTED = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enable
 def is_immutable(value: Any) -> bool:
     """Whether no program can change the value in place."""
     kind = type(value)
+    if kind in IMMUTABLE:
+        return True
+    if kind in _FROZEN:
+        return all(type(item) in IMMUTABLE for item in value)
     if kind is BuiltinFunctionType:  # `len`, but not `[].append`, which holds a list
         return value.__self__ is None or isinstance(value.__self__, ModuleType)
-    return kind in IMMUTABLE or (kind in _FROZEN and all(type(item) in IMMUTABLE for item in value))
+    return False
 
 
-def is_unshared(holder: Any, key: Any) -> bool:
-    """Whether `holder[key]` and everything in it can be reached through `holder`, a dict or tuple, only.
+def is_unshared(objects: list[Any]) -> bool:
+    """Whether the one item of a new list, and everything in it, can be reached through one holder only.
 
-    True is certain, for the moment of the call; False may be caution.
+    The holder of the item has one reference to it, and the list the other one. True is certain, for the
+    moment of the call; False may be caution. The list grows.
     """
     if not _COUNTED or _BASELINE is None:
         return False
-    objects = [holder[key]]
     budget = NODE_BUDGET if sys.getrefcount(objects[0]) <= _BASELINE[0] else CYCLE_BUDGET
     return _walk(objects, budget) == _BASELINE
 
@@ -90,10 +94,12 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
             part = None
         position += 1
     root = sys.getrefcount(objects[0]) - inside[id(objects[0])]
+    if len(objects) == 1:
+        return root, _INNER
     rest = [sys.getrefcount(objects[i]) - inside[id(objects[i])] for i in range(1, len(objects))]
     if len(set(rest)) > 1:
         return None
-    return root, rest[0] if rest else _INNER
+    return root, rest[0]
 
 
 _HOOKS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
@@ -151,7 +157,7 @@ class _Probe:
 def _sees_dicts() -> bool:
     holder = {"free": _Probe(), "held": _Probe()}
     attributes = vars(holder["held"])
-    seen = is_unshared(holder, "free") and not is_unshared(holder, "held")
+    seen = is_unshared([holder["free"]]) and not is_unshared([holder["held"]])
     del attributes
     return seen
 

@@ -126,10 +126,6 @@ def _part(raw: Any) -> Part:
     return Link(ObjectId(oid), length)
 
 
-def _length(part: Part) -> int:
-    return part.length if isinstance(part, Link) else len(part)
-
-
 _RECIPES = "vstate.values.recipes"  # not imported: it stands on this module
 
 
@@ -170,7 +166,7 @@ def encode_value(value: Any, previous: tuple[Chunks | None, ...] = (), dump: Dum
 
 def _atom(value: Any) -> Encoded:
     entry = encode([ATOM, value])
-    return Encoded(entry, {}, (), len(entry))
+    return tuple.__new__(Encoded, (entry, {}, (), len(entry)))  # as in `Entry.decode`
 
 
 def _encode_pickle(value: Any, previous: tuple[Chunks | None, ...], dump: Dump) -> Encoded:
@@ -185,24 +181,44 @@ def _encode_parts(
     payload: list[Any] = []
     chunks: list[Chunks | None] = []
     size = 0
+    together = _together(parts) if len(parts) > 2 else {}
     for i, part in enumerate(parts):
-        length = part.nbytes if isinstance(part, memoryview) else len(part)
+        length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
         if length <= INLINE_BYTES:
-            payload.append(bytes(part))
+            payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
-        link, cut, new = split(part, previous[i] if i < len(previous) else None)
+        link, cut, new = split(part, previous[i] if i < len(previous) else None, together=together.get(i, 0))
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
     # For one part, `split` has done this.
-    for known in previous if len(previous) > 1 or len(parts) > 1 else ():
-        if known is not None and objects:
+    if objects and (len(previous) > 1 or len(parts) > 1):
+        for known in filter(None, previous):
             for oid in (*known.ids, *known.indexes):
                 objects.pop(oid, None)
     entry = encode([codec, payload if codec == PICKLE else payload[0], size, name])
-    return Encoded(entry, objects, tuple(chunks), size)
+    return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
+
+
+def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
+    """For each table among the parts, by its place: the bytes of all tables with columns like its own.
+
+    pandas keeps columns as the rows of arrays, and assigning a column cuts its array in three. So the same
+    columns come in arrays of other lengths, and must be cut into the same chunks there.
+    """
+    columns: dict[int, tuple[int, str]] = {}
+    sums: dict[tuple[int, str], int] = {}
+    for i, part in enumerate(parts):
+        if type(part) is not memoryview or part.nbytes < BLOB_BYTES:
+            continue
+        array = memoryview(part.obj)
+        rows = array.shape[0] if array.shape is not None and array.ndim == 2 else 0
+        if rows and array.nbytes == part.nbytes and part.nbytes // rows >= BLOB_BYTES:
+            column = columns[i] = part.nbytes // rows, array.format
+            sums[column] = sums.get(column, 0) + part.nbytes
+    return {i: sums[column] for i, column in columns.items()}
 
 
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:

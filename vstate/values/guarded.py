@@ -99,11 +99,11 @@ class _Fast(Loader):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(framed(data)), buffers=buffers, fix_imports=False)
         self._allow = allow
-        self.builders = _builders(allow)
+        self.builders = self._builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        found = _find(self._allow, self.builders, module, name)
+        found = _find(self._allow, self._builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
             return found
@@ -121,13 +121,13 @@ class _Careful(Tracer):
     def __init__(self, data: bytes, buffers: Buffers, allow: Allow) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers, fix_imports=False)
         self._allow = allow
-        self.builders = _builders(allow)
+        self.builders = self._builders = _builders(allow)
         self._found: dict[int, tuple[Any, str]] = {}
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        found = _find(self._allow, self.builders, module, name)
+        found = _find(self._allow, self._builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception
         self._found[id(found)] = found, self.last_global

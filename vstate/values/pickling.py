@@ -89,10 +89,10 @@ class _Pickler(definitions.Pickler):
             part = obj.__code__
         elif kind is BuiltinFunctionType and isinstance(obj.__self__, ModuleType):
             part = obj
-        if part not in _PROVEN and not issubclass(kind, type):
-            self.unproven |= {part}
-        if definitions.is_class(obj) and definitions.needs_definition(obj):
+        if issubclass(kind, type):
             return definitions.reduce_class(obj)
+        if part not in _PROVEN:
+            self.unproven |= {part}
         return super().reducer_override(obj)
 
 
@@ -257,31 +257,34 @@ class Finder:
     names: list[str] | None = None
     """Gets each name that the pickle finds."""
     last_global = ""
+    builders: definitions.Builders | None = None
+    """Made at the first name that needs one: most pickles have none."""
 
     def record(self, module: str, name: str) -> None:
         self.last_global = f"{module}.{name}"
         if self.names is not None:
             self.names.append(self.last_global)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.builders = definitions.Builders(loads, self.note)
-
     def load(self) -> Any:
         """The value; CannotLoad if it holds code of another Python."""
         try:
             value = super().load()  # type: ignore[misc]  # an unpickler is the next base
         except Exception:  # the code that a pickle names may raise anything
-            self.builders.check()  # code of another Python is the likelier reason
+            if self.builders is not None:
+                self.builders.check()  # code of another Python is the likelier reason
             raise
-        self.builders.check()
+        if self.builders is not None:
+            self.builders.check()
         return value
 
     def find_class(self, module: str, name: str) -> Any:
         self.record(module, name)
-        builder = self.builders.find(module, name)
-        if builder is not None:
-            return builder
+        if module in definitions.MODULES:
+            if self.builders is None:
+                self.builders = definitions.Builders(loads, self.note)
+            builder = self.builders.find(module, name)
+            if builder is not None:
+                return builder
         new = evolution.present(self.last_global)
         if new is None:
             found = super().find_class(module, name)  # type: ignore[misc]  # an unpickler is the next base
@@ -297,10 +300,8 @@ class Finder:
 class Loader(Finder, pickle.Unpickler):
     """The unpickler in C. It stops with UpgradeNeeded at a class whose fields the program upgrades."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.evolving: set[type] = set()
-        """The classes in the pickle that have fields with defaults."""
+    evolving: tuple[type, ...] = ()
+    """The classes in the pickle that have fields with defaults."""
 
     def note(self, found: Any) -> None:
         """The pickle names this class or function."""
@@ -310,4 +311,4 @@ class Loader(Finder, pickle.Unpickler):
             if evolution.has_upgrade(found):
                 raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
             if evolution.defaults(found):
-                self.evolving.add(found)
+                self.evolving += (found,)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.backoff import Backoff
@@ -13,7 +14,7 @@ from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
-from vstate.kv.disk.writes import Rows, Waiting, Write
+from vstate.kv.disk.writes import Waiting, Write
 from vstate.kv.packing import OBJECT_MARK, pack, pack_writes, ranges, unpack
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _SET = (
 _DELETE = "DELETE FROM kv WHERE key = ?"
 _KEYS = "SELECT key FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
 _ITEMS = "SELECT key, value FROM kv WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+
+_split = partial(pack_writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
 
 class Disk(TransactionalStore, ForkAware):
@@ -207,23 +210,20 @@ class Disk(TransactionalStore, ForkAware):
     # Writing
 
     def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
-        rows = self._split(writes)
+        rows = _split(writes)
         write = Write(lambda: rows, [(pack(key), value) for key, value in expected.items()])
         self._waiting.add(write, rows)
         return self._write(write)
 
     def exclusively(self, plan: Callable[[], Mapping[str, bytes | None]]) -> bool:
         """As promised by KVStore: `plan` runs inside the transaction, under the write lock."""
-        return self._write(Write(lambda: self._split(plan())))
+        return self._write(Write(lambda: _split(plan())))
 
     def turn(self, name: str, *, lost: bool = True) -> AbstractContextManager[None]:
         """As promised by KVStore, between the processes of this machine."""
         directory = self._database.directory
         queue = self._queues.get(name) or self._queues.setdefault(name, UpdateQueue(directory, name))
         return queue.turn()
-
-    def _split(self, writes: Mapping[str, bytes | None]) -> Rows:
-        return pack_writes(writes, longest=MAX_VALUE_BYTES, store="SQLite")
 
     def _write(self, write: Write) -> bool:
         """If every expectation holds, write the rows; return whether it did."""

@@ -27,7 +27,8 @@ def _content(kind: bytes, data: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    return _content(b"s", value.encode("utf-8", "surrogatepass"))
+    data = value.encode("utf-8", "surrogatepass")
+    return b"s%d:" % len(data) + data if len(data) <= _LONG else _content(b"s", data)
 
 
 # Each fingerprint of an atom says where it ends.
@@ -103,8 +104,11 @@ class Fingerprints:
             raise TooLargeError
 
     def _token(self, value: object) -> bytes:
-        kind, name = type(value), id(value)
+        kind = type(value)
+        if kind is str and len(value) <= _LONG:  # type: ignore[arg-type]  # mypy does not narrow by `is`
+            return _text(value)  # type: ignore[arg-type]  # as above; most atoms are short texts
         make = _ATOM_PRINTS.get(kind)
+        name = id(value)
         if make is None:
             return self._done.get(name, b"@")  # "@": inside itself
         measure = _LENGTHS.get(kind)
@@ -134,8 +138,9 @@ class Fingerprints:
             arguments = (
                 b"%d:" % len(value.args) + b"".join(map(token, value.args)) + self._pairs(value.kwargs)
             )
-            items = (b"-" if part is None else token(part) for part in (value.items, value.entries))
-            return head + arguments + b"".join(items) + token(value.state)
+            items = b"-" if value.items is None else token(value.items)
+            entries = b"-" if value.entries is None else token(value.entries)
+            return head + arguments + items + entries + token(value.state)
         if isinstance(value, Global):
             return b"global" + _text(value.name) + self._pairs(value.fields)
         if isinstance(value, bytearray | memoryview):
@@ -143,6 +148,8 @@ class Fingerprints:
         return type(value).__name__.encode() + b":" + repr(value).encode("utf-8", "surrogatepass")
 
     def _pairs(self, pairs: Mapping[str, object] | Mapping[object, object]) -> bytes:
+        if not pairs:
+            return b"dict0:"
         token = self._token
         found = sorted(token(key) + token(item) for key, item in pairs.items())
         return b"dict%d:" % len(found) + b"".join(found)
@@ -164,5 +171,9 @@ def _children(value: object) -> Collection[object]:
         return value
     if isinstance(value, Instance):
         inside = [*value.args, *value.kwargs.values(), *value.fields.values(), value.state]
-        return [*inside, *(part for part in (value.items, value.entries) if part is not None)]
+        if value.items is not None:
+            inside.append(value.items)
+        if value.entries is not None:
+            inside.append(value.entries)
+        return inside
     return value.fields.values() if isinstance(value, Global) else ()

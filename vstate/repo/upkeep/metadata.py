@@ -66,14 +66,17 @@ _PARSERS: Mapping[str, tuple[str, Callable[[bytes], object]]] = {
 """By prefix, the kind of the rows, and the function that parses one."""
 
 
+_PREFIX_LENGTH = len(OBJECT_PREFIX)
+
+
 def object_id(key: str) -> ObjectId | None:
     """The id of the object with this key; None if the key is not that of an object."""
     try:
-        oid = ObjectId(bytes.fromhex(key[len(OBJECT_PREFIX) :]))
+        raw = bytes.fromhex(key[_PREFIX_LENGTH:])
     except ValueError:
         return None
     # fromhex also takes capitals and spaces.
-    return oid if len(oid) == ID_BYTES and OBJECT_PREFIX + oid.hex() == key else None
+    return ObjectId(raw) if len(raw) == ID_BYTES and OBJECT_PREFIX + raw.hex() == key else None
 
 
 def is_foreign(key: str) -> bool:
