@@ -20,7 +20,7 @@ from loops import in_a_loop
 from servers import on_server
 
 from vstate import Disk, InvalidInput, Memory, StoreUnavailable, UncommittedWarning, Unpicklable, Versioned
-from vstate.managers import StateConfig, StateManager
+from vstate.managers import StateConfig, StateManager, ToolStateManager
 from vstate.testing import Faulty
 
 
@@ -229,6 +229,21 @@ async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
         assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
     with Versioned(tmp_path / "new" / "app_state") as state:
         assert [commit.message for commit in state.log()][-1] == "save agent:researcher"
+
+
+@in_a_loop
+async def test_the_file_shows_the_branch_of_its_manager(tmp_path: Path) -> None:
+    """A named one, wherever HEAD is; and so do the files of any manager with persistence="file"."""
+    file = tmp_path / "app.json"
+    async with StateManager(config=StateConfig(file_path=str(file)), branch="what-if") as manager:
+        await manager.save("k", 1)
+        assert json.loads(file.read_text()) == {"k": 1}
+    async with StateManager(config=StateConfig(file_path=str(file))) as on_head:
+        await on_head.save("k", 2)
+        assert json.loads(file.read_text()) == {"k": 2}
+    async with ToolStateManager("file", path=str(tmp_path / "tools"), branch="what-if") as tools:
+        await tools.change(lambda part: part.update(k=3), "note")
+    assert (tmp_path / "tools" / "files" / "tools" / "k.json").read_text() == "3\n"
 
 
 @in_a_loop
