@@ -63,3 +63,20 @@ def test_every_exception_is_public() -> None:
 def test_typed() -> None:
     """The package says that it has type hints."""
     assert (Path(vstate.__file__).parent / "py.typed").exists()
+
+
+def test_a_missing_package_is_named_with_its_extra(run_python) -> None:
+    """Names that need an optional package say how to install it; the others do without."""
+    shown = run_python("""
+import sys
+sys.modules["pydantic"] = sys.modules["pytest"] = None
+import vstate.managers, vstate.testing
+print(vstate.managers.StateManager, vstate.testing.Faulty)
+for module, name in ((vstate.managers, "ToolStateManager"), (vstate.testing, "KVStoreTests")):
+    try:
+        getattr(module, name)
+    except ImportError as error:
+        print(error)
+""")
+    assert "ToolStateManager needs pydantic; type: pip install 'vstate[agents]'" in shown
+    assert "KVStoreTests needs pytest; type: pip install 'vstate[testing]'" in shown

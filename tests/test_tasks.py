@@ -305,6 +305,8 @@ def test_a_function_without_state_is_refused_at_once(wrong: Any) -> None:
     """The decoration raises the TypeError, not the first call."""
     with pytest.raises(TypeError, match=r"has no argument 'state'|a task is a function"):
         task(wrong)
+    with pytest.raises(TypeError, match=r"the task <lambda> takes its state by name: "):
+        task(lambda x, state: x)(1, Versioned())
     assert task(lambda **options: options)(x=1)["x"] == 1
     assert task(functools.partial(lambda x, state: x, 7))() == 7
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -62,14 +63,14 @@ def task(
             raise InvalidInput(
                 f"{function.__qualname__} is a generator; a task is a def or async def that returns"
             )
-        _require_state(function)
+        place = _place_of_state(function)
         title = name if name is not None else getattr(function, "__name__", type(function).__name__)
 
         if inspect.iscoroutinefunction(inspect.unwrap(function)):
 
             @functools.wraps(function)
             async def call_async(*args: Any, state: State | None = None, **options: Any) -> Any:
-                state = _checked(state)
+                state = _checked(state, by_name=len(args) <= place, title=title)
                 run, turn = _Call(state, title, on_error), Turn()
                 with turn.bell, turn.held:
                     if not run.nested:
@@ -87,7 +88,7 @@ def task(
 
         @functools.wraps(function)
         def call(*args: Any, state: State | None = None, **options: Any) -> Any:
-            state = _checked(state)
+            state = _checked(state, by_name=len(args) <= place, title=title)
             run, turn = _Call(state, title, on_error), Turn()
             with turn.bell, turn.held:
                 if not run.nested:
@@ -116,8 +117,8 @@ def _finished(result: Any) -> Any:
     return result
 
 
-def _require_state(function: object) -> None:
-    """Raise TypeError unless the function can be called with `state=`."""
+def _place_of_state(function: object) -> float:
+    """How many arguments by position come before `state`. TypeError unless it can be given by name."""
     if not callable(function):
         raise TypeError(
             f'a task is a function, not {type(function).__name__}; options have names: @task(name="…")'
@@ -127,13 +128,18 @@ def _require_state(function: object) -> None:
     except ValueError:  # a builtin without a signature
         parameters = MappingProxyType({})
     found = parameters.get("state")
-    taken = found is not None and found.kind in (found.KEYWORD_ONLY, found.POSITIONAL_OR_KEYWORD)
+    if found is not None and found.kind is found.POSITIONAL_OR_KEYWORD:
+        return list(parameters).index("state")
+    taken = found is not None and found.kind is found.KEYWORD_ONLY
     if not taken and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         title = getattr(function, "__name__", type(function).__name__)
         raise TypeError(f"the task {title} has no argument 'state': write def {title}(…, *, state)")
+    return math.inf
 
 
-def _checked(state: object) -> State:
+def _checked(state: object, *, by_name: bool, title: str) -> State:
+    if not by_name:
+        raise TypeError(f"the task {title} takes its state by name: {title}(…, state=state)")
     if state is None:
         return Live()
     if not isinstance(state, State):

@@ -51,6 +51,7 @@ COMMANDS = (
     "remote",
     "gc",
     "fsck",
+    "check-classes",
     "export",
     "import",
     "verify",

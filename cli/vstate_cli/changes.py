@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from rich.cells import cell_len
 
+from vstate.display.cells import cell_text
+from vstate.display.texts import bytes_changes, text_hunks
 from vstate.errors import StorageError, VStateError
 from vstate.repo.compare.details import Detail, common_prefix
 from vstate.repo.compare.diff import Change, Diff
 from vstate.values.entry import Entry
-from vstate.values.inert import Array, plain, preview
+from vstate.values.inert import Array, Instance, plain, preview
 from vstate.values.inspection import describe, size_text
+from vstate_cli import drawing
 from vstate_cli.output import Document, Line, Output, padded, safe
 from vstate_cli.values import LONG_TEXT, NARROW, UNREADABLE, entry_document
 
@@ -24,9 +26,9 @@ _WIDEST_NAME: Final = 40
 
 _MOST_NAMES: Final = 8  # of keys, in a line
 _SHARED_PREFIX: Final = 20  # characters shown of the beginning that two long texts share
-_MOST_LINES: Final = 4000  # of all texts inside one key that are compared line by line
-_LONGEST_COMPARED: Final = 4_000_000  # characters of two texts that are compared line by line
-_LONGEST_LINE: Final = 1000
+_MOST_ELEMENTS: Final = 4  # of a range of an array
+_LONGEST_BESIDE: Final = 160  # characters of two texts that stand in one line
+_MOST_COMPARED: Final = 32_000_000  # characters of all texts inside one key that are compared by line
 _LINE_NODES: Final = 40_000  # parts of all values that the lines of one key show
 _FEWEST_LINE_NODES: Final = 40  # of each value
 _MOST_DOCUMENTS: Final = 1000  # inside one key
@@ -158,19 +160,19 @@ def detail_lines(diff: Diff, key: str, out: Output, limit: int) -> Iterator[Line
         yield [(f"({safe(str(found))})", "bold red" if isinstance(found, StorageError) else "yellow")]
         return
     nodes = max(_LINE_NODES // max(len(found), 1), _FEWEST_LINE_NODES)
-    lines_left = _MOST_LINES
+    left = _MOST_COMPARED
     for detail in found[:limit]:
-        lines = _lines_to_compare(detail)
-        by_line = 0 < lines <= lines_left
-        lines_left -= lines if by_line else 0
-        yield from _detail_lines(detail, out, nodes, by_line=by_line)
+        size = _size_to_compare(detail)
+        is_inside = 0 < size <= left
+        left -= size if is_inside else 0
+        yield from _detail_lines(detail, out, nodes, is_inside=is_inside)
     if len(found) > limit:
         yield [(f"… more than {limit} changes", "dim")]
     elif not found:
         yield [("(the same value, stored in another way)", "dim")]
 
 
-def _detail_lines(detail: Detail, out: Output, nodes: int, *, by_line: bool) -> Iterator[Line]:
+def _detail_lines(detail: Detail, out: Output, nodes: int, *, is_inside: bool) -> Iterator[Line]:
     path, style = safe(detail.path), _STYLES[detail.kind]
     mark = f"{_SIGNS[detail.kind]} "
     note = f"  ({safe(detail.note)})" if detail.note else ""
@@ -182,12 +184,18 @@ def _detail_lines(detail: Detail, out: Output, nodes: int, *, by_line: bool) -> 
         yield [*start, out.fit(_one_line(value, nodes), used), (note, "dim")]
         return
     old, new = detail.old, detail.new
-    if by_line and isinstance(old, str) and isinstance(new, str):
-        yield [(f"{mark}{path or 'text'}", style), ":", (note, "dim")]
-        yield from _text_diff(old, new)
+    if is_inside:
+        noun = "text" if isinstance(old, str) else "bytes"
+        yield [(f"{mark}{path or noun}", style), ":", (note, "dim")]
+        for line in _inside(old, new, out):
+            yield ["  ", *line]
         return
-    if isinstance(old, Array) and isinstance(new, Array) and note:
-        # The reader keeps only the first elements, and the elements that differ may come later.
+    if isinstance(old, Array) and isinstance(new, Array) and len(old.shape) == 1 and note:
+        before, after = _beginning(old), _beginning(new)
+        yield [(f"{mark}{path}", style), colon, (before, "red"), " -> ", (after, "green"), (note, "dim")]
+        return
+    if note and (isinstance(old, Array) or _is_column(old)):
+        # Both sides are described by their beginnings, and the parts that differ may come later.
         yield [(f"{mark}{path}", style), colon, detail.note]
         return
     before, after = _both_sides(old, new, out.width, nodes)
@@ -220,18 +228,31 @@ def _from(text: str, start: int) -> str:
     return f"…{piece!r}… {rest} more" if rest else f"…{piece!r}"
 
 
-def _lines_to_compare(detail: Detail) -> int:
-    """The lines of both texts of a detail; 0 if it is no change of a text of several lines."""
+def _beginning(array: Array) -> str:
+    """The first elements of a range."""
+    texts = [safe(cell_text(element), 20) for element in array.elements(0, min(array.count, _MOST_ELEMENTS))]
+    return ", ".join([*texts, "…"] if array.count > _MOST_ELEMENTS else texts)
+
+
+def _is_column(value: object) -> bool:
+    return isinstance(value, Instance) and value.type == "column"
+
+
+def _size_to_compare(detail: Detail) -> int:
+    """The length of two texts, or of two strings of bytes, that do not fit beside each other; else 0."""
     old, new = detail.old, detail.new
-    if not isinstance(old, str) or not isinstance(new, str) or len(old) + len(new) > _LONGEST_COMPARED:
+    if isinstance(old, str) and isinstance(new, str):
+        is_long = "\n" in old or "\n" in new or len(old) + len(new) > _LONGEST_BESIDE
+    elif isinstance(old, bytes | bytearray) and isinstance(new, bytes | bytearray):
+        is_long = len(old) + len(new) > _LONGEST_BESIDE
+    else:
         return 0
-    ends = old.count("\n") + new.count("\n")
-    return ends + 2 if ends else 0
+    return len(old) + len(new) if is_long else 0
 
 
-def _text_diff(old: str, new: str) -> Iterator[Line]:
-    """The lines in which two texts differ, with one line around them, as in `diff -u`."""
-    styles = {"+": "green", "-": "red", "@": "cyan", " ": ""}
-    hunks = difflib.unified_diff(old.split("\n"), new.split("\n"), n=1, lineterm="")
-    for text in islice(hunks, 2, None):
-        yield ["  ", (safe(text, _LONGEST_LINE), styles[text[0]])]
+def _inside(old: object, new: object, out: Output) -> Iterator[Line]:
+    if isinstance(old, str) and isinstance(new, str):
+        return drawing.hunk_lines(text_hunks(old, new), out.is_coloured)
+    assert isinstance(old, bytes | bytearray)
+    assert isinstance(new, bytes | bytearray)
+    return drawing.bytes_change_lines(bytes_changes(bytes(old), bytes(new)))

@@ -82,7 +82,8 @@ class Output:
         )
         self.damage: StorageError | None = None
         """The first damage in the output. The command finishes its output, then fails with this error."""
-        self._coloured = self._console.color_system is not None
+        self.is_coloured = self._console.color_system is not None
+        """Whether the text has colours."""
         self.width = self._console.width if self.is_terminal else None
         """The columns of the terminal; None elsewhere."""
 
@@ -106,7 +107,7 @@ class Output:
 
     def line(self, *parts: Part) -> None:
         """Write one line. A terminal wraps a long one."""
-        if self._coloured:
+        if self.is_coloured:
             self._console.print(Text.assemble(*parts), soft_wrap=True)
         else:
             self._stream.write("".join(part if isinstance(part, str) else part[0] for part in parts) + "\n")

@@ -78,11 +78,15 @@ def test_long_texts_are_shown_from_where_they_differ(vstate, store):
     assert "new end" in text
 
 
-def test_arrays_say_how_many_elements_differ(vstate, store):
-    """A change of one element prints a count, not two arrays."""
+def test_arrays_show_the_range_that_differs(vstate, store):
+    """A change of some elements prints their indices, not two arrays."""
     with Versioned(Disk(store)) as state:
         state["array"] = numpy.arange(1000.0)
         state.commit()
         state["array"][500] = -1
+        state["array"][10:20] = 0
         state.commit()
-    assert vstate("diff").splitlines()[1:] == ["    ~ 1 of 1000 elements differ"]
+    assert vstate("diff").splitlines()[1:] == [
+        "    ~ [10:20]: 10.0, 11.0, 12.0, 13.0, … -> 0.0, 0.0, 0.0, 0.0, …  (10 of 1000 elements differ)",
+        "    ~ [500]: 500.0 -> -1.0",
+    ]

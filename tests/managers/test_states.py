@@ -7,6 +7,7 @@ import gc
 import json
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,8 @@ from clock import standing_still
 from loops import in_a_loop
 from servers import on_server
 
-from vstate import Disk, InvalidInput, Memory, StoreUnavailable, Unpicklable, Versioned
-from vstate.managers import StateConfig, StateManager
+from vstate import Disk, InvalidInput, Memory, StoreUnavailable, UncommittedWarning, Unpicklable, Versioned
+from vstate.managers import StateConfig, StateManager, ToolStateManager
 from vstate.testing import Faulty
 
 
@@ -228,6 +229,21 @@ async def test_a_config_that_asks_for_a_file_gets_one(tmp_path: Path) -> None:
         assert await again.get("agent:researcher") == {"progress": 0.5, "tags": {"a"}}
     with Versioned(tmp_path / "new" / "app_state") as state:
         assert [commit.message for commit in state.log()][-1] == "save agent:researcher"
+
+
+@in_a_loop
+async def test_the_file_shows_the_branch_of_its_manager(tmp_path: Path) -> None:
+    """A named one, wherever HEAD is; and so do the files of any manager with persistence="file"."""
+    file = tmp_path / "app.json"
+    async with StateManager(config=StateConfig(file_path=str(file)), branch="what-if") as manager:
+        await manager.save("k", 1)
+        assert json.loads(file.read_text()) == {"k": 1}
+    async with StateManager(config=StateConfig(file_path=str(file))) as on_head:
+        await on_head.save("k", 2)
+        assert json.loads(file.read_text()) == {"k": 2}
+    async with ToolStateManager("file", path=str(tmp_path / "tools"), branch="what-if") as tools:
+        await tools.change(lambda part: part.update(k=3), "note")
+    assert (tmp_path / "tools" / "files" / "tools" / "k.json").read_text() == "3\n"
 
 
 @in_a_loop
@@ -747,3 +763,22 @@ def test_a_manager_that_many_tasks_use_serves_one_loop_after_another() -> None:
         asyncio.run(use(loop))
     assert len(asyncio.run(manager.list_keys())) == 15
     asyncio.run(manager.close())
+
+
+def test_gathered_changes_that_are_dropped_are_named(tmp_path: Path) -> None:
+    """A manager that is dropped before flush() or close() warns of the keys; one that was closed does not."""
+
+    async def save(close: bool) -> None:
+        manager = StateManager(tmp_path / "store", config=StateConfig(auto_save=False))
+        await manager.save("plan", 1)
+        if close:
+            await manager.close()
+
+    for close in (True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            asyncio.run(save(close))
+            gc.collect()
+        lost = [str(each.message) for each in caught if each.category is UncommittedWarning]
+        assert len(lost) == (not close)
+        assert all("which are lost: 'plan'" in message for message in lost)

@@ -15,6 +15,9 @@ from vstate.objects.stream import (
     BLOB_BYTES,
     CHUNK_SIZES,
     GROUP,
+    LARGEST,
+    MIB,
+    SMALLEST,
     Chunks,
     chunk_size,
     is_single,
@@ -307,3 +310,19 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
         read_chunks(stored.bodies, Link(link.id, link.length + 1))
     with pytest.raises(ValueError, match="bytes, not"):
         join(stored.bodies, Chunks(chunks.ids, (chunks.lengths[0] + 1, *chunks.lengths[1:])))
+
+
+@pytest.mark.parametrize("together", [0, 8 * MIB, 64 * MIB])
+def test_streams_that_are_cut_together(together: int) -> None:
+    """A stream is cut as one of the given length, and an earlier version never changes the result."""
+    data = noise(3 * MIB)
+    link, chunks, _ = split(data, together=together)
+    assert max(chunks.lengths) <= LARGEST * chunk_size(max(len(data), together))
+    assert min(chunks.lengths[:-1]) >= chunk_size(max(len(data), together)) // SMALLEST
+    edited = data[:MIB] + b"edit" + data[MIB:]
+    for sizes in (0, 8 * MIB, 64 * MIB):
+        previous = split(data, together=sizes)[1]
+        assert split(data, previous, together=together)[0] == link
+        assert split(edited, previous, together=together)[:2] == split(edited, together=together)[:2]
+    short = noise(20_000)
+    assert split(short, together=together)[0] == split(short)[0]

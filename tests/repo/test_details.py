@@ -131,14 +131,19 @@ def test_records_of_one_type_compare_by_part() -> None:
     assert _lines(Global("a.f"), Global("a.g")) == ["~ <a.f> -> <a.g>"]
 
 
-def test_arrays_say_how_many_elements_differ() -> None:
+def test_arrays_are_compared_by_element() -> None:
     """All elements are compared, not only those that are shown; dtype and shape by name."""
     array = np.arange(100_000.0).reshape(100, 1000)
     other = array.copy()
     other[50, 3] = other[99, 999] = -1
     old, new = read(pickle.dumps(array, 5)), read(pickle.dumps(other, 5))
-    (found,) = details({"a": old}, {"a": new})
-    assert (found.path, found.note) == ("a", "2 of 100000 elements differ")
+    changes = details({"a": old}, {"a": new})
+    assert [str(change) for change in changes] == [
+        "~ a[50][3]: 50003.0 -> -1.0",
+        "~ a[99][999]: 99999.0 -> -1.0",
+    ]
+    (found,) = details({"a": old}, {"a": read(pickle.dumps(array + 1, 5))})
+    assert (found.path, found.note) == ("a", "100000 of 100000 elements differ")
     assert details(old, read(pickle.dumps(array.copy(), 4))) == []
     changes = details(read(pickle.dumps(np.zeros(3))), read(pickle.dumps(np.zeros(4, "f4"))))
     assert [found.path for found in changes] == ["dtype", "shape[0]", "data[3]"]
@@ -159,8 +164,16 @@ def test_elements_that_differ_are_counted(code: str, raw: bytes, edits: list[tup
         new[at % len(new)] ^= more
     count = sum(old[at : at + size] != new[at : at + size] for at in range(0, len(old), size))
     arrays = [read(pickle.dumps(np.frombuffer(data, code))) for data in (old, new)]
-    notes = [found.note for found in details(*arrays)]
-    assert notes == ([f"{count} of {len(old) // size} elements differ"] if count else [])
+    found = 0
+    for detail in details(*arrays):
+        if ":" not in detail.path:
+            at = int(detail.path.strip("[]"))
+            assert old[at * size : (at + 1) * size] != new[at * size : (at + 1) * size]
+            found += 1
+        else:
+            assert detail.note.endswith(f" of {len(old) // size} elements differ")
+            found += int(detail.note.split()[0])
+    assert found == count
 
 
 def test_a_long_path_is_cut_at_its_beginning() -> None:

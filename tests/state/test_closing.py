@@ -91,6 +91,20 @@ def test_nothing_lost_is_no_warning(change: str, warned: list[Any]) -> None:
     assert not warned
 
 
+def test_a_state_in_memory_of_its_own_warns_of_nothing(warned: list[Any]) -> None:
+    """The commits of `Versioned()` and of its forks end with it, so a commit would save nothing."""
+    for end in (Versioned.close, lambda state: None):
+        state = Versioned()
+        state["x"] = 1
+        state.commit()
+        for each in (state, state.fork("other")):
+            each["y"] = 1
+            end(each)
+        del state, each
+    gc.collect()
+    assert not warned
+
+
 def test_an_exception_in_the_block_is_the_news(warned: list[Any]) -> None:
     """If the block raises, its exception comes out, nothing is committed and nothing is warned of."""
     for autocommit in (False, True):

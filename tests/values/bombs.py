@@ -154,6 +154,57 @@ def array(data: bytes, code: str, shape: bytes) -> bytes:
 
 BARE_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\0\x85C\x01btR"
 
+
+def called(name: str, *args: bytes) -> bytes:
+    """A call of the function `module.name`."""
+    module, _, function = name.rpartition(".")
+    return b"c%b\n%b\n(" % (module.encode(), function.encode()) + b"".join(args) + b"tR"
+
+
+def word(name: str) -> bytes:
+    return b"\x8c" + le(len(name), 1) + name.encode()
+
+
+def built(cls: str, **fields: bytes) -> bytes:
+    """An object with these fields."""
+    module, _, name = cls.rpartition(".")
+    state = b"}(" + b"".join(word(field) + value for field, value in fields.items()) + b"u"
+    return b"c%b\n%b\n)\x81" % (module.encode(), name.encode()) + state + b"b"
+
+
+def array_of(code: str, *shape: int, data: bytes = b"\x97", order: str = "C") -> bytes:
+    """An array over the next out-of-band buffer, or over `data`."""
+    sizes = b"(" + b"".join(b"\x8a\x08" + le(size, 8) for size in shape) + b"t"
+    return called("numpy._core.numeric._frombuffer", data, dtype(code), sizes, word(order))
+
+
+def axis(values: bytes) -> bytes:
+    fields = b"}(" + word("data") + values + word("name") + b"Nu"
+    return called("pandas.core.indexes.base._new_Index", b"cpandas\nIndex\n", fields)
+
+
+def row_numbers(stop: int) -> bytes:
+    entries = word("name") + b"N" + word("start") + b"K\0" + word("stop") + b"\x8a\x08" + le(stop, 8)
+    fields = b"}(" + entries + word("step") + b"K\1u"
+    return called("pandas.core.indexes.base._new_Index", b"cpandas\nRangeIndex\n", fields)
+
+
+def frame(values: bytes, width: int, names: bytes, labels: bytes) -> bytes:
+    """A frame of one block, whose columns have all places."""
+    places = called("builtins.slice", b"K\0", b"J" + le(width, 4), b"K\1")
+    block = called("pandas._libs.internals._unpickle_block", values, places, b"K\2")
+    manager = called(
+        "pandas.core.internals.managers.BlockManager", b"(" + block + b"t", b"](" + names + labels + b"e"
+    )
+    return b"\x80\x05" + built("pandas.DataFrame", _mgr=manager) + b"."
+
+
+def objects(items: bytes, count: int) -> bytes:
+    """An array of objects."""
+    state = b"(K\1J" + le(count, 4) + b"\x85" + dtype("O8") + b"\x89](" + items + b"et"
+    return BARE_ARRAY + state + b"b"
+
+
 READ: dict[str, Callable[[], bytes | Bomb]] = {
     "lists": lambda: b"]" * (4 * MILLION) + b".",
     "memoized lists": lambda: b"]\x94" * (2 * MILLION) + b".",
@@ -316,10 +367,135 @@ SHOWN: dict[str, Callable[[], bytes | Bomb]] = {
         * 1000
     ),
     "an array of itself": lambda: BARE_ARRAY + b"\x94(K\1K\1\x85" + dtype("O8") + b"\x89](h\0etb.",
+    "a frame of many columns": lambda: frame(
+        array_of("i1", 9000, 100, data=binary(bytes(900_000))),
+        9000,
+        axis(objects(b"".join(word(f"c{n}") for n in range(9000)), 9000)),
+        row_numbers(100),
+    ),
+    "a frame with names of one hash": lambda: frame(
+        array_of("i1", 9000, 1, data=binary(bytes(9000))),
+        9000,
+        axis(objects(b"".join(long(n * PRIME) for n in range(9000)), 9000)),
+        row_numbers(1),
+    ),
+    "a frame of wide texts": lambda: Bomb(
+        *2 * (frame(array_of("U250", 1, 20_000), 1, axis(objects(word("a"), 1)), row_numbers(20_000)),),
+        [bytes(20 * MILLION)],
+    ),
+    "a frame of objects in objects": lambda: frame(
+        called("numpy._core.multiarray._reconstruct", b"cnumpy\nndarray\n", b"K\0\x85", b"C\1b")
+        + b"(K\1(K\1J"
+        + le(300, 4)
+        + b"t"
+        + dtype("O8")
+        + b"\x89]("
+        + (b"]" * 90 + b"a" * 89) * 300
+        + b"etb",
+        1,
+        axis(objects(word("a"), 1)),
+        row_numbers(300),
+    ),
+    "Arrow texts that are one text, often": lambda: Bomb(
+        *2
+        * (
+            b"\x80\x05"
+            + called(
+                "pyarrow.lib._reconstruct_table",
+                b"]("
+                + called(
+                    "pyarrow.lib._restore_array",
+                    b"("
+                    + called("pyarrow.lib.type_for_alias", word("string"))
+                    + b"J"
+                    + le(2 * MILLION, 4)
+                    + b"K\0K\0](N"
+                    + called("pyarrow.lib.py_buffer", b"\x97")
+                    + called("pyarrow.lib.py_buffer", b"\x97")
+                    + b"e]Nt",
+                )
+                + b"e",
+                called("pyarrow.lib.schema", b"](" + called("pyarrow.lib.field", word("a")) + b"e"),
+            )
+            + b".",
+        ),
+        [struct.pack("<2i", 0, 8 * MILLION) * MILLION + bytes(4), bytes(8 * MILLION)],
+    ),
+    "a chat of many messages": lambda: listed(
+        (b"}(" + word("role") + word("user") + word("content") + b"]" * 20 + b"a" * 19 + b"u") * 20_000
+    ),
+    "a message of long texts": lambda: (
+        b"\x80\x05]}("
+        + word("role")
+        + word("user")
+        + word("content")
+        + text(b"\x1b " * (10 * MILLION))
+        + b"ua."
+    ),
 }
 """Read, then shown, and compared with a second reading."""
 
 COMPARED: dict[str, Callable[[], bytes | Bomb]] = {
+    "frames that differ everywhere": lambda: Bomb(
+        frame(array_of("i1", 1, 30 * MILLION), 1, axis(objects(word("a"), 1)), row_numbers(30 * MILLION)),
+        frame(
+            array_of("i1", 1, 30 * MILLION, data=b"\x970\x97"),
+            1,
+            axis(objects(word("a"), 1)),
+            row_numbers(30 * MILLION),
+        ),
+        [bytes(30 * MILLION), b"\1" * 30 * MILLION],
+    ),
+    "frames of which every second cell differs": lambda: Bomb(
+        frame(
+            array_of("i1", 20, MILLION, order="F"),
+            20,
+            axis(objects(b"".join(map(word, map(str, range(20)))), 20)),
+            row_numbers(MILLION),
+        ),
+        frame(
+            array_of("i1", 20, MILLION, data=b"\x970\x97", order="F"),
+            20,
+            axis(objects(b"".join(map(word, map(str, range(20)))), 20)),
+            row_numbers(MILLION),
+        ),
+        [bytes(20 * MILLION), b"\0\1" * (10 * MILLION)],
+    ),
+    "arrays of which every second element differs": lambda: Bomb(
+        b"\x80\x05" + array_of("i1", 30 * MILLION) + b".",
+        b"\x80\x05" + array_of("i1", 30 * MILLION, data=b"\x970\x97") + b".",
+        [bytes(30 * MILLION), b"\0\1" * (15 * MILLION)],
+    ),
+    "lists of ints of one hash, in another order": lambda: Bomb(
+        *(
+            listed(b"".join(long(n * PRIME) for n in order))
+            for order in (range(1, 60_000), range(60_000, 0, -1))
+        )
+    ),
+    "frames with labels of one hash": lambda: pair(
+        b"K\0",
+        b"K\1",
+        lambda label: frame(
+            array_of("i1", 1, 100_001, data=binary(bytes(100_001))),
+            1,
+            axis(objects(word("a"), 1)),
+            axis(objects(b"".join(long(n * PRIME) for n in range(100_000)) + label, 100_001)),
+        ),
+    ),
+    "frames of many rows, one more": lambda: Bomb(
+        frame(
+            array_of("i1", 1, 100_000, data=binary(bytes(100_000))),
+            1,
+            axis(objects(word("a"), 1)),
+            row_numbers(100_000),
+        ),
+        frame(
+            array_of("i1", 1, 100_001, data=binary(b"\1" + bytes(100_000))),
+            1,
+            axis(objects(word("a"), 1)),
+            row_numbers(100_001),
+        ),
+    ),
     "bytes in many places, twice": lambda: shared(binary(bytes(10 * MILLION)), 100_000),
     "a text in many places, and one more": lambda: pair(
         b"", b"Na", lambda more: shared(text(b"q" * (10 * MILLION)), 100_000)[:-1] + more + b"."
@@ -528,16 +704,22 @@ STORED: dict[str, Callable[[], list[tuple[bytes, NewObjects]]]] = {
 
 SLOW = frozenset(
     {
+        "a chat of many messages",
         "a class with a bomb in it",
         "a dict in many states",
         "a dict of ints",
         "a dict of texts",
+        "a frame of many columns",
+        "a frame of objects in objects",
+        "a frame of wide texts",
+        "a frame with names of one hash",
         "a giant int",
         "a giant int as a key",
         "a giant negative int",
         "a long key",
         "a long line",
         "a long text",
+        "a message of long texts",
         "a scattered memo",
         "a set of ints",
         "a set of pairs",
@@ -549,6 +731,7 @@ SLOW = frozenset(
         "an int of a megabyte",
         "arrays of everything",
         "arrays of one long buffer",
+        "arrays of which every second element differs",
         "billion laughs of dicts",
         "billion laughs of records",
         "colliding floats",
@@ -562,6 +745,8 @@ SLOW = frozenset(
         "extensions",
         "extensions of four bytes",
         "floats",
+        "frames of many rows, one more",
+        "frames of which every second cell differs",
         "instances",
         "ints",
         "ints behind bytes",

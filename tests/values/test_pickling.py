@@ -120,3 +120,33 @@ def test_parts_that_changed_places_are_not_written_again() -> None:
     assert len(first.objects) > 100
     again = encode_value(arrays[::-1], first.chunks)
     assert len(again.objects) == 1  # the pickle, in which one comes before the other
+
+
+def _added(value: Any, before: Any) -> int:
+    """The bytes of the objects that the value has and the value before has not."""
+    first = encode_value(before)
+    objects = encode_value(value, first.chunks).objects
+    return sum(len(new.body) for oid, new in objects.items() if oid not in first.objects)
+
+
+def test_a_table_whose_rows_come_apart() -> None:
+    """The rows of an array are stored once, also if they come in three arrays of other chunk sizes."""
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    table = numpy.random.default_rng(1).standard_normal((6, 200_000))
+    row = table[3:4].copy()
+    row[0, 100] = 7
+    assert _added([table[:3], table[4:], row], [table]) < 300_000
+    assert _added([table[:3], table[4:], row], [table[:3], table[3:4], table[4:]]) < 300_000
+
+
+def test_a_column_of_a_frame() -> None:
+    """Setting a column of a frame of 16 MB, one cell of it new, stores the chunks around the cell."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
+    random = numpy.random.default_rng(1)
+    frame = pandas.DataFrame({f"c{i}": random.standard_normal(200_000) for i in range(10)})
+    before = frame.copy()
+    column = frame["c3"].copy()
+    column.iloc[100] = 7.0
+    frame["c3"] = column
+    assert _added(frame, before) < 300_000

@@ -79,5 +79,10 @@ else:
 
 def __getattr__(name: str) -> object:
     if name in _NAMES:
-        return getattr(import_module(f"vstate.managers.{_NAMES[name]}"), name)
+        try:
+            return getattr(import_module(f"vstate.managers.{_NAMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "pydantic":
+                raise
+            raise ImportError(f"{name} needs pydantic; type: pip install 'vstate[agents]'") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -58,7 +58,8 @@ class FileBackend(Disk):
 
     With `file`, all values go into this one file instead, a dict by key, which each commit replaces. `part`
     limits the file to the keys under `part/`, and leaves the `part/` out. Raises InvalidInput if the file is
-    there and the store is not: nothing would have read the file.
+    there and the store is not: nothing would have read the file. With `branch`, the files follow that branch,
+    wherever HEAD is.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class FileBackend(Disk):
         *,
         file: str | os.PathLike[str] | None = None,
         part: str = "",
+        branch: str | None = None,
     ) -> None:
         if compression is not None:
             check_flag("compression", compression)
@@ -78,12 +80,13 @@ class FileBackend(Disk):
                 f"{str(path)!r} is there, and no store of vstate wrote it: move it away, or name another file"
             )
         super().__init__(os.path.expanduser(base_path))
-        self._how = (format, compression, path, part)
+        self._how = (format, compression, path, part, branch)
         self._files = ReadableFiles(
             Path(self.location, FILES),
             format,
             compression=format == "msgpack" if compression is None else compression,
             document=None if path is None else Document(path, f"{part}/" if part else ""),
+            branch=branch,
         )
         self._files.look_after(self._repo)
 
@@ -107,8 +110,9 @@ class FileBackend(Disk):
         return f"FileBackend({self.location!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        format, compression, file, part = self._how
-        return partial(FileBackend, file=file, part=part), (self.location, format, compression)
+        format, compression, file, part, branch = self._how
+        opened = partial(FileBackend, file=file, part=part, branch=branch)
+        return opened, (self.location, format, compression)
 
 
 class RedisBackend(Redis):
@@ -155,7 +159,11 @@ REDIS = "redis://localhost:6379/0"
 
 
 def open_persistence(
-    persistence: Persistence, *, path: str | PathLike[str] = DIRECTORY, redis_url: str | None = None
+    persistence: Persistence,
+    *,
+    path: str | PathLike[str] = DIRECTORY,
+    redis_url: str | None = None,
+    branch: str | None = None,
 ) -> Persistence:
     """A new store in memory, a new FileBackend at `path`, or a path, URL or store for `aio.Versioned`.
 
@@ -173,7 +181,7 @@ def open_persistence(
     if persistence == "memory":
         return MemoryBackend()
     if persistence == "file":
-        return FileBackend(path)
+        return FileBackend(path, branch=branch)
     if persistence == "redis":
         return redis_url or REDIS
     return persistence

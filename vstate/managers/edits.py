@@ -6,15 +6,19 @@ import asyncio
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vstate.errors import InvalidInput
+from vstate.errors import InvalidInput, UncommittedWarning
 from vstate.managers.waiting import LoopLock
 from vstate.patterns.copies import Frozen
+from vstate.state.closing import call_at_exit
 
 _log = logging.getLogger("vstate")
+
+_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,10 @@ class PendingEdits:
     that commits, so a manager that is dropped is freed at once.
     """
 
-    def __init__(self, interval: float | None) -> None:
+    def __init__(self, interval: float | None, *, in_memory: bool = False) -> None:
         self._interval = interval
+        self._in_memory = in_memory
+        """Whether the store ends with its manager, and its commits too: then no loss is reported."""
         self._edits: dict[str, Edit] = {}
         self._under_way: dict[str, Edit] = {}
         self._committing = LoopLock()
@@ -82,9 +88,28 @@ class PendingEdits:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[bool]] = set()  # an event loop holds its tasks weakly
+        call_at_exit(self)
 
     def __bool__(self) -> bool:
         return bool(self._edits or self._under_way)
+
+    def __del__(self) -> None:
+        self._report("was dropped")
+
+    def _at_exit(self) -> None:
+        self._report("was open when the program ended,")
+
+    def _report(self, event: str) -> None:
+        """Warn, once, of edits that nobody can commit any more."""
+        lost, self._edits = self._edits, {}
+        if lost and not self._in_memory:
+            keys = ", ".join(map(repr, sorted(lost)[:_NAMED])) + (", ..." if len(lost) > _NAMED else "")
+            warnings.warn(
+                f"a StateManager {event} with pending changes, which are lost: {keys}; await its flush() or "
+                "close() before",
+                UncommittedWarning,
+                stacklevel=3,
+            )
 
     def get(self, key: str) -> Edit | None:
         """The whole pending edit of a key; None if there is none."""

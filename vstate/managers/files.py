@@ -22,6 +22,7 @@ from vstate.errors import CannotLoad, InvalidInput, StorageError, VStateError
 from vstate.kv.files import locked, replace_file
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
+from vstate.repo.names.refs import HEADS
 from vstate.repo.repository import Repository
 from vstate.values.allow import Allow
 from vstate.values.budget import InertError
@@ -52,7 +53,7 @@ _log = logging.getLogger("vstate")
 
 
 class ReadableFiles:
-    """The files in one directory, which they own. They follow HEAD of a repository.
+    """The files in one directory, which they own. They follow `branch` of a repository, or HEAD.
 
     A note in the directory names the commit that the files show, and is locked while they are written. So
     each writer goes on from the last one to the newest commit, and no file goes back to an older commit. The
@@ -63,7 +64,13 @@ class ReadableFiles:
     """
 
     def __init__(
-        self, directory: Path, format: Format, *, compression: bool, document: Document | None = None
+        self,
+        directory: Path,
+        format: Format,
+        *,
+        compression: bool,
+        document: Document | None = None,
+        branch: str | None = None,
     ) -> None:
         if format not in ("json", "msgpack"):
             raise InvalidInput(f"format is 'json' or 'msgpack', not {format!r}")
@@ -71,6 +78,7 @@ class ReadableFiles:
         self._format = format
         self._compressed = compression
         self._document = document
+        self._branch = branch
         self._suffix = f".{format}" + (".gz" if compression else "")
         self._kind = self._suffix if document is None else f"{self._suffix}:document"
         # A lock on the file keeps threads apart too. Windows has none, and a thread's lock does not survive a
@@ -102,7 +110,8 @@ class ReadableFiles:
             self._catch_up(repo, note)
 
     def _catch_up(self, repo: Repository, note: _Note) -> None:
-        head = repo.refs.head().commit
+        refs, branch = repo.refs, self._branch
+        head = refs.head().commit if branch is None else refs.read(f"{HEADS}{branch}")
         shown, kind, boot = note.read()
         if boot != this_boot():
             shown = None

@@ -48,7 +48,7 @@ class Manager:
         path: str = DIRECTORY,
         branch: str | None = None,
     ) -> None:
-        store = open_persistence(persistence, path=path, redis_url=redis_url)
+        store = open_persistence(persistence, path=path, redis_url=redis_url, branch=branch)
         self._state = aio.Versioned(store, branch=branch)
         self._own_store = store if isinstance(store, KVStore) and store is not persistence else None
         self._closed = False

@@ -14,6 +14,7 @@ from weakref import finalize
 from vstate.arguments import check_count, check_flag, check_seconds
 from vstate.errors import InvalidInput
 from vstate.kv.base import KVStore
+from vstate.kv.memory import Memory
 from vstate.kv.url import check_store, location_of
 from vstate.managers.backends import (
     DIRECTORY,
@@ -90,15 +91,23 @@ class StateConfig:
         check_seconds("ttl", self.ttl, none="None for ever")
         check_seconds("save_interval", self.save_interval, zero=True, none="None for each change")
 
-    def open(self) -> Persistence:
-        """A new store by this config, or the path, URL or store that `aio.Versioned` opens later."""
+    def open(self, branch: str | None = None) -> Persistence:
+        """A new store by this config, or the path, URL or store that `aio.Versioned` opens later.
+
+        Files show `branch`, or else the branch that HEAD is on.
+        """
         if self.backend == "file":
             path = Path(self.file_path or DIRECTORY)
             if path.suffix not in (".json", ".msgpack"):
-                return FileBackend(path)
+                return FileBackend(path, branch=branch)
             format = cast(Format, path.suffix[1:])
             return FileBackend(
-                path.with_suffix(""), format, compression=False, file=path, part=StateManager.part
+                path.with_suffix(""),
+                format,
+                compression=False,
+                file=path,
+                part=StateManager.part,
+                branch=branch,
             )
         if self.backend == "redis":
             url = self.redis_url or "redis://localhost:6379"
@@ -142,11 +151,12 @@ class StateManager(Manager):
                 f"persistence and the config's backend {location_of(config.backend)!r} were both given: "
                 "choose one"
             )
-        store = config.open() if persistence is None else persistence
+        store = config.open(branch) if persistence is None else persistence
         super().__init__(store, redis_url=redis_url, branch=branch)
         if isinstance(store, KVStore) and store is not persistence and store is not config.backend:
             self._own_store = store
-        self._pending = PendingEdits(config.save_interval or None if config.auto_save else None)
+        interval = config.save_interval or None if config.auto_save else None
+        self._pending = PendingEdits(interval, in_memory=isinstance(self._own_store, Memory))
         self._subscriptions = Subscriptions(self._state, self.part)
         finalize(self, self._subscriptions.end_all).atexit = False
 

@@ -88,11 +88,28 @@ def chunk_size(length: int) -> int:
     return next(size for bound, size in CHUNK_SIZES if bound is None or length < bound)
 
 
-def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Link, Chunks, NewObjects]:
+def _average(chunks: Chunks) -> int | None:
+    """The average chunk size with which the stream was cut; None if its chunks do not tell."""
+    lengths = chunks.lengths[:-1]  # the last one may have any length
+    fitting = [
+        size
+        for _, size in CHUNK_SIZES
+        if lengths and size // SMALLEST <= min(lengths) and max(lengths) <= size * LARGEST
+    ]
+    usual = chunk_size(chunks.length)
+    if usual in fitting:  # a stream of zeros has chunks that fit two of the sizes
+        return usual
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def split(
+    data: bytes | memoryview, previous: Chunks | None = None, *, together: int = 0
+) -> tuple[Link, Chunks, NewObjects]:
     """Cut a stream into objects: its link, its chunks, and the objects that `previous` does not hold.
 
     `previous` is a guess at the earlier version of the stream. It saves time and never changes the link.
-    Its chunks count as stored.
+    Its chunks count as stored. `together` is the length of all streams among which the same data may move:
+    they are cut as one stream of that length would be.
     """
     view = memoryview(data)
     length = view.nbytes
@@ -101,35 +118,36 @@ def split(data: bytes | memoryview, previous: Chunks | None = None) -> tuple[Lin
         oid = ObjectId.of(BLOB, body)
         known = previous is not None and oid in previous.ids
         return Link(oid, length), Chunks((oid,), (length,)), {} if known else {oid: Object(BLOB, body)}
+    average = chunk_size(max(length, together))
+    if length <= LARGEST * average:
+        average = chunk_size(length)
     stored = previous.indexes if previous is not None else frozenset()
-    if previous is not None and (
-        previous.length <= BLOB_BYTES or chunk_size(previous.length) != chunk_size(length)
-    ):
+    if previous is not None and (previous.length <= BLOB_BYTES or _average(previous) != average):
         stored = stored.union(previous.ids)
         previous = None
-    prints = _unchanged(view, previous)
+    prints = _unchanged(view, previous, average)
     unchanged = len(prints) * GROUP
-    ids, lengths, objects = _cut(view, previous, unchanged)
+    ids, lengths, objects = _cut(view, previous, unchanged, average)
     if previous is not None and ids[:unchanged] != previous.ids[:unchanged]:
         prints.pop()  # the last chunk of the last group ends elsewhere now
     # Only of bytes: another thread may write to any other buffer after it was hashed.
     if previous is not None and type(data) is bytes:
-        prints += _prints(view, lengths, len(prints))
+        prints += _prints(view, lengths, len(prints), average)
     levels, nodes = _index(ids, lengths, previous)
     objects = {oid: new for oid, new in (*objects.items(), *nodes.items()) if oid not in stored}
     indexes = frozenset[ObjectId]().union(*(level.ids for level in levels))
     return Link(levels[-1].ids[0], length), Chunks(ids, lengths, indexes, levels, tuple(prints)), objects
 
 
-def _unchanged(view: memoryview, previous: Chunks | None) -> list[bytes]:
+def _unchanged(view: memoryview, previous: Chunks | None, average: int) -> list[bytes]:
     """The prints of the leading groups of chunks that are the same in this version."""
     prints: list[bytes] = []
     if previous is None or not previous.prints:
         return prints
     position = 0
     # Near the end of the stream, the end too decides where a chunk ends: see `_cut`.
-    most = len(view) - LARGEST * chunk_size(len(view))
-    sure = _sure(previous.lengths, LARGEST * chunk_size(len(view)))
+    most = len(view) - LARGEST * average
+    sure = _sure(previous.lengths, LARGEST * average)
     for known in previous.prints[: sure // GROUP]:
         begin = len(prints) * GROUP
         stop = position + sum(previous.lengths[begin : begin + GROUP])
@@ -140,9 +158,9 @@ def _unchanged(view: memoryview, previous: Chunks | None) -> list[bytes]:
     return prints
 
 
-def _prints(view: memoryview, lengths: Sequence[int], begin: int) -> Iterator[bytes]:
+def _prints(view: memoryview, lengths: Sequence[int], begin: int, average: int) -> Iterator[bytes]:
     """The prints of the groups from number `begin` on; none for longer chunks, where they save no time."""
-    if chunk_size(len(view)) != CHUNK_SIZES[0][1]:
+    if average != CHUNK_SIZES[0][1]:
         return
     position = sum(lengths[: begin * GROUP])
     for first in range(begin * GROUP, len(lengths) - GROUP + 1, GROUP):
@@ -152,7 +170,7 @@ def _prints(view: memoryview, lengths: Sequence[int], begin: int) -> Iterator[by
 
 
 def _cut(
-    view: memoryview, previous: Chunks | None, unchanged: int
+    view: memoryview, previous: Chunks | None, unchanged: int, average: int
 ) -> tuple[tuple[ObjectId, ...], tuple[int, ...], NewObjects]:
     """The ids and lengths of the chunks, and the objects that `previous` lacks.
 
@@ -164,7 +182,7 @@ def _cut(
     # cut again. Near the end of either version the end decides too, so the old chunks there prove nothing.
     objects: NewObjects = {}
     end = len(view)
-    largest = LARGEST * chunk_size(end)
+    largest = LARGEST * average
     old_ids = previous.ids if previous else ()
     old_lengths = previous.lengths if previous else ()
     ids: list[ObjectId] = []
@@ -187,7 +205,7 @@ def _cut(
             position -= old_lengths[expect]
         ids += old_ids[first:expect]
         lengths += old_lengths[first:expect]
-        for piece in _chunker(end).cut_buf(view[position:]):
+        for piece in _chunker(average).cut_buf(view[position:]):
             size = piece.length
             # Copied before it is hashed: another thread may write to the buffer.
             body = bytes(view[position : position + size])
@@ -215,10 +233,9 @@ def _sure(lengths: Sequence[int], largest: int) -> int:
     return number
 
 
-def _chunker(length: int) -> FastCDC:
+def _chunker(average: int) -> FastCDC:
     from pyfastcdc import FastCDC  # late: only long streams need it, and `import vstate` stays quick
 
-    average = chunk_size(length)
     return FastCDC(
         average, min_size=average // SMALLEST, max_size=average * LARGEST, normalized_chunking=1, seed=0
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vstate.repo.names.undo import Undo
     from vstate.repo.search.bisection import Report
     from vstate.repo.search.blame import Blamed
+    from vstate.repo.search.classes import Named
     from vstate.repo.upkeep.fsck import FsckReport
     from vstate.repo.upkeep.gc import GcReport, UpkeepProgress
 
@@ -64,6 +65,17 @@ class Repository(Core):
         from vstate.repo.search.blame import blame
 
         return blame(self, self.resolve(rev, head=head), key, path, progress=progress)
+
+    def find_named(
+        self, rev: Revision = "HEAD", *, progress: Callable[[int], None] | None = None
+    ) -> list[Named]:
+        """The classes and functions that values name, from `rev` back, with the commits that stored them.
+
+        Nothing is imported, and nothing is unpickled. Values of more than 64 MiB are left out.
+        """
+        from vstate.repo.search.classes import find_named
+
+        return find_named(self, self.resolve(rev), progress)
 
     def blame_items(
         self,
@@ -168,6 +180,23 @@ class Repository(Core):
         return apply.revert(
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
+
+    def restore(
+        self,
+        branch: str,
+        rev: Revision,
+        keys: Iterable[str],
+        *,
+        message: str = "",
+        seen: Commit | None = None,
+    ) -> Commit | None:
+        """Commit to the branch the values that these keys have at `rev`; None if it has them already.
+
+        NotFound for a key that `rev` lacks, and RefMoved as `rollback` raises it.
+        """
+        from vstate.repo.merge import apply
+
+        return apply.restore(self, branch, rev, keys, message=message, seen=seen)
 
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.

@@ -21,7 +21,7 @@ _NO_FRAME: Final = 1_000_000
 
 
 class Closable(Protocol):
-    """A state that can be left open."""
+    """A state, or another holder of changes, that can be left open."""
 
     def _at_exit(self) -> None:
         """Called once when the program ends, unless the state is closed or collected before."""
@@ -30,8 +30,10 @@ class Closable(Protocol):
 class Leftovers:
     """The uncommitted changes of one handle, as the state that owns it ends."""
 
-    def __init__(self, handle: Handle, *, autocommit: bool) -> None:
+    def __init__(self, handle: Handle, *, autocommit: bool, in_memory: bool) -> None:
         self.autocommit = autocommit
+        self.in_memory = in_memory
+        """Whether the store ends with its state, and its commits too: then no loss is reported."""
         self._handle = handle
         self._process = os.getpid()
         self._told = False
@@ -40,7 +42,7 @@ class Leftovers:
         """Have `state._at_exit` called at the end of the program. With autocommit the state lives until then,
         or until it is closed: a collector cannot commit.
         """
-        _open.add(state)
+        call_at_exit(state)
         if self.autocommit:
             _kept.add(state)
 
@@ -86,7 +88,8 @@ class Leftovers:
         """Report the staged keys of a state that is collected. A collector can run anywhere, so this asks no
         store, waits for no lock, and pickles no value: edits in place stay unseen.
         """
-        if self._told or self._process != os.getpid():
+        at = self._handle.at
+        if not (at.hand.dirty or at.events) or self._told or self._process != os.getpid():
             return
         self._told = True
         rest = self._handle.rest
@@ -116,13 +119,18 @@ class Leftovers:
             lost.append(f"{len(keys) - _SHOWN} more keys")
         if events := self._handle.at.events:
             lost.append(f"{len(events)} recorded event{'s' * (len(events) > 1)}")
-        if lost:
+        if lost and not self.in_memory:
             message = (
                 f"{self._handle.title()} {event} with uncommitted changes, which are lost: {', '.join(lost)}"
             )
             if not self.autocommit:
                 message += "; call commit() before, discard() them, or open the state with autocommit=True"
             warnings.warn(message, UncommittedWarning, stacklevel=stacklevel + 1)
+
+
+def call_at_exit(thing: Closable) -> None:
+    """Call `thing._at_exit` at the end of the program, if the thing lives until then."""
+    _open.add(thing)
 
 
 _open: Final[WeakSet[Closable]] = WeakSet()

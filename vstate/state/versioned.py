@@ -19,6 +19,7 @@ from vstate.errors import (
     UncommittedChanges,
 )
 from vstate.kv.base import KVStore
+from vstate.kv.memory import Memory
 from vstate.kv.url import open_store
 from vstate.objects.commit import Commit
 from vstate.repo.compare.diff import Change, Diff
@@ -114,7 +115,8 @@ class Versioned(State):
         security = Security(sign=sign, trust=trust, allow=allow)
         opened = open_store(store)
         try:
-            self._open(opened, branch, security, autocommit)
+            in_memory = opened is not store and isinstance(opened, Memory)
+            self._open(opened, branch, security, autocommit=autocommit, in_memory=in_memory)
         except BaseException:
             if opened is not store:
                 opened.close()
@@ -123,7 +125,9 @@ class Versioned(State):
         if length is not None:
             self.repo.refs.lifetimes.want(f"{HEADS}{branch}", length, sliding=sliding)
 
-    def _open(self, store: KVStore, branch: str | None, security: Security, autocommit: bool) -> None:
+    def _open(
+        self, store: KVStore, branch: str | None, security: Security, *, autocommit: bool, in_memory: bool
+    ) -> None:
         repo = Repository(store, security)
         if branch is None:
             head = repo.refs.head()
@@ -131,7 +135,7 @@ class Versioned(State):
             check_ref_name(branch)
             head = Head(branch, repo.refs.read(HEADS + branch))
         self._handle = Handle(repo, head, follows_head=branch is None)
-        self._leftovers = Leftovers(self._handle, autocommit=autocommit)
+        self._leftovers = Leftovers(self._handle, autocommit=autocommit, in_memory=in_memory)
         self._leftovers.watch(self)
 
     def close(self) -> None:
@@ -732,7 +736,10 @@ class Versioned(State):
         """A new branch at a revision, as a state of its own: "what if". Uncommitted changes stay here."""
         self._handle.trusted(self.create_branch(name, at))
         forked = Versioned.__new__(Versioned)
-        forked._open(self.store, name, self.repo.security, self._leftovers.autocommit)
+        ends = self._leftovers
+        forked._open(
+            self.store, name, self.repo.security, autocommit=ends.autocommit, in_memory=ends.in_memory
+        )
         forked._owned = False
         return forked
 

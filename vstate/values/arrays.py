@@ -48,6 +48,75 @@ class Array(Instance):
     """All elements as bytes, where known; not a copy."""
     itemsize: int = 0
     """Bytes of one element in `raw`."""
+    layout: Layout | None = None
+    """How an element of `raw` is read, where known."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; () where it is unknown."""
+        shape = self.fields.get("shape")
+        known = isinstance(shape, tuple) and _size(shape) is not None
+        return shape if known else ()  # type: ignore[return-value]  # _size has checked each part
+
+    @property
+    def count(self) -> int:
+        """The number of elements that can be read."""
+        if self.raw is not None:
+            return len(self.raw) // self.itemsize if self.itemsize else 0
+        data = self.fields.get("data")
+        return len(data) if isinstance(data, list) else 0
+
+    def elements(self, start: int, stop: int) -> list[object]:
+        """These elements in the order of memory; empty where they cannot be read."""
+        if self.raw is None:
+            data = self.fields.get("data")
+            return data[start:stop] if isinstance(data, list) else []
+        if self.layout is None or self.itemsize > _WIDEST_ITEM:
+            return []
+        return self.layout.decode(self.raw[start * self.itemsize :], max(stop - start, 0)) or []
+
+    def part(self, start: int, stop: int, step: int = 1) -> Array:
+        """The array of one dimension of these elements. It shares their bytes where `step` is 1."""
+        count = len(range(start, stop, step))
+        found = Array(self.type, {"dtype": self.fields.get("dtype"), "shape": (count,)})
+        found.itemsize, found.layout = self.itemsize, self.layout
+        if self.raw is None:
+            data = self.fields.get("data")
+            found.fields["data"] = data[start:stop:step] if isinstance(data, list) else []
+            return found
+        raw, size = self.raw[start * self.itemsize : stop * self.itemsize], self.itemsize
+        if step > 1:
+            parts = [raw[at :: size * step].tobytes() for at in range(size)]
+            joined = bytearray(count * size)
+            for at, part in enumerate(parts):
+                joined[at::size] = part
+            raw = memoryview(joined)
+        found.raw = raw
+        found.fields["data"] = found.elements(0, min(count, _SHOWN))
+        if count > _SHOWN:
+            found.fields["omitted"] = count - _SHOWN
+        return found
+
+    def index(self, at: int) -> tuple[int, ...]:
+        """The index of the element at this place in memory."""
+        sizes = self.shape if self._is_fortran else self.shape[::-1]
+        steps = []
+        for size in sizes:
+            at, step = divmod(at, size or 1)
+            steps.append(step)
+        return tuple(steps if self._is_fortran else steps[::-1])
+
+    def place(self, index: tuple[int, ...]) -> int:
+        """The place in memory of the element at this index, which must be in the shape."""
+        at = 0
+        for step, size in [*zip(index, self.shape, strict=True)][:: -1 if self._is_fortran else 1]:
+            at = at * size + step
+        return at
+
+    @property
+    def _is_fortran(self) -> bool:
+        # Objects are pickled row by row, whatever their order in memory was.
+        return self.fields.get("order") == "F" and self.raw is not None
 
 
 @dataclass(frozen=True)
@@ -191,6 +260,7 @@ def _describe(
         return False
     array.raw = raw
     array.itemsize = layout.itemsize
+    array.layout = layout
     shown = min(size, _SHOWN) if layout.itemsize <= _WIDEST_ITEM else 0
     _pay(layout, shown, budget)
     decoded = layout.decode(raw, shown) or []

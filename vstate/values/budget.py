@@ -58,11 +58,13 @@ class Limits:
 class Budget:
     """The rest of some `Limits`. Every method raises InertError when it does not suffice."""
 
-    __slots__ = ("bytes", "nodes")
+    __slots__ = ("bytes", "names", "nodes")
 
     def __init__(self, limits: Limits) -> None:
         self.nodes = limits.nodes
         self.bytes = limits.bytes
+        self.names: dict[str, bytes] = {}
+        """The names in the pickle; for a class stored by value, with the magic number of its Python."""
 
     def take_bytes(self, count: int) -> None:
         """Pay for `count` bytes of memory before they are used."""

@@ -33,9 +33,13 @@ from vstate.values.opcodes import frameless
 
 MAGIC: Final = MAGIC_NUMBER
 
+MODULES: Final = frozenset({__name__, by_value.__name__, "dataclasses"})
+"""The modules some of whose names in a pickle are replaced during a load: see `Builders.find`."""
+
 _MAINS: Final = ("__main__", "__mp_main__")  # the second is the first, in a process of multiprocessing
 _CLOUDPICKLES: Final[dict[type, Any]] = by_value.Pickler._dispatch_table
 _TRACKER_PLACES: Final = {by_value._make_skeleton_class: 4, by_value._make_skeleton_enum: 5}
+_SINGLE: Final = (type(None), type(...), type(NotImplemented))
 _CODE_FIELDS: Final = 18  # of a code object, since Python 3.11
 _CODE_FIELD: Final = 6  # the bytecode among them
 _CONSTANTS: Final = 7
@@ -68,13 +72,15 @@ def needs_definition(obj: Any) -> bool:
     """Whether this class or function is stored by value, because no other process can import it."""
     if getattr(obj, "__module__", None) == "__mp_main__":
         return True
-    if is_class(obj) and (obj in by_value._BUILTIN_TYPE_NAMES or obj in (type(...), type(NotImplemented))):
-        return False
     return not by_value._should_pickle_by_reference(obj)
 
 
-def reduce_class(cls: type) -> tuple[Any, ...]:
-    """How a value refers to a class that no other process can import."""
+def reduce_class(cls: type) -> Any:
+    """How a value refers to a class, as `reducer_override` returns it."""
+    if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+        return by_value._class_reduce(cls)
+    if not needs_definition(cls):
+        return NotImplemented
     module = "__main__" if cls.__module__ in _MAINS else str(cls.__module__)
     return stored_class, (MAGIC, module, cls.__qualname__, pickle.PickleBuffer(definition(cls)))
 
@@ -180,9 +186,7 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
 
     def _function_getnewargs(self, function: FunctionType) -> Any:
         args = super()._function_getnewargs(function)
-        names = args[1]
-        if "__file__" in names:
-            names["__file__"] = _file_name(names["__file__"])
+        args[1].pop("__file__", None)  # which the module has no longer while the program ends
         return args
 
 
@@ -206,8 +210,10 @@ class ByValue(Pickler):
     def _reduce_class(self, cls: type) -> Any:
         if "__pydantic_core_schema__" in cls.__dict__:
             self.models.add(cls)
+        if cls in by_value._BUILTIN_TYPE_NAMES or cls in _SINGLE:
+            return by_value._class_reduce(cls)
         if not needs_definition(cls):
-            return by_value._class_reduce(cls)  # which has a form of its own for a few built-in classes
+            return NotImplemented
         known = by_value._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(cls)
         build, args, state, *rest = by_value._dynamic_class_reduce(cls)
         place = _TRACKER_PLACES[build]

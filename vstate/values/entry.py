@@ -63,12 +63,14 @@ class Decoded(NamedTuple):
 
     `unordered`: loading again may give another pickle. The value may hold sets, whose order a pickle shows
     and loading does not keep; or its objects got fields that they were not stored with.
+    `names` are the classes and functions in its pickle.
     """
 
     value: Any
     chunks: tuple[Chunks | None, ...]
     size: int
     unordered: bool = False
+    names: Sequence[str] = ()
 
 
 class Entry(NamedTuple):
@@ -179,6 +181,7 @@ def _encode_parts(
     payload: list[Any] = []
     chunks: list[Chunks | None] = []
     size = 0
+    together = _together(parts) if len(parts) > 2 else {}
     for i, part in enumerate(parts):
         length = len(part) if type(part) is bytes else memoryview(part).nbytes
         size += length
@@ -186,7 +189,7 @@ def _encode_parts(
             payload.append(part if type(part) is bytes else bytes(part))
             chunks.append(None)
             continue
-        link, cut, new = split(part, previous[i] if i < len(previous) else None)
+        link, cut, new = split(part, previous[i] if i < len(previous) else None, together=together.get(i, 0))
         payload.append(link)
         chunks.append(None if is_single(link) else cut)
         objects.update(new)
@@ -199,6 +202,25 @@ def _encode_parts(
     return tuple.__new__(Encoded, (entry, objects, tuple(chunks), size))  # as in `Entry.decode`
 
 
+def _together(parts: Sequence[bytes | memoryview]) -> dict[int, int]:
+    """For each table among the parts, by its place: the bytes of all tables with columns like its own.
+
+    pandas keeps columns as the rows of arrays, and assigning a column cuts its array in three. So the same
+    columns come in arrays of other lengths, and must be cut into the same chunks there.
+    """
+    columns: dict[int, tuple[int, str]] = {}
+    sums: dict[tuple[int, str], int] = {}
+    for i, part in enumerate(parts):
+        if type(part) is not memoryview or part.nbytes < BLOB_BYTES:
+            continue
+        array = memoryview(part.obj)
+        rows = array.shape[0] if array.shape is not None and array.ndim == 2 else 0
+        if rows and array.nbytes == part.nbytes and part.nbytes // rows >= BLOB_BYTES:
+            column = columns[i] = part.nbytes // rows, array.format
+            sums[column] = sums.get(column, 0) + part.nbytes
+    return {i: sums[column] for i, column in columns.items()}
+
+
 def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) -> Decoded:
     """The value of an entry. Unpickling runs the code that a pickle names: any, or only names in `allow`.
 
@@ -209,11 +231,12 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         data = parts[0]
+        names: list[str] = []
         buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
-        value, evolved = load_value(data, buffers, allow=allow)
+        value, evolved = load_value(data, buffers, allow=allow, names=names)
         unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure, names))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

@@ -14,7 +14,6 @@ from pkgutil import resolve_name
 from threading import Lock
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from vstate.arguments import require_plain
 from vstate.errors import CannotLoad, InvalidInput
@@ -22,7 +21,9 @@ from vstate.errors import CannotLoad, InvalidInput
 Fields = dict[str, Any]
 Upgrade = Callable[[Fields], Fields]
 
+_MOST_CLASSES: Final = 10_000
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes, bytearray, complex})
+_NO_FIELDS: Final[Fields] = {}
 _OUTSIDE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 # The modules where earlier versions had the records of the managers.
@@ -47,6 +48,8 @@ _names: dict[str, str | type] = {
         "workflow_records": "workflows",
     }.items()
 }
+_roots: set[str] = {"vstate"}
+"""The beginnings of the old names."""
 _upgrades: dict[str, Upgrade] = {}
 _registering = Lock()
 
@@ -71,6 +74,7 @@ def renamed(old: str, new: str | type, *, upgrade: Upgrade | None = None) -> Non
     if new == old:
         raise InvalidInput(f"{old} is both the old name and the new one; for other fields use vstate.upgrade")
     with _registering:
+        _roots.add(old.partition(".")[0])
         _names[old] = new
     if upgrade is not None:
         _register(new, upgrade)
@@ -111,6 +115,8 @@ def _full_name(cls: type) -> str:
 
 def present(name: str) -> str | type | None:
     """The present class, or its name, for the full name of a class in a pickle; None if it is the same."""
+    if name.partition(".")[0] not in _roots:
+        return None
     found: str | type | None = None
     followed: set[str] = set()  # each name is followed once, so that the search ends
     while True:
@@ -150,13 +156,15 @@ def has_upgrade(cls: type) -> bool:
 Defaults = Mapping[str, Callable[[Any], Any]]
 """For each field with a default: the function that makes it for an object."""
 
-_defaults: WeakKeyDictionary[type, Defaults] = WeakKeyDictionary()
+_defaults: dict[type, Defaults] = {}  # not weak, which would take three times as long to look into
 
 
 def defaults(cls: type) -> Defaults:
     """The fields of a dataclass, or of a class of attrs or pydantic, that have defaults; else none."""
     found = _defaults.get(cls)
     if found is None:
+        if len(_defaults) > _MOST_CLASSES:  # a program that makes classes all the time
+            _defaults.clear()
         found = _defaults[cls] = dict(_find_defaults(cls))
     return found
 
@@ -213,19 +221,25 @@ def lacks_fields(value: Any, classes: Collection[type]) -> bool:
     Looks at one object of each class. One program wrote the value as a whole, so the others have the same
     fields.
     """
-    left, seen, stack = set(classes), set(), [value]
-    while stack and left:
+    left = list(dict.fromkeys(classes))
+    stack = [value]
+    seen: set[int] = set()
+    while True:
         obj = stack.pop()
         kind = type(obj)
         if kind in left:
-            if any(_lacks(obj, name) for name in defaults(kind)):
+            fields, needed = getattr(obj, "__dict__", _NO_FIELDS), defaults(kind)
+            if not needed.keys() <= fields.keys() and any(_lacks(obj, name) for name in needed):
                 return True
-            left.discard(kind)
+            left.remove(kind)
+            if not left:
+                return False
         if id(obj) not in seen:
             seen.add(id(obj))
             inside = gc.get_referents(obj)
             stack += [part for part in inside if type(part) not in _ATOMS and not isinstance(part, _OUTSIDE)]
-    return False
+        if not stack:
+            return False
 
 
 def fill(obj: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from vstate.values.budget import Budget
 
-__all__ = ["CROWDED", "HashTable", "add_members", "make_frozenset", "make_set"]
+__all__ = ["CROWDED", "HashTable", "add_members", "make_dict", "make_frozenset", "make_set"]
 
 CROWDED: Final = 1024
 """Dicts and sets of fewer keys are not modelled: a search in them takes a microsecond at worst."""
@@ -155,6 +155,22 @@ def make_set(members: Sequence[object], budget: Budget) -> set[object]:
     budget.take_bytes(_SET_BYTES)
     made: set[object] = set()
     add_members(made, members, budget, {})
+    return made
+
+
+def make_dict(keys: Sequence[object], values: Sequence[object], budget: Budget) -> dict[object, object]:
+    """A new dict of these entries; pays for it."""
+    made: dict[object, object] = {}
+    hashes: dict[str, int] = {}
+    table: HashTable | None = None
+    for key, value in zip(keys, values, strict=True):
+        if type(key) is not str:
+            budget.take_key(key, hashes)
+            if table is None and len(made) >= CROWDED:
+                table = HashTable(made, budget)
+        if table is not None:
+            table.expect(key)
+        made[key] = value
     return made
 
 

@@ -23,7 +23,18 @@ from vstate.values.instance import Global, Instance, preview, printable
 from vstate.values.opcodes import OPCODES, STOP
 from vstate.values.plain import plain
 
-__all__ = ["Array", "Global", "InertError", "Instance", "Limits", "plain", "preview", "printable", "read"]
+__all__ = [
+    "Array",
+    "Global",
+    "InertError",
+    "Instance",
+    "Limits",
+    "names",
+    "plain",
+    "preview",
+    "printable",
+    "read",
+]
 
 _OPCODE_BYTES: Final = 48  # an int, its place on the stack, and its place in a container
 _BATCH: Final = 256  # opcodes that are paid for together
@@ -64,7 +75,10 @@ def read(
     `buffers` are the out-of-band buffers in order. Raises InertError, and nothing else, when the data is
     malformed, cut short, or larger than `limits` allow.
     """
-    machine = Machine(data, buffers, limits or Limits())
+    return _run(Machine(data, buffers, limits or Limits()))
+
+
+def _run(machine: Machine) -> object:
     try:
         return machine.run()
     except InertError as error:
@@ -75,6 +89,19 @@ def read(
         reason = "it needs more memory than there is"
     # Raised outside the handlers: as the context, the first error would keep all values in memory.
     raise InertError(reason, offset=machine.at)
+
+
+def names(
+    data: bytes, buffers: Sequence[bytes | bytearray | memoryview] = (), *, limits: Limits | None = None
+) -> dict[str, bytes]:
+    """The full names of the classes and functions in the pickle `data`, as `read` reads it.
+
+    Each has the magic number of the Python that compiled it, if it is a class that is stored by value, else
+    no bytes. Raises InertError.
+    """
+    machine = Machine(data, buffers, limits or Limits())
+    _run(machine)
+    return machine.budget.names
 
 
 Handlers = list[Callable[[Any], None] | None]

@@ -38,6 +38,19 @@ def inspect_value(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -
     return bytes(parts[0])
 
 
+def named_in(entry: Entry, reader: Reader, *, limit: int = INSPECT_BYTES) -> dict[str, bytes]:
+    """The classes and functions that a pickled value names, as `inert.names` finds them.
+
+    Raises InvalidInput for a value of more than `limit` bytes, and InertError for a malformed pickle.
+    """
+    if entry.size > limit:
+        raise InvalidInput(f"a value of {entry.size} bytes is too long: the limit is {limit} bytes")
+    from vstate.values import inert  # late, for a quick `import vstate`
+
+    parts, _ = read_parts(entry, reader)
+    return inert.names(bytes(parts[0]), parts[1:])
+
+
 def _text(data: bytes | bytearray) -> str:
     if not data.isascii():
         # In Python, one wide character makes all characters of a text as wide.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -105,18 +105,19 @@ def preview(
     max_depth: int = 6,
     max_items: int = 20,
     max_nodes: int = _MOST_NODES,
+    measure: Callable[[str], int] = len,
 ) -> str:
     """`value`, as `inert.read` returns it, for people: one line if it fits `width` columns, else several.
 
     The text of any value is bounded. "…" with a number stands for deeper containers, later items, the rest
     of long strings, and everything after `max_nodes` parts. A container inside itself is `<cycle>`. Control
     characters are escaped, so a stored string cannot drive a terminal. `width=None` makes one line of any
-    length.
+    length. `measure` gives the columns of a text; wide characters take two on a terminal.
     """
     node = _Outline(max_depth=max_depth, max_items=max_items, max_nodes=max_nodes).node(value, 0)
     if width is None:
         return _flat(node)
-    return "\n".join(_laid_out(node, "", "", 0, width))
+    return "\n".join(_laid_out(node, "", "", 0, width, measure))
 
 
 @dataclass(slots=True)
@@ -251,12 +252,14 @@ def _flat(node: str | _Group) -> str:
     return f"{node.opening}{inside}{node.closing}"
 
 
-def _laid_out(node: str | _Group, prefix: str, suffix: str, indent: int, width: int) -> Iterator[str]:
+def _laid_out(
+    node: str | _Group, prefix: str, suffix: str, indent: int, width: int, measure: Callable[[str], int]
+) -> Iterator[str]:
     line = f"{' ' * indent}{prefix}{_flat(node)}{suffix}"
-    if isinstance(node, str) or len(line) <= width:
+    if isinstance(node, str) or (len(line) <= 2 * width and measure(line) <= width):
         yield line
         return
     yield f"{' ' * indent}{prefix}{node.opening}"
     for name, part in node.parts:
-        yield from _laid_out(part, name, ",", indent + 2, width)
+        yield from _laid_out(part, name, ",", indent + 2, width, measure)
     yield f"{' ' * indent}{node.closing.lstrip(',')}{suffix}"

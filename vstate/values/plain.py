@@ -6,14 +6,17 @@ import base64
 import datetime
 import math
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
+from vstate.values.arrays import Array
 from vstate.values.instance import Global, Instance, in_order
 
 __all__ = ["plain"]
 
+_ELEMENTS: Final = 1000  # of an array, that are decoded together
+_SMALL: Final = frozenset({bool, int, float, str, type(None)})
 _DEEPEST: Final = 60  # json recurses too
 _MOST_TEXT: Final = 64 * 2**20  # characters of JSON
 _BLOCK: Final = 64 * 1024  # characters of a long text that are measured together
@@ -22,7 +25,7 @@ _WIDEST_INT: Final = 4096  # bits; json.dumps refuses an int of more than 4300 d
 _WIDEST_HEX: Final = 2**22  # bits
 
 
-def plain(value: object, *, max_nodes: int = 100_000) -> object:
+def plain(value: object, *, max_nodes: int = 100_000, max_items: int = 0) -> object:
     """`value`, as `inert.read` returns it, as None, bool, int, float, str, list and dict with str keys only.
 
     Anything else is a dict with a key that starts with "$"; a "$" at the start of the value's own keys is
@@ -33,16 +36,19 @@ def plain(value: object, *, max_nodes: int = 100_000) -> object:
     (nan, inf), "$int" (hexadecimal), "$complex", "$datetime", "$date", "$time", "$timezone", and
     "$timedelta" (seconds).
 
-    The result is bounded. It has at most `max_nodes` parts, where deep ones count more; and 1 KiB of JSON
-    text for each, 64 MiB in all. {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts
-    that are left out; "$size", in characters or bytes, stands beside the beginning of a string that is cut.
+    The result is bounded. It has at most `max_nodes` parts, and 1 KiB of JSON text for each, 64 MiB in all.
+    Deep parts count more. The first `max_items` numbers and texts in lists and arrays do not count.
+    {"$more": count}, {"$cycle": true} and {"$deep": true} stand for parts that are left out. The `data` of an
+    array are its first elements, and `omitted` is the number of the others. "$size", in characters or bytes,
+    stands beside the beginning of a string that is cut.
     """
-    return _Plain(max_nodes).convert(value, 0)
+    return _Plain(max_nodes, max_items).convert(value, 0)
 
 
 class _Plain:
-    def __init__(self, max_nodes: int) -> None:
+    def __init__(self, max_nodes: int, max_items: int) -> None:
         self.left = max_nodes
+        self.items_left = max_items
         self.text_left = min(max_nodes << 10, _MOST_TEXT)
         self.inside: set[int] = set()
 
@@ -64,6 +70,8 @@ class _Plain:
     def _container(self, value: object, depth: int) -> object:
         if isinstance(value, Global):
             return {"$global": self._name(value.name), **self._named(value.fields, depth)}
+        if isinstance(value, Array) and value.layout is not None and value.fields.get("data"):
+            return self._array(value, depth)
         if isinstance(value, Instance):
             return self._instance(value, depth)
         if isinstance(value, dict):
@@ -73,6 +81,18 @@ class _Plain:
         assert isinstance(value, set | frozenset)
         members: Iterable[object] = in_order(value) if len(value) <= self.left else value
         return {f"${type(value).__name__}": self._items(members, len(value), depth)}
+
+    def _array(self, array: Array, depth: int) -> dict[str, object]:
+        count = array.count
+        blocks = (array.elements(at, min(at + _ELEMENTS, count)) for at in range(0, count, _ELEMENTS))
+        data = self._items(chain.from_iterable(blocks), count, depth)
+        left_out = 0
+        if data and isinstance(data[-1], dict) and "$more" in data[-1]:
+            data.pop()
+            left_out = count - len(data)
+        fields = {name: part for name, part in array.fields.items() if name not in ("data", "omitted")}
+        result = {"$type": self._name(array.type), **self._named(fields, depth), "data": data}
+        return result | ({"omitted": left_out} if left_out else {})
 
     def _instance(self, instance: Instance, depth: int) -> dict[str, object]:
         result: dict[str, object] = {"$type": self._name(instance.type)}
@@ -97,7 +117,11 @@ class _Plain:
             if self._is_spent():
                 result.append({"$more": total - len(result)})
                 break
-            result.append(self.convert(item, depth))
+            if self.items_left > 0 and type(item) in _SMALL:
+                self.items_left -= 1
+                result.append(self._atom(item))
+            else:
+                result.append(self.convert(item, depth))
         return result
 
     def _entries(self, entries: Mapping[object, object], depth: int) -> dict[str, object]:

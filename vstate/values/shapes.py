@@ -74,7 +74,9 @@ def make_global(module: str, name: str, budget: Budget) -> Global:
         module = _OLD_MODULES[module]
         name = _OLD_BUILTINS.get(name, name)
     budget.take_bytes(_RECORD_BYTES + 4 * (len(module) + len(name)))
-    return Global(f"{module}.{name}" if module else name)
+    full = f"{module}.{name}" if module else name
+    budget.names.setdefault(full, b"")
+    return Global(full)
 
 
 def new(function: object, args: object, kwargs: object, budget: Budget) -> Instance:
@@ -481,8 +483,10 @@ def _block_array(args: tuple[object, ...], budget: Budget) -> object:
 @_shape("vstate.values.definitions.stored_class")
 def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
     match args:
-        case (bytes(), str(module), str(name), bytes() | bytearray() | memoryview()):
-            return make_global(module, name, budget)
+        case (bytes(magic), str(module), str(name), bytes() | bytearray() | memoryview()):
+            made = make_global(module, name, budget)
+            budget.names[made.name] = magic
+            return made
     return None
 
 

@@ -21,33 +21,46 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
 @command(
     "diff",
     paged=True,
-    examples=["vstate diff", "vstate diff HEAD~5 --stat", "vstate diff main what-if --key plan"],
+    examples=["vstate diff", "vstate diff HEAD~5 --stat", "vstate diff main what-if plan"],
     json="{old, new, changes: [{key, kind, old, new, details: [{path, kind, old, new, note}]}]}. The "
     "outer old and new are ids of commits, old null before the first commit; those of a change are {type, "
     "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
     "error stands in its place.",
 )
-@click.argument("a", required=False, shell_complete=complete_revision)
-@click.argument("b", required=False, shell_complete=complete_revision)
-@click.option("--key", metavar="KEY", shell_complete=complete_key, help="Show only the change of this key.")
+@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision)
+@click.option(
+    "--key",
+    "named",
+    multiple=True,
+    metavar="KEY",
+    shell_complete=complete_key,
+    help="Show only the change of this key. May be given several times.",
+)
 @click.option("--stat", is_flag=True, help="Show only the keys with types and sizes, and the counts.")
-def diff(session: Session, a: str | None, b: str | None, key: str | None, stat: bool) -> None:
-    """Show the changes from revision A to revision B.
+def diff(session: Session, args: tuple[str, ...], named: tuple[str, ...], stat: bool) -> None:
+    """Show the changes from revision A to revision B; with KEY, only those of these keys.
 
     Each key has a sign: + added, ~ modified, - removed. The changes inside its value follow, by path. B
     defaults to HEAD. Without arguments, show the changes of the last commit (HEAD~1 to HEAD); changes that
-    a program has not yet committed exist only in that program. A..B means the same as A B.
+    a program has not yet committed exist only in that program. A..B means the same as A B. The first argument
+    that is no revision is a key, and so are all behind it.
+
+    A text is compared by line and word, bytes by offset, an array by ranges of elements, and a frame of
+    pandas or pyarrow by column and row: price[3] is the cell of the column price in the row labelled 3.
     """
-    old, new, found = _compare(session, a, b)
-    if key is not None and key not in found:
-        _check_key(session, key, old, new)
-    keys = [*found] if key is None else [key] * (key in found)
+    revisions, wanted = _sort(session, args)
+    wanted += named
+    old, new, found = _compare(session, *revisions)
+    for key in wanted:
+        if key not in found:
+            _check_key(session, key, old, new)
+    keys = [key for key in dict.fromkeys(wanted) if key in found] if wanted else [*found]
     out = session.out
     if session.json:
         before = {"old": None if old is None else old.id, "new": new.id}
         out.json_array(_documents(session, found, keys, stat), before=before, name="changes")
         return
-    limit = _MOST_DETAILS if key is None else _MOST_DETAILS_OF_ONE_KEY
+    limit = _MOST_DETAILS if len(wanted) != 1 else _MOST_DETAILS_OF_ONE_KEY
     if not stat:
         out.lines(changes.diff_lines(found, out, keys=keys, limit=limit))
         return
@@ -58,7 +71,37 @@ def diff(session: Session, a: str | None, b: str | None, key: str | None, stat: 
         out.line((found.stat(), "dim"))
 
 
-def _compare(session: Session, a: str | None, b: str | None) -> tuple[Commit | None, Commit, Diff]:
+def _sort(session: Session, args: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """The revisions among the arguments, at most two, and the keys behind them."""
+    most = 2
+    for number, arg in enumerate(args):
+        if number == 0 and _is_range(session, arg):
+            most = 1
+            continue
+        commit, error = session.resolve_or_head(arg)
+        if number >= most or error is not None:
+            if error is not None and number < 2 and not _is_key(session, arg, [*args[:number], commit.id]):
+                raise error
+            return [*args[:number]], [*args[number:]]
+    return [*args], []
+
+
+def _is_range(session: Session, arg: str) -> bool:
+    old, dots, new = arg.partition("..")
+    return bool(dots) and all(session.resolve_or_head(rev or "HEAD")[1] is None for rev in (old, new))
+
+
+def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
+    """Whether one of these revisions, or the parent of the last, has the key."""
+    repo = session.repo
+    commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in each.split("..") if rev]
+    commits += repo.history.before(commits[-1])
+    return any(repo.entry(commit.tree, name) is not None for commit in commits)
+
+
+def _compare(
+    session: Session, a: str | None = None, b: str | None = None
+) -> tuple[Commit | None, Commit, Diff]:
     repo = session.repo
     if a is not None and b is None and ".." in a:
         a, _, b = a.partition("..")

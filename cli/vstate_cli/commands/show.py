@@ -11,6 +11,8 @@ from vstate.errors import InvalidInput, KeyNotFound, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.plural import counted
+from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.paths import find_part
 from vstate.values.inert import plain
 from vstate.values.inspection import describe
 from vstate_cli import changes, commits, values
@@ -24,44 +26,72 @@ _REV_AND_KEY = re.compile(
 _MOST_KEYS = 50
 _MOST_DETAILS = 10
 _MOST_EVENTS = 50
+_MOST_ITEMS = 2_000_000  # numbers and texts in the lists and arrays of a value in the JSON
 
 
 @command(
     "show",
     paged=True,
-    examples=["vstate show", "vstate show HEAD~2", "vstate show v1 plan", "vstate show plan --json"],
+    examples=[
+        "vstate show",
+        "vstate show v1 plan",
+        "vstate show messages '[3].content'",
+        "vstate show plan --json",
+    ],
     json="for a commit, {id, parents, tree, time, message, info, refs, events: [{kind, time, namespace, "
     "data}], changes: [{key, kind, old, new}]}; old and new are {type, size} with the size in bytes, or "
-    "null. For a value, {commit, key, type, size, value}. Data that JSON cannot hold is an object with a "
-    "key that starts with $, such as $type for the class of an object. If the value cannot be read, value "
-    "is null and error says why.",
+    "null. For a value, {commit, key, type, size, value}, with path if one is given; type and size are "
+    "those of the whole value. Data that JSON cannot hold is an object with a key that starts with $, as "
+    "$type for the class of an object. If the value cannot be read, value is null and error says why.",
 )
 @click.argument("rev", required=False, shell_complete=complete_revision_or_key)
 @click.argument("key", required=False, shell_complete=complete_key)
-def show(session: Session, rev: str | None, key: str | None) -> None:
+@click.argument("path", required=False)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --json, write at most N parts of the value. Default: 100,000, and 2,000,000 numbers and texts "
+    'in lists and arrays. {"$more": n}, or omitted for an array, counts the parts left out.',
+)
+def show(session: Session, rev: str | None, key: str | None, path: str | None, limit: int | None) -> None:
     """Show a commit, or the value of a key.
 
     Show the commit REV (default: HEAD) with its events and changes. With KEY, show the value of KEY at REV.
-    A single argument that is no revision is a key of HEAD. REV:KEY means the same as REV KEY.
+    A single argument that is no revision is a key of HEAD. REV:KEY means the same as REV KEY. PATH names a
+    part of the value, in the form that `vstate diff` prints.
+
+    A frame of pandas or pyarrow is a table, an array has its dtype, shape and range, and a list of messages
+    is a conversation. Their parts have paths, such as price[3] for a cell.
     """
-    commit, key = _find(session, "HEAD" if rev is None else rev, key)
+    if rev is not None and key is not None and path is None:
+        # KEY PATH, unless the first argument is a revision.
+        commit, error = session.resolve_or_head(rev)
+        if error is not None and session.repo.entry(commit.tree, rev) is not None:
+            rev, key, path = "HEAD", rev, key
+    commit, key, path = _find(session, "HEAD" if rev is None else rev, key, path)
     if key is None:
         _show_commit(session, commit)
     else:
-        _show_value(session, commit, key)
+        _show_value(session, commit, key, path, limit)
 
 
-def _find(session: Session, rev: str, key: str | None) -> tuple[Commit, str | None]:
-    """The commit that the arguments name, and the key if they name one."""
-    if key is not None:
-        return session.repo.resolve(rev), key
+def _find(
+    session: Session, rev: str, key: str | None, path: str | None
+) -> tuple[Commit, str | None, str | None]:
+    """The commit that the arguments name, and the key and the path if they name these."""
+    match = _REV_AND_KEY.fullmatch(rev)
     commit, error = session.resolve_or_head(rev)
+    if error is not None and key is not None and path is None and match is not None:
+        return session.repo.resolve(match[1] or "HEAD"), match[2], key
+    if key is not None:
+        return session.repo.resolve(rev), key, path
     if error is None:
-        return commit, None
+        return commit, None, None
     if session.repo.entry(commit.tree, rev) is not None:
-        return commit, rev
-    if (match := _REV_AND_KEY.fullmatch(rev)) is not None:
-        return session.repo.resolve(match[1] or "HEAD"), match[2]
+        return commit, rev, None
+    if match is not None:
+        return session.repo.resolve(match[1] or "HEAD"), match[2], None
     # A NotFound without candidates explains why a well-formed revision names no commit.
     if isinstance(error, InvalidInput) or not (isinstance(error, NotFound) and error.candidates):
         raise error
@@ -118,7 +148,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.line((f"  … {counted(len(diff) - _MOST_KEYS, 'more key')} ({more} has them all)", "dim"))
 
 
-def _show_value(session: Session, commit: Commit, key: str) -> None:
+def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
     out, repo = session.out, session.repo
     data = tree.lookup(repo.objects.node, commit.tree, key)
     if data is None:
@@ -130,12 +160,18 @@ def _show_value(session: Session, commit: Commit, key: str) -> None:
         value = repo.inspect(key, data)
     except values.UNREADABLE as error:
         reason = str(error)
+    if path is not None and reason is None:
+        trail = find_part(value, path, Fingerprints())
+        value = trail[-1].value if trail else value
     if session.json:
-        document = {"commit": commit.id, "key": key, **values.entry_document(entry), "value": plain(value)}
+        where = {"commit": commit.id, "key": key, **({} if path is None else {"path": path})}
+        shown = plain(value, max_items=_MOST_ITEMS) if limit is None else plain(value, max_nodes=limit)
+        document = {**where, **values.entry_document(entry), "value": shown}
         out.json(document | ({} if reason is None else {"error": reason}))
         return
     if out.is_terminal or reason is not None:
-        out.line((safe(key), "bold"), (f"  {safe(describe(entry))}, at {commit.short}", "dim"))
+        place = "" if path is None else f" {safe(path)}"
+        out.line((f"{safe(key)}{place}", "bold"), (f"  {safe(describe(entry))}, at {commit.short}", "dim"))
     if reason is not None:
         out.line((f"({safe(reason)})", "yellow"))
         return

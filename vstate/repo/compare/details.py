@@ -9,8 +9,11 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from vstate.arguments import check_limit
+from vstate.repo.compare.arrays import differences
 from vstate.repo.compare.matching import Matching, same_atom, size_of
+from vstate.repo.compare.tables import TableComparison
 from vstate.values.inert import Array, Global, Instance, preview, printable
+from vstate.values.tables import Table, is_table, table_of
 
 __all__ = ["Detail", "common_prefix", "details"]
 
@@ -22,8 +25,6 @@ _LONGEST_PATH: Final = 500  # characters, and its last step
 _MOST_WORK: Final = 5_000_000  # parts of values, and half kilobytes of texts, that are compared
 _KEY_WORK: Final = 2_500_000  # to match keys and members
 _PAIR_WORK: Final = 10  # for each pair of containers, besides their parts
-_BLOCK: Final = 2**16  # bytes of an array compared at a time
-_SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
 _TOO_LARGE: Final = "too large to compare further"
 _BRIEF_NODES: Final = 60
 _STEP_NODES: Final = 20
@@ -58,8 +59,14 @@ def details(old: object, new: object, *, limit: int = 1000) -> list[Detail]:
     Entries are matched by key, fields by name, and items of lists by aligning equal ones, so that an
     insertion is one added item. An index counts in the new list, or in the old list for a removed item. A
     text is a whole. Types count: 1, 1.0 and True differ; NaN is NaN. A value in several places is compared,
-    and shown, at the first of them. The work is bounded: if two values are too large, the rest of them is
-    one modification.
+    and shown, at the first of them.
+
+    Arrays are compared by element: `[3]`, `[2][5]`, or a range, `[10:20]`. Tables are the frames of pandas
+    and the tables of pyarrow. They are compared by column and row: `price[3]` is the cell of the column price
+    in the row labelled 3, and `rows[3]` is that row. After ten changes, one change stands for the rest of an
+    array or a column, and its `note` counts them.
+
+    The work is bounded: if two values are too large, the rest of them is one modification.
     """
     return list(islice(_Comparison().run(old, new), check_limit(limit)))
 
@@ -151,6 +158,10 @@ class _Comparison:
 
     def compare(self, path: _Path | None, old: object, new: object) -> Iterator[_Pair | Detail] | None:
         """The pairs of parts of two containers of one type; None when they have no parts in common."""
+        if is_table(old) and is_table(new):
+            before, after = table_of(old), table_of(new)
+            if before is not None and after is not None:
+                return self.tables(path, before, after)
         if isinstance(old, Array) and isinstance(new, Array) and old.type == new.type:
             return self.arrays(path, old, new)
         if isinstance(old, Instance) and isinstance(new, Instance):
@@ -252,38 +263,27 @@ class _Comparison:
                 yield _Path(path, _index, after), old[before], new[after]
 
     def arrays(self, path: _Path | None, old: Array, new: Array) -> Iterator[_Pair | Detail]:
-        shape = old.fields.get("shape")
-        alike = all(old.fields.get(name) == new.fields.get(name) for name in ("dtype", "order"))
-        if not alike or shape != new.fields.get("shape") or old.raw is None or new.raw is None:
+        # Many arrays may share one buffer.
+        self.left -= len(old.raw or b"") >> 6
+        found = differences(old, new)
+        if found is None:
             yield from self.instances(path, old, new)
             return
-        # Many arrays may share one buffer.
-        self.left -= len(old.raw) >> 6
-        count = _differing(old.raw, new.raw, old.itemsize)
-        if count:
-            total = len(old.raw) // old.itemsize
-            yield _detail(path, "modified", old, new, f"{count} of {total} elements differ")
+        for place, before, after, note, kind in found:
+            yield _detail(_Path(path, str, place) if place else path, kind, before, after, note)
 
-
-def _differing(old: memoryview, new: memoryview, itemsize: int) -> int:
-    """The number of elements of two arrays that differ in their bytes."""
-    block = max(_BLOCK // itemsize, 1) * itemsize if itemsize else 1
-    count = 0
-    for start in range(0, len(old), block):
-        before, after = old[start : start + block], new[start : start + block]
-        if before == after:
-            continue
-        a, b = bytes(before), bytes(after)
-        if itemsize > _SHORT_ITEM:
-            count += sum(a[at : at + itemsize] != b[at : at + itemsize] for at in range(0, len(a), itemsize))
-            continue
-        # As numbers: one operation for all elements, not one for each.
-        bits = (int.from_bytes(a) ^ int.from_bytes(b)).to_bytes(len(a))
-        found = 0
-        for at in range(itemsize):
-            found |= int.from_bytes(bits[at::itemsize])
-        count += len(a) // itemsize - found.to_bytes(len(a) // itemsize).count(0)
-    return count
+    def tables(self, path: _Path | None, old: Table, new: Table) -> Iterator[_Pair | Detail]:
+        comparison = TableComparison(old, new, self.matching)
+        for found in comparison.run():
+            place = path
+            for step in found.steps:
+                place = _Path(place, _step, step)
+            if found.kind == "pair":
+                yield place, found.old, found.new
+            else:
+                yield _detail(place, found.kind, found.old, found.new, found.note)
+        if comparison.is_spent:
+            yield _detail(path, "modified", old.type, new.type, _TOO_LARGE)
 
 
 def _detail(path: _Path | None, kind: Kind, old: object, new: object, note: str = "") -> Detail:
@@ -313,17 +313,17 @@ def _brief(value: object, max_nodes: int = _BRIEF_NODES) -> str:
 
 
 def _brief_pair(old: object, new: object) -> tuple[str, str]:
-    """Both sides in brief; long texts from their first difference on."""
+    """Both sides in brief; long texts and bytes from their first difference on."""
     before, after = _brief(old), _brief(new)
-    if before != after or not isinstance(old, str) or not isinstance(new, str):
+    if before != after or not isinstance(old, str | bytes) or not isinstance(new, str | bytes):
         return before, after
     same = common_prefix(old, new)
     start = max(same - 15, 0)
     return f"…{_brief(old[start : start + 200])}", f"…{_brief(new[start : start + 200])}"
 
 
-def common_prefix(old: str, new: str) -> int:
-    """The number of characters that both texts begin with."""
+def common_prefix(old: str | bytes, new: str | bytes) -> int:
+    """The number of characters, or bytes, that both begin with."""
     low, high = 0, min(len(old), len(new))
     while low < high:
         middle = (low + high + 1) // 2

@@ -29,6 +29,7 @@ _ATOM_CLASSES: Final = (
     datetime.tzinfo,
 )
 _QUICK: Final = ATOMS | {bytearray, memoryview}
+_OWN_HASH: Final = 60  # bits; a forger can make longer ints of one hash
 _TEXTS: Final = frozenset({str, bytes, bytearray})
 
 
@@ -93,8 +94,8 @@ class Matching:
         rows: list[Hashable] = [None] * height
         columns: list[Hashable] = [None] * breadth
         if height and breadth and height + breadth > 2:
-            tokens = [self._token(old[index]) for index in range(start, start + height) if self.left >= 0]
-            others = [self._token(new[index]) for index in range(start, start + breadth) if self.left >= 0]
+            tokens = [self.token(old[index]) for index in range(start, start + height) if self.left >= 0]
+            others = [self.token(new[index]) for index in range(start, start + breadth) if self.left >= 0]
             if self.left >= 0:  # without work left, the items are aligned by index
                 rows, columns = tokens, others
         aligner = Aligner(self.left // _STEP_WORK)
@@ -113,7 +114,7 @@ class Matching:
             if kind is str:
                 yield key, key
                 continue
-            token = self._token(key)
+            token = self.token(key)
             if self.left < 0:
                 return
             if kind is not int and kind is not bytes:
@@ -121,13 +122,13 @@ class Matching:
                 token = (token, count)
             yield token, key
 
-    def _token(self, value: object) -> Hashable:
+    def token(self, value: object) -> Hashable:
         """Equal for equal values, and only for those; any token once no work is left."""
         kind = type(value)
         if kind is str and len(value) <= _SHORT:  # type: ignore[arg-type]  # mypy does not narrow by `is`
             self.left -= 1
             return value
-        if kind is int and value.bit_length() <= _SHORT:  # type: ignore[attr-defined]  # as above
+        if kind is int and value.bit_length() <= _OWN_HASH:  # type: ignore[attr-defined]  # as above
             self.left -= 1
             return ("int", value)  # not the int: 1 is not True, and a forger chooses its hash
         self.left -= 1 + size_of(value)
@@ -185,7 +186,7 @@ class Matching:
                 return False
             return self._all_same(zip(_parts(old), _parts(new), strict=True), depth + 1)
         # Sets, arrays and other keys: an Instance is another object in the other value, and 1 is not True.
-        return None if self._token(old) == self._token(new) or self.left < 0 else False
+        return None if self.token(old) == self.token(new) or self.left < 0 else False
 
     def _all_same(self, pairs: Iterable[tuple[object, object]], depth: int) -> bool | None:
         sure = True

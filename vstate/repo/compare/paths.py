@@ -12,7 +12,10 @@ from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
-from vstate.values.inert import Global, Instance
+from vstate.values.budget import Budget, InertError, Limits
+from vstate.values.hashtable import make_dict
+from vstate.values.inert import Array, Global, Instance
+from vstate.values.tables import Column, Table, is_table, table_of
 
 __all__ = [
     "SEQUENCES",
@@ -33,6 +36,7 @@ _ANY_STEP: Final = re.compile(
     re.DOTALL,
 )
 _LONGEST_IDENTIFIER: Final = 60
+_BLOCK: Final = 1000  # elements of an array that are decoded together
 _COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
 
@@ -43,7 +47,8 @@ SEQUENCES: Final = frozenset({"items", "args"})
 class Part(NamedTuple):
     """Something directly inside a value.
 
-    `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members" or "state".
+    `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members", "columns",
+    "elements" or "state".
     `place` is unique in its group: an index, a name, or the fingerprint of a key that is not a text. `step`
     is its step in a path: `[3]`, `.content`, `["odd key"]`.
     """
@@ -56,6 +61,10 @@ class Part(NamedTuple):
 
 def kind_of(value: object) -> object:
     """The type of a value, and the class of an Instance: equal for values whose parts can be compared."""
+    if isinstance(value, Array):
+        # Elements are found by their places in memory: in a row of another length they are others.
+        form = (value.fields.get("dtype"), value.fields.get("order"), value.shape[1:])
+        return (Array, value.type, *form)
     if isinstance(value, Instance):
         return (type(value), value.type, value.called)
     return (Global, value.name) if isinstance(value, Global) else type(value)
@@ -63,12 +72,17 @@ def kind_of(value: object) -> object:
 
 def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
     """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
-    if isinstance(value, dict):
+    value, table = _opened(value)
+    if table is not None:
+        yield from (_column_part(table, *found, prints) for found in _columns(table))
+    elif isinstance(value, dict):
         yield from _entries(value, prints)
     elif isinstance(value, list | tuple):
         yield from _items("items", value)
     elif isinstance(value, set | frozenset):
         yield from _members(value, prints)
+    elif isinstance(value, Array) and value.layout is not None:
+        yield from _elements(value)
     elif isinstance(value, Instance):
         yield from [_only_argument(value)] if _is_wrapper(value) else _items("args", value.args)
         yield from _named("kwargs", value.kwargs)
@@ -90,6 +104,18 @@ def sequence_of(value: object, group: str) -> Sequence[object]:
 def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
     """The part of `value` in the place of `part`, from a value of the same kind; not for SEQUENCES."""
     place = part.place
+    value, table = _opened(value)
+    if part.group == "columns":
+        columns = () if table is None else _columns(table)
+        found = (column for name, _, column in columns if prints.place(name) == place)
+        return next((part._replace(value=_cells(table, column)) for column in found if table), None)
+    if part.group == "elements":
+        assert isinstance(value, Array)
+        assert isinstance(place, int)
+        found_elements = value.elements(place, place + 1) if place < value.count else []
+        return next((part._replace(value=element) for element in found_elements), None)
+    if part.group == "fields" and place == "data" and isinstance(value, Array) and value.raw is not None:
+        return part._replace(value=value.part(0, value.count))  # the field has only the first elements
     if part.group == "members":
         assert isinstance(value, set | frozenset)
         return next((part._replace(value=member) for member in value if prints.place(member) == place), None)
@@ -134,6 +160,41 @@ def _members(members: set[object] | frozenset[object], prints: Fingerprints) -> 
         yield Part("members", prints.place(member), step, member)
 
 
+def _columns(table: Table) -> Iterator[tuple[object, str, Column]]:
+    """The columns of a table with their names and steps."""
+    names = dict.fromkeys(column.name for column in table.columns)  # `table_of` has checked their hashes
+    steps = dict(zip(names, _steps(names), strict=True))
+    yield from ((column.name, steps[column.name], column) for column in table.columns)
+
+
+def _column_part(table: Table, name: object, step: str, column: Column, prints: Fingerprints) -> Part:
+    return Part("columns", prints.place(name), step, _cells(table, column))
+
+
+def _cells(table: Table, column: Column) -> object:
+    """A column as a value with its cells by the labels of their rows; by number where labels repeat."""
+    if column.read is None:
+        return column.source
+    cells = column.cells(0, column.rows)
+    levels = [level.cells(0, level.rows) for level in table.labels]
+    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(column.rows)
+    try:
+        entries = make_dict(labels, cells, Budget(Limits()))
+    except InertError:  # labels that cannot be keys, or whose hashes a forger chose
+        entries = {}
+    if len(entries) < len(cells):
+        entries = dict(enumerate(cells))
+    return Instance("column", {"dtype": column.dtype}, entries=entries)
+
+
+def _opened(value: object) -> tuple[object, Table | None]:
+    """A Series as its one column, and the table in any other frame."""
+    table = table_of(value) if is_table(value) else None
+    if table is not None and table.type == "Series":
+        return _cells(table, table.columns[0]), None
+    return value, table
+
+
 def _steps(places: Collection[object]) -> Iterator[str]:
     """The steps that lead to these keys or members, as `details` prints them when all are removed."""
     nothing: object = {} if isinstance(places, dict) else type(places)()
@@ -149,8 +210,9 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
     A path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
     without the dot), `["text"]` for any other text, `[7]` for an index or a key that is not a text, `{'a'}`
-    for a member of a set, and `.args[0]` and `.state` for the parts of an Instance without names. Long keys
-    end in "…", as printed. Raises NotFound with the step that leads nowhere, and InvalidInput for a
+    for a member of a set, `[2][5]` for an element of an array, `price[3]` for a cell of a table, and
+    `.args[0]` and `.state` for the parts of an Instance without names. Long keys end in "…", as printed.
+    Raises NotFound with the step that leads nowhere, and InvalidInput for a
     malformed path or a step that several keys print as.
     """
     if not path:
@@ -186,13 +248,21 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
 def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The parts of the value whose step `rest` begins with."""
-    if isinstance(value, dict):
+    value, table = _opened(value)
+    if table is not None:
+        yield from _named_column(table, rest, prints)
+    elif isinstance(value, dict):
         yield from _keyed(value, rest, prints)
     elif isinstance(value, list | tuple):
         yield from _indexed("items", value, rest)
     elif isinstance(value, set | frozenset):
         yield from _one_of(rest, (part for part in _members(value, prints) if rest.startswith(part.step)))
     elif isinstance(value, Instance):
+        if isinstance(value, Array):
+            yield from _element(value, rest)
+            if value.raw is not None and rest.startswith(".data"):
+                yield Part("fields", "data", ".data", value.part(0, value.count))
+                return
         if _is_wrapper(value):
             yield _only_argument(value)
         else:
@@ -222,6 +292,35 @@ def _by_name(group: str, named: Mapping[str, object], rest: str) -> Iterator[Par
         yield Part(group, name, step, named[name])
     elif rest.startswith("["):
         yield from _one_of(rest, _named(group, named))
+
+
+def _elements(array: Array) -> Iterator[Part]:
+    """All elements of an array by their indices."""
+    for start in range(0, array.count, _BLOCK):
+        found = array.elements(start, min(start + _BLOCK, array.count))
+        for place, element in enumerate(found, start):
+            step = "".join(f"[{index}]" for index in array.index(place))
+            yield Part("elements", place, step, element)
+
+
+def _element(array: Array, rest: str) -> Iterator[Part]:
+    """The element of an array, by as many indices as the array has dimensions."""
+    index: list[int] = []
+    at = 0
+    while len(index) < len(array.shape) and (match := _INDEX.match(rest, at)) is not None:
+        index.append(int(match[1]))
+        at = match.end()
+    fits = bool(index) and len(index) == len(array.shape)
+    if fits and all(step < size for step, size in zip(index, array.shape, strict=True)):
+        place = array.place(tuple(index))
+        for element in array.elements(place, place + 1):
+            yield Part("elements", place, rest[:at], element)
+
+
+def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
+    """The columns of a table whose steps `rest` begins with; only these are read."""
+    columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
+    yield from _one_of(rest, (_column_part(table, *found, prints) for found in columns))
 
 
 def _keyed(entries: Mapping[object, object], rest: str, prints: Fingerprints) -> Iterator[Part]:

@@ -1,0 +1,400 @@
+"""What values look like: tables, arrays, conversations, texts and bytes, in `show` and `diff`."""
+
+import json
+import os
+import re
+import struct
+import sys
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+from rich.cells import cell_len
+from test_safety import plant_pickle
+
+from vstate import Disk, Versioned
+
+
+@pytest.fixture
+def frame() -> pandas.DataFrame:
+    """A frame with a block of two columns, text, times, categories and missing values."""
+    return pandas.DataFrame(
+        {
+            "price": [1.5, float("nan"), 3.0],
+            "city": ["Rome", None, "東京"],
+            "count": [1, 2, 3],
+            "when": pandas.to_datetime(["2024-01-01T00:00:00", "2024-01-02T03:04:05", None]),
+            "grade": pandas.Categorical(["low", "high", None]),
+            "weight": [4.0, 5.0, 6.0],
+            "maybe": pandas.array([1, None, 3], dtype="Int64"),
+        }
+    )
+
+
+def commit(store: Path, **found: object) -> None:
+    with Versioned(Disk(store)) as state:
+        state.update(lambda now: now.update(found), message="values")
+
+
+def test_a_frame_is_a_table(vstate, store, frame):
+    """show prints columns, dtypes and rows; missing cells are empty, and times have no empty fraction."""
+    commit(store, frame=frame)
+    lines = vstate("show", "frame").splitlines()
+    assert lines[0] == "DataFrame: 3 rows, 7 columns"
+    assert lines[1].split() == ["price", "city", "count", "when", "grade", "weight", "maybe"]
+    assert re.fullmatch(r" +float64 +\S+ +int64 +datetime64\[\w\w\] +category +float64 +Int64", lines[2])
+    assert lines[3].split() == ["0", "1.5", "Rome", "1", "2024-01-01", "low", "4.0", "1"]
+    assert "2024-01-02T03:04:05" in lines[4]
+    assert cell_len(lines[2]) == cell_len(lines[3]) == cell_len(lines[5])
+    assert "_mgr" not in vstate("show", "frame")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        None,
+        ["a", "b", "c"],
+        [10, 20, 20],
+        pandas.MultiIndex.from_tuples([("x", 1), ("x", 2), ("y", 1)], names=["k", "n"]),
+        pandas.date_range("2024-01-01", periods=3),
+        pandas.period_range("2024-01", periods=3, freq="M"),
+        pandas.CategoricalIndex(["u", "v", "w"]),
+    ],
+    ids=["numbers", "texts", "repeated", "levels", "dates", "periods", "categories"],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_each_cell_is_the_one_that_pandas_has(vstate, store, index, order):
+    """Whatever the index and the order of the block in memory, each label and cell is in its place."""
+    block = numpy.array(numpy.arange(12).reshape(3, 4), order=order)
+    frame = pandas.DataFrame(block, columns=list("abcd"), index=index)
+    commit(store, frame=frame[["d", "b", "a", "c"]])
+    lines = [line.split() for line in vstate("show", "frame").splitlines()]
+    assert lines[0][:3] == ["DataFrame:", "3", "rows,"]
+    for number, line in enumerate(lines[3:]):
+        assert [int(cell) for cell in line[-4:]] == [4 * number + at for at in (3, 1, 0, 2)]
+    labels = [str(label) for label in frame.index]
+    if index is None or isinstance(index[0], str):
+        assert [line[0] for line in lines[3:]] == labels
+    changed = frame.copy()
+    changed.iloc[1, 2] = -1
+    commit(store, frame=changed[["d", "b", "a", "c"]])
+    (detail,) = vstate.json("diff", "frame")["changes"][0]["details"]
+    assert (detail["path"][0], detail["old"], detail["new"]) == ("c", 6, -1)
+
+
+def test_a_frame_differs_by_column_and_row(vstate, store, frame):
+    """Cells, columns, rows, order and dtypes have one line each, with a path that show takes."""
+    commit(store, frame=frame)
+    changed = frame.assign(new=1).drop(columns="weight")
+    changed.loc[1, "price"] = 9.5
+    changed.loc[2, "city"] = "Oslo"
+    commit(store, frame=changed)
+    lines = [line.strip() for line in vstate("diff", "frame").splitlines()[1:]]
+    assert lines == [
+        "+ new: column(dtype='int64', data=[1, 1, 1])",
+        "- weight: column(dtype='float64', data=[4.0, 5.0, 6.0])",
+        "~ price[1]: nan -> 9.5",
+        "~ city[2]: '東京' -> 'Oslo'",
+    ]
+    assert vstate("show", "frame", "price[1]") == "9.5\n"
+    assert vstate("show", "HEAD~1", "frame", "city[2]") == "'東京'\n"
+    assert "did you mean: .price" in vstate.fails("show", "frame", "prise[1]")
+    commit(store, frame=pandas.concat([changed.iloc[:1], changed]).reset_index(drop=True))
+    assert [line.strip()[:9] for line in vstate("diff", "frame").splitlines()[1:]] == ["+ rows[1]"]
+    commit(store, frame=changed.set_index("city"))
+    commit(store, frame=changed.set_index("city").iloc[::-1].drop("Rome"))
+    assert "- rows.Rome: {'price': 1.5" in vstate("diff", "frame")
+    assert "the rows are in another order" in vstate("diff", "frame")
+    many = pandas.DataFrame({"n": range(1000)})
+    commit(store, frame=many)
+    commit(store, frame=many + 1)
+    lines = vstate("diff", "frame").splitlines()
+    assert lines[1].strip() == "~ n[0]: 0 -> 1"
+    assert lines[-1].strip() == "~ n: 990 more of 1000 cells differ"
+
+
+def test_a_series_is_one_column(vstate, store):
+    """Its cells are named by their labels alone."""
+    commit(store, series=pandas.Series([1, 2], index=["a", "b"], name="n"))
+    commit(store, series=pandas.Series([1, 3], index=["a", "b"], name="n"))
+    assert vstate("diff", "series").splitlines()[1:] == ["    ~ b: 2 -> 3"]
+    assert vstate("show", "series", "b") == "3\n"
+    assert vstate("show", "series").splitlines()[0] == "Series: 2 rows, 1 column"
+
+
+def test_a_column_that_cannot_be_read_is_named(vstate, store):
+    """A column of an unknown form does not hide the others, and a change inside it is shown by its fields."""
+    commit(store, frame=pandas.DataFrame({"a": [1], "odd": pandas.arrays.SparseArray([5])}))
+    assert "(vstate cannot read the cells of odd)" in vstate("show", "frame")
+    commit(store, frame=pandas.DataFrame({"a": [1], "odd": pandas.arrays.SparseArray([6])}))
+    assert "odd._sparse_values" in vstate("diff", "frame")
+
+
+def test_a_pyarrow_table_is_read_without_pyarrow(vstate, store):
+    """The buffers of Arrow's format: numbers, texts, bools, with missing cells and in chunks."""
+    from vstate.display.tables import table_view
+    from vstate.values.instance import Instance
+
+    def array(kind: str, rows: int, *buffers: bytes | None) -> Instance:
+        made = [b and Instance("pyarrow.lib.py_buffer", args=(b,), called=True) for b in buffers]
+        name = Instance("pyarrow.lib.type_for_alias", args=(kind,), called=True)
+        return Instance("pyarrow.lib._restore_array", args=((name, rows, 0, 0, made, [], None),), called=True)
+
+    def chunked(*arrays: Instance) -> Instance:
+        kind = arrays[0].args[0][0]
+        return Instance("pyarrow.lib.chunked_array", args=([*arrays], kind), called=True)
+
+    columns = [
+        chunked(array("int64", 2, b"\x01", struct.pack("<2q", 7, 0)), array("int64", 1, None, bytes(8))),
+        chunked(array("string", 3, None, struct.pack("<4i", 0, 1, 1, 3), b"abc")),
+        chunked(array("bool", 3, None, b"\x05")),
+        chunked(array("date32[day]", 3, None, struct.pack("<3i", 0, 1, 365))),
+    ]
+    fields = [Instance("pyarrow.lib.field", args=(name, None)) for name in "nstd"]
+    schema = Instance("pyarrow.lib.schema", args=(fields, None), called=True)
+    value = Instance("pyarrow.lib._reconstruct_table", args=(columns, schema), called=True)
+    view = table_view(value)
+    assert view is not None
+    assert [row[1:] for row in view.first] == [
+        ("7", "a", "True", "1970-01-01"),
+        ("", "", "False", "1970-01-02"),
+        ("0", "bc", "True", "1971-01-01"),
+    ]
+    short = Instance("pyarrow.lib._reconstruct_table", args=([array("int64", 9, None, b"x")], schema))
+    assert table_view(short) is None
+
+
+def test_records_are_a_table(vstate, store):
+    """A list of dicts of the same short fields is a table; with one long field it is a list of dicts."""
+    records = [{"id": n, "name": f"n{n}"} for n in range(50)]
+    commit(store, records=records, long=[*records[:3], {"id": 3, "name": "x" * 100}])
+    lines = vstate("show", "records").splitlines()
+    assert lines[0] == "list of dict: 50 rows, 2 columns"
+    assert lines[3].split() == ["[0]", "0", "n0"]
+    assert lines[-1].split() == ["[49]", "49", "n49"]
+    assert len(lines) < 30
+    assert vstate("show", "long").startswith("[\n  {'id': 0, ")
+
+
+def test_an_array_has_dtype_shape_and_range(vstate, store):
+    """show prints them with the first and last rows; --json has every element."""
+    commit(store, array=numpy.arange(3000.0).reshape(1000, 3))
+    lines = vstate("show", "array").splitlines()
+    assert lines[0] == "numpy.ndarray: float64, 1,000 × 3, 0.0 to 2999.0"
+    assert lines[1].split() == ["[0]", "0.0", "1.0", "2.0"]
+    assert lines[-1].split() == ["[999]", "2997.0", "2998.0", "2999.0"]
+    assert vstate("show", "array", "[999][2]") == "2999.0\n"
+    value = vstate.json("show", "array")["value"]
+    assert value["data"] == [float(n) for n in range(3000)]
+    assert "omitted" not in value
+    value = vstate.json("show", "array", "--limit", "50")["value"]
+    assert len(value["data"]) + value["omitted"] == 3000
+    assert value["omitted"] > 2900
+
+
+def test_a_long_list_is_whole_in_json(vstate, store):
+    """No item is left out, unless --limit says so; then the JSON counts the others."""
+    commit(store, long=[*range(200_000)])
+    assert vstate.json("show", "long")["value"] == [*range(200_000)]
+    assert vstate.json("show", "long", "--limit", "10")["value"][-1] == {"$more": 200_000 - 9}
+
+
+def test_blame_names_the_places_that_show_and_diff_name(vstate, store, frame):
+    """Each element of an array, far behind the first hundred too; each column and cell of a frame."""
+    array = numpy.arange(6000.0).reshape(2000, 3)
+    commit(store, array=array, frame=frame)
+    frame.loc[1, "count"] = 9
+    array[1500, 1] = -1
+    commit(store, array=array, frame=frame)
+    second, first = (json.loads(line)["id"] for line in vstate("log", "-n", "2", "--json").splitlines())
+    found = {each["path"]: each["commit"] for each in vstate.json("blame", "array")}
+    assert len(found) == 6000
+    assert [path for path, id in found.items() if id == second] == ["[1500][1]"]
+    assert vstate.json("blame", "array", "[1500][1]")[0]["commit"] == second
+    assert vstate.json("blame", "array", "[1500][2]")[0]["commit"] == first
+    assert vstate.json("blame", "array", "data")[0]["commit"] == second
+    found = {each["path"]: each["commit"] for each in vstate.json("blame", "frame")}
+    assert [path for path, id in found.items() if id == second] == ["count"]
+    assert vstate.json("blame", "frame", "count[1]")[0]["commit"] == second
+    assert vstate.json("blame", "frame", "count[2]")[0]["commit"] == first
+
+
+def test_a_frame_of_an_unknown_form_says_so(vstate, store):
+    """It is shown as its fields, behind a line that says why."""
+    plant_pickle(store, "frame", b"\x80\x04cpandas\nDataFrame\n)\x81}\x8c\x04_mgrK\x05sb.")
+    assert vstate("show", "frame").splitlines() == [
+        "(its columns are stored in a form that vstate does not know; these are its fields)",
+        "pandas.DataFrame(_mgr=5)",
+    ]
+
+
+def test_an_array_that_grew(vstate, store):
+    """Elements at the end are added; the others are compared."""
+    commit(store, array=numpy.arange(5))
+    commit(store, array=numpy.array([0, 1, -2, 3, 4, 5, 6]))
+    lines = [line.strip() for line in vstate("diff", "array").splitlines()[1:]]
+    assert lines[0] == "~ [2]: 2 -> -2"
+    assert lines[1].startswith("+ [5:7]: numpy.ndarray(dtype='int64', shape=(2,), data=[5, 6])")
+
+
+OPENAI = [
+    {"role": "user", "content": "Weather in Rome?\nAnd Paris?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"in": "Rome"}'}},
+            {"id": "2", "type": "function", "function": {"name": "weather", "arguments": '{"in": "Paris"}'}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "2", "content": "rain"},
+    {"role": "tool", "tool_call_id": "1", "content": "sun"},
+    {"role": "assistant", "content": "Sun in Rome."},
+]
+ANTHROPIC = [
+    {"role": "user", "content": [{"type": "text", "text": "Weather in Rome?\nAnd Paris?"}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "tool_use", "id": "1", "name": "weather", "input": {"in": "Rome"}},
+            {"type": "tool_use", "id": "2", "name": "weather", "input": {"in": "Paris"}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "sun"}]},
+            {"type": "tool_result", "tool_use_id": "2", "content": "rain"},
+        ],
+    },
+    {"role": "assistant", "content": "Sun in Rome."},
+]
+
+
+def langchain() -> list[object]:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+
+    places = (("Rome", "1"), ("Paris", "2"))
+    calls = [{"name": "weather", "args": {"in": place}, "id": id} for place, id in places]
+    return [
+        HumanMessage("Weather in Rome?\nAnd Paris?"),
+        AIMessage("", tool_calls=calls),
+        ToolMessage("sun", tool_call_id="1"),
+        ToolMessage("rain", tool_call_id="2"),
+        AIMessage("Sun in Rome."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "messages", [lambda: OPENAI, lambda: ANTHROPIC, langchain], ids=["openai", "anthropic", "langchain"]
+)
+def test_messages_are_a_conversation(vstate, store, messages):
+    """One line a message; each call of a tool stands beside its result, whatever their order."""
+    commit(store, chat=messages())
+    lines = vstate("show", "chat").splitlines()[1:]
+    assert lines[0] == "[0] user       Weather in Rome? And Paris?"
+    assert re.fullmatch(r"\[1\] assistant  weather\(.*Rome.*\) -> sun", lines[1])
+    assert re.fullmatch(r" {15}weather\(.*Paris.*\) -> rain", lines[2])
+    assert re.fullmatch(r"\[\d\] assistant  Sun in Rome\.", lines[3])
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        ("word " * 2000, "word " * 1000 + "WORD " + "word " * 1000, ["character 5001", "WORD "]),
+        ("a\n" * 4000, "a\n" * 2000 + "b\n" + "a\n" * 2000, ["-2000,2 +2000,3", "+b"]),
+        ("x" * 5000 + "1" + "x" * 5000, "x" * 5000 + "2" + "x" * 5000, ["character 5001", "x1x", "x2x"]),
+        (
+            bytes(5000) + b"a" + bytes(5000),
+            bytes(5000) + b"b" + bytes(5000),
+            ["@@ byte 5000 @@", "-61 ", "+62 "],
+        ),
+        (bytes(5000) + b"a", bytes(5000) + b"new a", ["@@ byte 5000 @@", "+6e 65 77 20"]),
+    ],
+    ids=["words", "lines", "one word", "bytes", "bytes added"],
+)
+def test_the_part_that_differs(vstate, store, old, new, lines):
+    """Of 10 kB with one change, diff shows the change, its place and a little around it."""
+    commit(store, long=old)
+    commit(store, long=new)
+    text = vstate("diff", "long")
+    for part in lines:
+        assert part in text
+    assert len(text) < 700
+
+
+def test_diff_takes_keys_behind_revisions(vstate):
+    """The first argument that is no revision is a key, and so are all behind it; -- ends the revisions."""
+    both = vstate("diff", "v1", "HEAD", "plan", "text")
+    assert (
+        both
+        == vstate("diff", "v1", "--key", "plan", "--key", "text")
+        == vstate("diff", "v1", "--", "plan", "text")
+    )
+    assert both == vstate("diff", "v1..HEAD", "plan", "text")
+    assert [line.split()[1] for line in both.splitlines() if line[0] == "~"] == ["plan", "text"]
+    assert vstate("diff", "notes/b").startswith("+ notes/b")
+    assert "did you mean: plan" in vstate.fails("diff", "v1", "HEAD", "plam")
+    assert "plam" in vstate.fails("diff", "plam")
+
+
+def test_show_takes_a_path(vstate):
+    """KEY PATH, REV KEY PATH and REV:KEY PATH show a part of the value, with --json too."""
+    assert vstate("show", "messages", "[1]") == "'bye'\n"
+    assert vstate("show", "v1", "plan", "goal") == vstate("show", "v1:plan", "goal") == "'win'\n"
+    assert vstate.json("show", "plan", "steps[1]")["value"] == "think"
+    assert vstate.json("show", "plan", "steps[1]")["path"] == "steps[1]"
+
+
+HARD = "e\u0301" * 30 + "日本語" * 20 + "👩‍👩‍👧" * 10 + "\x1b[31m" + "\u200b" * 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [20, 40, 80, 160])
+def test_every_line_fits_the_terminal(store, environment, columns, frame):
+    """Tables, arrays, conversations and trees are cut to the width, whatever characters they have."""
+    found = {
+        "frame": frame.assign(**{HARD: HARD, "long name " * 5: 1}),
+        "array": numpy.arange(4000.0).reshape(40, 100) * 1e9,
+        "chat": [{"role": "user" * 9, "content": HARD}, {"role": HARD, "content": "x" * 999}],
+        "records": [{"a": 1, "b": "x" * 50, HARD: "y" * 50}] * 3,
+        "tree": {"a": {"b": {"c": ["x" * 50, {"名前": HARD, "n": [*range(50)]}]}}, HARD: HARD},
+    }
+    commit(store, **found)
+    for key in found:
+        text = on_terminal(["-s", str(store), "show", key], columns, environment())
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n")[1:]:
+            assert cell_len(line.rstrip("\r")) <= columns, (key, line)
+
+
+def on_terminal(arguments: list[str], columns: int, environment: dict[str, str]) -> str:
+    """The output of the command on a terminal of this width."""
+    import fcntl
+    import pty
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    child = os.fork()
+    if not child:
+        os.dup2(follower, 1)
+        os.dup2(follower, 0)
+        os.close(leader)
+        settings = {**environment, "VSTATE_PAGER": "cat", "COLUMNS": "", "TERM": "xterm"}
+        os.execve(sys.executable, [sys.executable, "-m", "vstate_cli", *arguments], settings)
+    os.close(follower)
+    found = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        found += piece
+    os.close(leader)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, found
+    return found.decode()

@@ -1,0 +1,92 @@
+"""Arrays: dtype, shape and range of an array of numpy, with its first and last elements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from vstate.display.cells import cell_text
+from vstate.values.inert import Array
+
+__all__ = ["ArrayView", "array_view"]
+
+_MOST_MEASURED: Final = 1_000_000  # elements for the range; a second at most
+_BLOCK: Final = 10_000
+_ALL: Final = 200  # elements, up to which all are shown
+_FIRST: Final = 60
+_LAST: Final = 20
+_MOST_COLUMNS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """An array. `first` and `last` are texts of elements, in the order of memory, in rows of `columns`."""
+
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    order: str
+    low: str
+    """The least number; "" if the elements are no numbers, or too many to look at."""
+    high: str
+    nans: int
+    columns: int
+    """Elements in a row of an array of several dimensions; 0 for one dimension."""
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    last_at: int
+    """The place of the first element of `last`."""
+
+
+def array_view(array: Array) -> ArrayView | None:
+    """The view of an array; None if its form is not known."""
+    if "shape" not in array.fields:
+        return None
+    count = array.count
+    order = str(array.fields.get("order", "C"))
+    shape = array.shape
+    columns = shape[-1] if len(shape) > 1 and order == "C" else 0
+    first, last = (count, 0) if count <= _ALL else (_FIRST, _LAST)
+    if 0 < columns <= _MOST_COLUMNS:  # whole rows
+        first, last = (
+            number if not number or first == count else max(number // columns, 1) * columns
+            for number in (first, last)
+        )
+    low, high, nans = _range(array)
+    return ArrayView(
+        array.type,
+        str(array.fields.get("dtype")),
+        shape,
+        order,
+        low,
+        high,
+        nans,
+        columns if columns <= _MOST_COLUMNS else 0,
+        tuple(cell_text(element) for element in array.elements(0, first)),
+        tuple(cell_text(element) for element in array.elements(count - last, count)),
+        count - last,
+    )
+
+
+def _range(array: Array) -> tuple[str, str, int]:
+    """The least and the greatest number, and the number of those that are NaN."""
+    count = array.count
+    if array.raw is None or not count or count > _MOST_MEASURED:
+        return "", "", 0
+    low: int | float | None = None
+    high: int | float | None = None
+    nans = 0
+    for start in range(0, count, _BLOCK):
+        elements = array.elements(start, min(start + _BLOCK, count))
+        numbers = [n for n in elements if isinstance(n, int | float) and not isinstance(n, bool)]
+        if len(numbers) < len(elements):
+            return "", "", 0
+        known = [n for n in numbers if not math.isnan(n)]
+        nans += len(numbers) - len(known)
+        if known:
+            low = min(known) if low is None else min(low, *known)
+            high = max(known) if high is None else max(high, *known)
+    if low is None or high is None:
+        return "", "", nans
+    return cell_text(low), cell_text(high), nans

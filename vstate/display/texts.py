@@ -1,0 +1,260 @@
+"""Texts: the parts in which two texts, or two strings of bytes, differ."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from vstate.repo.compare.arrays import runs
+from vstate.values.alignment import Aligner, common_ends
+
+__all__ = ["BytesChange", "Hunk", "LineChange", "Piece", "bytes_changes", "text_hunks"]
+
+_CONTEXT: Final = 1  # equal lines around a change
+_STEPS: Final = 500_000  # to align all lines and words of two texts
+_LONG_LINE: Final = 120  # characters; of a longer line only the changed parts are kept
+_AROUND: Final = 20  # characters beside a change in a long line
+_LONGEST_WORDS: Final = 20_000  # characters of a line that is compared by word
+_LONGEST_WORD: Final = 30
+_MOST_PIECE: Final = 400  # characters of a changed part
+_MOST_LINES: Final = 2000  # of all hunks
+_MOST_CHANGES: Final = 10  # of bytes
+_MOST_BYTES: Final = 64  # of a change
+_NEAR: Final = 8  # equal bytes between two changes that are shown as one
+_WORD: Final = re.compile(r"\w+|\s+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a line; `is_changed` if the other text has not this part. "…" stands for a part left out."""
+
+    text: str
+    is_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """A line of a hunk: " " in both texts, "-" in the old one, "+" in the new one.
+
+    `column` is the place of the first change in a long line, counted from 1; 0 for a line that is whole.
+    """
+
+    sign: str
+    pieces: tuple[Piece, ...]
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines that differ, with a line around them. The lines of each text are counted from 1."""
+
+    old_line: int
+    old_count: int
+    new_line: int
+    new_count: int
+    lines: tuple[LineChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BytesChange:
+    """Bytes that differ from this offset on; `old` and `new` are their beginnings, in hexadecimal."""
+
+    offset: int
+    old_size: int
+    new_size: int
+    old: str
+    new: str
+
+
+def text_hunks(old: str, new: str) -> list[Hunk]:
+    """The lines in which two texts differ; inside of changed lines, the words.
+
+    The work is bounded: where too much differs, ranges of lines are one change.
+    """
+    before, after = old.split("\n"), new.split("\n")
+    aligner = Aligner(_STEPS)
+    changes: list[tuple[int, int, int, int]] = []
+    row = column = 0
+    for a, b in [*aligner.matches(before, after), (len(before), len(after))]:
+        if row < a or column < b:
+            changes.append((row, a, column, b))
+        row, column = a + 1, b + 1
+    hunks: list[Hunk] = []
+    left = _MOST_LINES
+    for group in _near(changes):
+        if left <= 0:
+            break
+        hunk = _hunk(before, after, group, aligner, left)
+        left -= len(hunk.lines)
+        hunks.append(hunk)
+    return hunks
+
+
+_Change = tuple[int, int, int, int]
+
+
+def _near(changes: list[_Change]) -> list[list[_Change]]:
+    """The changes in groups whose lines around them touch."""
+    groups: list[list[_Change]] = []
+    for change in changes:
+        if groups and change[0] - groups[-1][-1][1] <= 2 * _CONTEXT:
+            groups[-1].append(change)
+        else:
+            groups.append([change])
+    return groups
+
+
+def _hunk(before: list[str], after: list[str], group: list[_Change], aligner: Aligner, most: int) -> Hunk:
+    start, stop = max(group[0][0] - _CONTEXT, 0), min(group[-1][1] + _CONTEXT, len(before))
+    first, last = max(group[0][2] - _CONTEXT, 0), min(group[-1][3] + _CONTEXT, len(after))
+    lines: list[LineChange] = []
+    at = start
+    for row, row_end, column, column_end in group:
+        lines += [LineChange(" ", _short(before[number])) for number in range(at, row)]
+        removed, added = before[row:row_end][:most], after[column:column_end][:most]
+        pairs = []
+        if len(removed) == len(added):
+            pairs = [_by_word(a, b, aligner) for a, b in zip(removed, added, strict=True)]
+        if pairs:
+            lines += [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+        else:
+            lines += [LineChange("-", _short(text)) for text in removed]
+            lines += [LineChange("+", _short(text)) for text in added]
+        at = row_end
+    lines += [LineChange(" ", _short(before[number])) for number in range(at, stop)]
+    return Hunk(start + 1, stop - start, first + 1, last - first, tuple(lines))
+
+
+def _short(text: str) -> tuple[Piece, ...]:
+    if len(text) <= _LONG_LINE:
+        return (Piece(text),)
+    return (Piece(text[:_LONG_LINE]), Piece("…"))
+
+
+def _by_word(old: str, new: str, aligner: Aligner) -> tuple[LineChange, LineChange]:
+    """The old and the new line, with the words that changed."""
+    start, end = _common_ends(old, new)
+    inside, other = old[start : len(old) - end], new[start : len(new) - end]
+    a, b = [[inside]], [[other]]
+    if max(len(inside), len(other)) <= _LONGEST_WORDS and aligner.left > 0:
+        # Whole words: a change inside a word of usual length marks the word.
+        back = forth = 0
+        while back < min(start, _LONGEST_WORD) and (_joins(old, start - back) or _joins(new, start - back)):
+            back += 1
+        while forth < min(end, _LONGEST_WORD) and (
+            _joins(old, len(old) - end + forth) or _joins(new, len(new) - end + forth)
+        ):
+            forth += 1
+        start -= back if back < _LONGEST_WORD else 0
+        end -= forth if forth < _LONGEST_WORD else 0
+        words, others = (_WORD.findall(text[start : len(text) - end]) for text in (old, new))
+        a, b = [], []
+        row = column = 0
+        for x, y in [*aligner.matches(words, others), (len(words), len(others))]:
+            a.append(["".join(words[row:x]), words[x] if x < len(words) else ""])
+            b.append(["".join(others[column:y]), others[y] if y < len(others) else ""])
+            row, column = x + 1, y + 1
+    lines = []
+    for sign, text, parts in (("-", old, a), ("+", new, b)):
+        pieces = [Piece(text[:start])]
+        for changed, *same in parts:
+            pieces.append(Piece(changed, True))
+            pieces.append(Piece("".join(same)))
+        pieces.append(Piece(text[len(text) - end :]))
+        lines.append(_line(sign, _joined(pieces), start))
+    return lines[0], lines[1]
+
+
+def _joins(text: str, at: int) -> bool:
+    """Whether a word goes on across this place."""
+    return 0 < at < len(text) and bool(_WORD.fullmatch(text[at - 1 : at + 1]))
+
+
+def _common_ends(old: str, new: str) -> tuple[int, int]:
+    # By blocks: a comparison of each character of a long text would take as long as reading it.
+    shorter = min(len(old), len(new))
+    start, step = 0, 1 << max(shorter.bit_length(), 1)
+    while step := step >> 1:
+        if start + step <= shorter and old[start : start + step] == new[start : start + step]:
+            start += step
+    end, step = 0, 1 << max(shorter.bit_length(), 1)
+    while step := step >> 1:
+        if end + step <= shorter - start:
+            a, b = len(old) - end, len(new) - end
+            if old[a - step : a] == new[b - step : b]:
+                end += step
+    return start, end
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """The pieces without empty ones, neighbours of one kind as one."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if not piece.text:
+            continue
+        if found and found[-1].is_changed == piece.is_changed:
+            found[-1] = Piece(found[-1].text + piece.text, piece.is_changed)
+        else:
+            found.append(piece)
+    return found
+
+
+def _line(sign: str, pieces: list[Piece], start: int) -> LineChange:
+    """The line; of a long line, the changed pieces and a few characters beside each."""
+    if sum(len(piece.text) for piece in pieces) <= _LONG_LINE:
+        return LineChange(sign, tuple(pieces))
+    short: list[Piece] = []
+    for number, piece in enumerate(pieces):
+        text = piece.text
+        head = _AROUND if number else 0
+        tail = _AROUND if number < len(pieces) - 1 else 0
+        if piece.is_changed:
+            short.append(Piece(text[:_MOST_PIECE], True))
+            short += [Piece("…")] if len(text) > _MOST_PIECE else []
+        elif len(text) <= head + tail + 1:
+            short.append(piece)
+        else:
+            short.append(Piece(f"{text[:head]}…{text[len(text) - tail :]}"))
+    return LineChange(sign, tuple(short), start + 1)
+
+
+def bytes_changes(old: bytes, new: bytes) -> list[BytesChange]:
+    """The ranges of bytes in which the two differ, at most ten; the last goes up to the last difference."""
+    if len(old) != len(new):
+        start, end = _bytes_ends(old, new)
+        return [_bytes_change(old, new, start, len(old) - end, len(new) - end)]
+    found: list[tuple[int, int]] = []
+    for start, stop, _ in runs(memoryview(old), memoryview(new), 1):
+        if found and (start - found[-1][1] <= _NEAR or len(found) == _MOST_CHANGES):
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((start, stop))
+    return [_bytes_change(old, new, start, stop, stop) for start, stop in found]
+
+
+def _bytes_ends(old: bytes, new: bytes) -> tuple[int, int]:
+    shorter = min(len(old), len(new))
+    block = 4096
+    start = 0
+    while start + block <= shorter and old[start : start + block] == new[start : start + block]:
+        start += block
+    more, _ = common_ends(old[start : start + block], new[start : start + block])
+    start += more
+    end = 0
+    while end + block <= shorter - start and (
+        old[len(old) - end - block : len(old) - end] == new[len(new) - end - block : len(new) - end]
+    ):
+        end += block
+    room = min(block, shorter - start - end)
+    a, b = old[len(old) - end - room : len(old) - end], new[len(new) - end - room : len(new) - end]
+    same = 0
+    while same < room and a[room - 1 - same] == b[room - 1 - same]:
+        same += 1
+    return start, end + same
+
+
+def _bytes_change(old: bytes, new: bytes, start: int, old_stop: int, new_stop: int) -> BytesChange:
+    before = old[start : min(old_stop, start + _MOST_BYTES)].hex()
+    after = new[start : min(new_stop, start + _MOST_BYTES)].hex()
+    return BytesChange(start, old_stop - start, new_stop - start, before, after)

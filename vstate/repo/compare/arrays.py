@@ -1,0 +1,146 @@
+"""Arrays: the elements in which two stored arrays of one dtype and shape differ."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+from vstate.values.arrays import Array
+
+__all__ = ["Difference", "differences", "runs"]
+
+_BLOCK: Final = 2**16  # bytes of an array compared at a time
+_SHORT_ITEM: Final = 16  # bytes of an element, up to which many are compared at once
+_MOST_RUNS: Final = 10  # ranges that are named one by one
+_MOST_RUNS_OF_BLOCK: Final = 50
+_RUN: Final = re.compile(rb"[^\0]+")
+
+
+class Difference(NamedTuple):
+    """A place in which two arrays differ: `[3]`, `[2][5]`, a range `[10:20]`, or "" for the whole array."""
+
+    place: str
+    old: object
+    """The element, or an array of one dimension of the elements in the range; None if they are added."""
+    new: object
+    note: str
+    kind: Literal["added", "removed", "modified"] = "modified"
+
+
+def differences(old: Array, new: Array) -> list[Difference] | None:
+    """The places in which the arrays differ; few of them, or one range around all.
+
+    Arrays may have different numbers of rows: then rows at the end were added or removed. None for arrays of
+    another dtype, order or shape of a row, and for those whose elements cannot be read.
+    """
+    if any(old.fields.get(name) != new.fields.get(name) for name in ("dtype", "order")):
+        return None
+    if old.raw is None or new.raw is None or old.itemsize != new.itemsize or not old.shape or not new.shape:
+        return None
+    if old.shape == new.shape:
+        return _inside(old, new)
+    if old.shape[1:] != new.shape[1:] or "order" in old.fields:
+        return None
+    height, later = old.shape[0], new.shape[0]
+    row = math.prod(old.shape[1:])
+    both = min(height, later)
+    shared = [_first_rows(array, both) for array in (old, new)]
+    found = _inside(*shared)
+    place = f"[{both}:{max(height, later)}]"
+    if later > height:
+        return [*found, Difference(place, None, new.part(both * row, later * row), "", "added")]
+    return [*found, Difference(place, old.part(both * row, height * row), None, "", "removed")]
+
+
+def _first_rows(array: Array, rows: int) -> Array:
+    shape = (rows, *array.shape[1:])
+    found = array.part(0, math.prod(shape))
+    found.fields["shape"] = shape
+    return found
+
+
+def _inside(old: Array, new: Array) -> list[Difference]:
+    """The places in which two arrays of one form differ."""
+    assert old.raw is not None
+    assert new.raw is not None
+    first: list[tuple[int, int]] = []
+    count = end = 0
+    for start, stop, differing in runs(old.raw, new.raw, old.itemsize):
+        if len(first) <= _MOST_RUNS:
+            first.append((start, stop))
+        count += differing
+        end = stop
+    if not count:
+        return []
+    dimensions = len(old.shape)
+    total = old.count
+    if dimensions == 1 and len(first) <= _MOST_RUNS:
+        return [_run(old, new, start, stop) for start, stop in first]
+    if dimensions > 1 and count <= _MOST_RUNS:
+        places = [place for start, stop in first for place in range(start, stop)]
+        return [_element(old, new, place) for place in places]
+    note = f"{count} of {total} elements differ"
+    if dimensions == 1:
+        start = first[0][0]
+        return [Difference(f"[{start}:{end}]", old.part(start, end), new.part(start, end), note)]
+    return [Difference("", old, new, note)]
+
+
+def _run(old: Array, new: Array, start: int, stop: int) -> Difference:
+    if stop - start == 1:
+        return _element(old, new, start)
+    note = f"{stop - start} of {old.count} elements differ"
+    return Difference(f"[{start}:{stop}]", old.part(start, stop), new.part(start, stop), note)
+
+
+def _element(old: Array, new: Array, place: int) -> Difference:
+    before, after = old.elements(place, place + 1), new.elements(place, place + 1)
+    at = "".join(f"[{step}]" for step in old.index(place))
+    note = f"1 of {old.count} elements differ"
+    if before and after:
+        return Difference(at, before[0], after[0], "")
+    return Difference(at, old.part(place, place + 1), new.part(place, place + 1), note)
+
+
+def runs(old: memoryview, new: memoryview, itemsize: int) -> Iterator[tuple[int, int, int]]:
+    """The runs [start, stop) of elements that differ in their bytes, and their number in each.
+
+    In a block of many short runs, these count as one run with fewer elements than places.
+    """
+    block = max(_BLOCK // itemsize, 1) * itemsize if itemsize else 1
+    waiting: tuple[int, int, int] | None = None
+    for at in range(0, len(old), block):
+        before, after = old[at : at + block], new[at : at + block]
+        if before == after:
+            continue
+        first = at // itemsize
+        marks = _marks(bytes(before), bytes(after), itemsize)
+        found = [match.span() for match in islice(_RUN.finditer(marks), _MOST_RUNS_OF_BLOCK)]
+        if len(found) == _MOST_RUNS_OF_BLOCK:
+            found = [(found[0][0], len(marks.rstrip(b"\0")))]
+        for start, stop in found:
+            count = stop - start - marks.count(0, start, stop)
+            if waiting is not None and waiting[1] == first + start:
+                waiting = (waiting[0], first + stop, waiting[2] + count)
+                continue
+            if waiting is not None:
+                yield waiting
+            waiting = (first + start, first + stop, count)
+    if waiting is not None:
+        yield waiting
+
+
+def _marks(old: bytes, new: bytes, itemsize: int) -> bytes:
+    """A byte for each element, which is 0 where both have the same bytes."""
+    if itemsize > _SHORT_ITEM:
+        starts = range(0, len(old), itemsize)
+        return bytes(old[at : at + itemsize] != new[at : at + itemsize] for at in starts)
+    # As numbers: one operation for all elements, not one for each.
+    bits = (int.from_bytes(old) ^ int.from_bytes(new)).to_bytes(len(old))
+    found = 0
+    for at in range(itemsize):
+        found |= int.from_bytes(bits[at::itemsize])
+    return found.to_bytes(len(old) // itemsize)

@@ -1,0 +1,279 @@
+"""Tables: the columns, rows and cells in which two stored data frames differ."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from vstate.plural import counted
+from vstate.repo.compare.arrays import runs
+from vstate.repo.compare.matching import Matching, same_atom
+from vstate.values.alignment import Aligner
+from vstate.values.instance import Instance
+from vstate.values.tables import Column, Table
+
+__all__ = ["Found", "TableComparison", "column_value"]
+
+_MOST_CELLS: Final = 10  # of a column, that are named one by one
+_MOST_ROWS: Final = 10  # added or removed
+_BLOCK: Final = 4096  # rows of a column that are read together
+_SHOWN: Final = 100  # cells of a column, in its description
+_MOST_ALIGNED: Final = 200_000  # cells of rows without labels that are compared to align the rows
+_ALIGN_STEPS: Final = 1_000_000
+
+Step = object
+"""The name of a column, the label of a row, or the name of a part of the table."""
+
+
+_Pairs = list[tuple[Column | None, Column | None]]
+
+
+class Found(NamedTuple):
+    """A difference at `steps` inside the table. A "pair" has to be compared further."""
+
+    steps: tuple[Step, ...]
+    kind: Literal["added", "removed", "modified", "pair"]
+    old: object = None
+    new: object = None
+    note: str = ""
+
+
+class _Rows(NamedTuple):
+    """The rows that two tables share, as runs (old, new, length), and the numbers of all others."""
+
+    shared: list[tuple[int, int, int]]
+    removed: Sequence[int]
+    added: Sequence[int]
+
+
+def column_value(column: Column) -> Instance:
+    """A column as a value to show: its dtype, its first cells and the number of the others."""
+    found = Instance("column", {"dtype": column.dtype, "data": column.cells(0, _SHOWN)})
+    if column.rows > _SHOWN:
+        found.fields["omitted"] = column.rows - _SHOWN
+    return found
+
+
+class TableComparison:
+    """Compares two tables. `matching.left` bounds the work; `is_spent` says that the work ended early."""
+
+    def __init__(self, old: Table, new: Table, matching: Matching) -> None:
+        self.old = old
+        self.new = new
+        self.matching = matching
+        self._new_labels: list[object] | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the tables were too large to compare all of them."""
+        return self.matching.left < 0
+
+    def run(self) -> Iterator[Found]:
+        """The differences: columns, then the cells of shared columns in shared rows, then rows."""
+        old, new = self.old, self.new
+        if new.type == "Series":
+            columns: _Pairs = [(old.columns[0], new.columns[0])]
+            yield Found(("name",), "pair", old.columns[0].name, new.columns[0].name)
+        else:
+            columns = self._pairs()
+            yield from self._whole_columns(columns)
+        levels, others = ([(level.name, level.dtype) for level in table.labels] for table in (old, new))
+        if levels != others:
+            yield Found(("index",), "modified", levels, others)
+        rows = self._rows()
+        for before, after in columns:
+            if before is not None and after is not None and not self.is_spent:
+                yield from self._cells(before, after, rows)
+        starts = [start for start, _, _ in rows.shared]
+        if starts != sorted(starts):
+            first = [[*map(table.label, range(min(table.rows, _MOST_ROWS)))] for table in (old, new)]
+            yield Found(("index",), "modified", first[0], first[1], "the rows are in another order")
+        yield from self._whole_rows(old, rows.removed, "removed")
+        yield from self._whole_rows(new, rows.added, "added")
+        yield Found((), "pair", old.rest, new.rest)
+
+    def _whole_columns(self, pairs: _Pairs) -> Iterator[Found]:
+        """The added and removed columns, and a change of the order of the others."""
+        for before, after in pairs:
+            if after is None:
+                assert before is not None
+                yield Found((before.name,), "removed", column_value(before), None)
+            elif before is None:
+                yield Found((after.name,), "added", None, column_value(after))
+        order = [after.name for before, after in pairs if before is not None and after is not None]
+        kept = {id(before) for before, after in pairs if after is not None}
+        former = [column.name for column in self.old.columns if id(column) in kept]
+        if [*map(self.matching.token, former)] != [*map(self.matching.token, order)]:
+            yield Found(("columns",), "modified", former, order)
+
+    def _pairs(self) -> _Pairs:
+        """Each column of the new table beside the old one of its name; then the removed ones."""
+        former = _by_token(self.matching, [column.name for column in self.old.columns])
+        later = _by_token(self.matching, [column.name for column in self.new.columns])
+        pairs: _Pairs = []
+        for token, place in later.items():
+            before = former.pop(token, None)
+            pairs.append((None if before is None else self.old.columns[before], self.new.columns[place]))
+        return [*pairs, *((self.old.columns[place], None) for place in former.values())]
+
+    # --- rows
+
+    def _rows(self) -> _Rows:
+        old, new = self.old, self.new
+        if not old.is_labelled and not new.is_labelled:
+            if old.rows == new.rows:
+                return _Rows([(0, 0, old.rows)], (), ())
+            tokens = self._contents()
+            if tokens is None:
+                shared = min(old.rows, new.rows)
+                return _Rows([(0, 0, shared)], range(shared, old.rows), range(shared, new.rows))
+            return _runs_of(Aligner(_ALIGN_STEPS).pairs(*tokens))
+        if self._costly(old.rows + new.rows):
+            return _Rows([], (), ())
+        before, after = ([*_zip_levels(table)] for table in (old, new))
+        former, later = _by_token(self.matching, before), _by_token(self.matching, after)
+        added = [row for token, row in later.items() if token not in former]
+        pairs = [(former[token], row) for token, row in later.items() if token in former]
+        removed = [row for token, row in former.items() if token not in later]
+        shared_runs: list[tuple[int, int, int]] = []
+        for first, second in pairs:
+            _extend(shared_runs, first, second)
+        return _Rows(shared_runs, removed, added)
+
+    def _contents(self) -> tuple[list[Hashable], list[Hashable]] | None:
+        """A token for each row of both tables; None if the cells are too many or cannot be read."""
+        pairs = [pair for pair in self._pairs() if pair[0] is not None and pair[1] is not None]
+        if (self.old.rows + self.new.rows) * len(pairs) > _MOST_ALIGNED or not pairs:
+            return None
+        sides: list[list[Hashable]] = []
+        for side in (0, 1):
+            columns = [pair[side] for pair in pairs]
+            cells = [column.cells(0, column.rows) for column in columns if column is not None and column.read]
+            if len(cells) < len(columns):
+                return None
+            token = self.matching.token
+            sides.append([tuple(map(token, row)) for row in zip(*cells, strict=True)])
+        return (sides[0], sides[1]) if not self.is_spent else None
+
+    def _whole_rows(
+        self, table: Table, rows: Sequence[int], kind: Literal["added", "removed"]
+    ) -> Iterator[Found]:
+        for row in rows[:_MOST_ROWS]:
+            columns = table.columns[:_SHOWN]
+            cells = {_name(column.name): next(iter(column.cells(row, row + 1)), None) for column in columns}
+            old, new = (cells, None) if kind == "removed" else (None, cells)
+            yield Found(("rows", table.label(row)), kind, old, new)
+        if len(rows) > _MOST_ROWS:
+            labels = [table.label(row) for row in rows[_MOST_ROWS : 2 * _MOST_ROWS]]
+            old_labels, new_labels = (labels, None) if kind == "removed" else (None, labels)
+            yield Found(("rows",), kind, old_labels, new_labels, counted(len(rows) - _MOST_ROWS, "more row"))
+
+    # --- cells
+
+    def _cells(self, old: Column, new: Column, rows: _Rows) -> Iterator[Found]:
+        # The column of a Series needs no step.
+        name = () if self.new.type == "Series" else (new.name,)
+        if old.dtype != new.dtype:
+            yield Found((*name, "dtype"), "modified", old.dtype, new.dtype)
+        if old.read is None or new.read is None:
+            yield Found(name, "pair", old.source, new.source)
+            return
+        count = 0
+        for before, after, row in self._differing(old, new, rows):
+            if count < _MOST_CELLS:
+                has_parts = type(before) is type(after) and isinstance(after, list | tuple | dict | Instance)
+                kind: Literal["modified", "pair"] = "pair" if has_parts else "modified"
+                yield Found((*name, self.new.label(row)), kind, before, after)
+            count += 1
+        if count > _MOST_CELLS:
+            note = f"{count - _MOST_CELLS} more of {new.rows} cells differ"
+            yield Found(name, "modified", column_value(old), column_value(new), note)
+
+    def _differing(self, old: Column, new: Column, rows: _Rows) -> Iterator[tuple[object, object, int]]:
+        """The cells that differ, and the number of the row in the new table."""
+        for first, second, length in rows.shared:
+            for start, stop in self._unlike(old, new, first, second, length):
+                if self._costly((stop - start) * 2):
+                    return
+                pairs = zip(
+                    old.cells(first + start, first + stop),
+                    new.cells(second + start, second + stop),
+                    strict=True,
+                )
+                for at, (before, after) in enumerate(pairs, second + start):
+                    if not self._same(before, after):
+                        yield before, after, at
+
+    def _unlike(
+        self, old: Column, new: Column, first: int, second: int, length: int
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of shared rows in which the cells may differ, counted from the first of these rows."""
+        a, b = old.array, new.array
+        if a is None or b is None or a.raw is None or b.raw is None or old.dtype != new.dtype:
+            yield from ((at, min(at + _BLOCK, length)) for at in range(0, length, _BLOCK))
+            return
+        size = a.itemsize
+        before = a.raw[first * size : (first + length) * size]
+        after = b.raw[second * size : (second + length) * size]
+        self.matching.left -= len(before) >> 6
+        for start, stop, _ in runs(before, after, size):
+            yield from ((at, min(at + _BLOCK, stop)) for at in range(start, stop, _BLOCK))
+
+    def _same(self, old: object, new: object) -> bool:
+        if old is new or same_atom(old, new):
+            return True
+        if type(old) is not type(new):
+            numbers = (int, float)
+            return isinstance(old, numbers) and isinstance(new, numbers) and old == new
+        if isinstance(old, str | bytes | int | float | bool):
+            return False
+        return self.matching.token(old) == self.matching.token(new)
+
+    def _costly(self, work: int) -> bool:
+        self.matching.left -= work
+        return self.is_spent
+
+
+def _by_token(matching: Matching, names: Sequence[object]) -> dict[object, int]:
+    """The places of names by their tokens; the n-th of several equal ones has a token of its own."""
+    counts: dict[object, int] = {}
+    found: dict[object, int] = {}
+    for place, name in enumerate(names):
+        token = matching.token(name)
+        counts[token] = count = counts.get(token, 0) + 1
+        found[token if count == 1 else (token, count)] = place
+    return found
+
+
+def _zip_levels(table: Table) -> Iterator[object]:
+    levels = [level.cells(0, level.rows) for level in table.labels]
+    return iter(levels[0]) if len(levels) == 1 else zip(*levels, strict=True)
+
+
+def _runs_of(pairs: Iterator[tuple[int | None, int | None]]) -> _Rows:
+    rows = _Rows([], [], [])
+    removed: list[int] = []
+    added: list[int] = []
+    for old, new in pairs:
+        if old is None:
+            assert new is not None
+            added.append(new)
+        elif new is None:
+            removed.append(old)
+        else:
+            _extend(rows.shared, old, new)
+    return _Rows(rows.shared, removed, added)
+
+
+def _extend(found: list[tuple[int, int, int]], old: int, new: int) -> None:
+    """Add a pair of rows to the last run if it goes on there, or begin a run."""
+    if found:
+        first, second, length = found[-1]
+        if (old, new) == (first + length, second + length):
+            found[-1] = (first, second, length + 1)
+            return
+    found.append((old, new, 1))
+
+
+def _name(name: object) -> str:
+    return name if isinstance(name, str) else str(name) if isinstance(name, int) else repr(name)[:60]
