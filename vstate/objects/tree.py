@@ -156,7 +156,8 @@ def find(read: ReadNode, root: ObjectId | None, key: str) -> tuple[Node, int] | 
         i = bisect_right(node.keys, key) - 1
         if i < 0:
             return None
-        node = _loaded(read, node.items[i])
+        item = node.items[i]
+        node = item if type(item) is Node else read(item)  # type: ignore[arg-type]  # as in `_loaded`
     i = bisect_left(node.keys, key)
     return (node, i) if i < len(node.keys) and node.keys[i] == key else None
 
