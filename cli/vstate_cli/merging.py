@@ -80,12 +80,12 @@ class InertRepository(Repository):
             raise Unmergeable(f"a value of {entry.size} bytes is too long for this command; merge in Python")
         (pickled, *buffers), _ = read_parts(entry, reader or self.objects)
         try:
-            value = recipes.read(bytes(pickled), buffers, Limits())
+            value, is_plain = recipes.read(bytes(pickled), buffers, Limits())
         except InertError as error:
             raise Unmergeable(f"this command cannot take the value apart ({error.reason})") from None
         if isinstance(value, recipes.Recipe):
             value.label = entry.type
-        self._has_recipes = self._has_recipes or b"\x93" in pickled  # STACK_GLOBAL: it names a class
+        self._has_recipes = self._has_recipes or not is_plain
         return Decoded(value, (), entry.size)
 
     def encode(self, value: Any) -> Encoded:

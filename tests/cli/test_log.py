@@ -126,3 +126,82 @@ def test_many_keys_are_bounded(vstate, store):
             state[f"many/{number:04}"] = number
         state.commit("many")
     assert vstate("log", "-n", "1").splitlines()[-1].endswith("+many/0007 … 992 more")
+
+
+def documents(vstate, *arguments):
+    """The documents that the log prints."""
+    return [json.loads(line) for line in vstate("log", "--json", *arguments).splitlines()]
+
+
+def subjects(vstate, *arguments):
+    """The subjects of the commits that the log shows."""
+    return [document["message"].split("\n")[0] for document in documents(vstate, *arguments)]
+
+
+def test_ranges(vstate):
+    """A..B, A...B, ^A and several revisions choose commits as in git."""
+    assert subjects(vstate, "main..what-if") == ["another goal"]
+    assert subjects(vstate, "what-if..") == ["more"]
+    assert subjects(vstate, "main...what-if") == ["another goal", "more"]
+    assert subjects(vstate, "main", "what-if", "^v1") == ["another goal", "more", "tidy up", "read"]
+    assert subjects(vstate, "v1..HEAD~1") == ["tidy up", "read"]
+    assert subjects(vstate, "main..main") == []
+    assert subjects(vstate, "--all", "-2") == ["another goal", "more"]
+
+
+def test_conditions(vstate):
+    """Commits are chosen by message, info, time and key, all together."""
+    assert subjects(vstate, "--grep", "^(more|READ)$", "-i") == ["more", "read"]
+    assert subjects(vstate, "--grep", "good") == ["tidy up"]
+    assert subjects(vstate, "--info", "outcome=ok", "--info", "seconds=0.25") == ["read"]
+    assert subjects(vstate, "--info", "model") == ["start"]
+    assert subjects(vstate, "--info", "model=large") == []
+    assert subjects(vstate, "--since", "1 hour ago", "--until", "now", "-1") == ["more"]
+    assert subjects(vstate, "--until", "2001-01-01") == subjects(vstate, "--since", "2999-01-01") == []
+    assert subjects(vstate, "--", "plan", "text") == ["tidy up", "read", "start"]
+    assert subjects(vstate, "v1..", "--key", "plan", "--grep", "read") == ["read"]
+    time = documents(vstate, "HEAD~1", "-1")[0]["time"]
+    assert subjects(vstate, "--since", time, "--until", time) == ["tidy up"]
+
+
+def test_first_parent(merged):
+    """--first-parent leaves out the commits that a merge brought."""
+    every, first = subjects(merged), subjects(merged, "--first-parent")
+    assert len(every) == len(first) + 1
+    assert first[-1] == "base"
+    assert not any(
+        "|" in line for line in merged("log", "--graph", "--oneline", "--first-parent").splitlines()
+    )
+
+
+def test_the_graph_leads_to_the_next_shown_commit(merged):
+    """With conditions, the lanes lead over the commits that are left out."""
+
+    def drawn(*arguments):
+        lines = merged("log", "--graph", "--oneline", *arguments).splitlines()
+        return [re.sub(r"[0-9a-f]{10}.*", "", line).rstrip() for line in lines]
+
+    assert drawn("--grep", "^Merge|base|mine") == ["*", "|\\", "| *", "|/", "*"]
+    assert drawn("HEAD~1..HEAD") == ["*", "*"]
+
+
+def test_changes_inside_values(vstate):
+    """-p shows the changes as `diff` does, and --stat the keys with types and sizes; both as JSON too."""
+    assert "steps[1]: 'think'" in vstate("log", "-p", "-1", "HEAD~2")
+    text = vstate("log", "--stat", "-1", "HEAD~1")
+    assert re.search(r"~ messages +list, ", text)
+    assert "'bye'" not in text
+    (document,) = documents(vstate, "-1", "-p", "HEAD~2", "--key", "plan")
+    assert [change["key"] for change in document["diff"]] == ["plan"]
+    assert "steps[1]" in document["diff"][0]["details"][0]["path"]
+    assert "details" not in documents(vstate, "-1", "--stat")[0]["diff"][0]
+    assert "another goal" in vstate("log", "--graph", "-p", "--oneline", "main..what-if")
+
+
+def test_words_that_name_no_commit(vstate):
+    """A bad revision, time or pattern is an error that names it; a key that stands alone gets a hint."""
+    assert vstate.fails("log", "nope").startswith("no revision 'nope'")
+    assert vstate.fails("log", "main..nope").startswith("no revision 'nope'")
+    assert "vstate log -- plan" in vstate.fails("log", "plan")
+    assert "'soon'" in vstate.fails("log", "--since", "soon")
+    assert vstate.run("log", "--grep", "(").exit_code == 2

@@ -196,4 +196,17 @@ def test_a_number_of_commits_as_in_git(vstate):
     assert len(vstate("log", "-2", "--oneline").splitlines()) == 2
     assert len(vstate("reflog", "-1").splitlines()) == 1
     vstate("undo", "-2")
-    assert vstate.run("log", "--", "-2").exit_code != 0
+    assert "no commit up to HEAD changed the key '-2'" in vstate.run("log", "--", "-2").stderr
+
+
+def test_keys_of_another_commit(vstate, store):
+    """`checkout REV -- KEY` commits the values of REV for these keys alone, and HEAD stays."""
+    text = vstate("checkout", "v1", "--", "plan", "messages")
+    assert re.match(r"main is at [0-9a-f]{10} Take plan, messages from [0-9a-f]{10} ", text)
+    with Versioned(Disk(store)) as state:
+        assert (state["messages"], state["plan"].steps) == (["hello"], ["look"])
+        assert state["notes/b"] == {"lines": 5}
+    assert vstate("checkout", "v1", "--", "plan") == "Nothing to take: main has these values already.\n"
+    assert vstate.fails("checkout", "v1", "--", "plam").startswith("no key 'plam' at ")
+    assert vstate.json("checkout", "v1", "--key", "old")["changes"]["added"] == ["old"]
+    assert vstate.run("checkout", "-b", "x", "--", "plan").exit_code == 2

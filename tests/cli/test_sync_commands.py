@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -278,6 +279,7 @@ def test_pull_unpickles_nothing(copy, store, policy, capfd, monkeypatch):
     before = refs(copy.store)["heads/main"]
     capfd.readouterr()  # a commit loads the first value of a class
     imported = []
+    capfd.readouterr()  # the first commit loads the value once
     monkeypatch.setattr("importlib.import_module", lambda name: imported.append(name))
     if policy == "union":
         assert "resolved 'messages' by union" in copy("pull")
@@ -429,3 +431,20 @@ def test_a_real_process(environment, store, tmp_path):
     )
     assert done.stderr == b""
     assert json.loads(done.stdout)["refs"][0]["new"] == head.id == refs(store)["heads/main"]
+
+
+def test_status_compares_with_the_remote(copy, store):
+    """`status` counts the commits that each side has alone, as of the last push, pull or fetch."""
+    assert re.search(r"^upstream +origin/main  up to date$", copy("status"), re.MULTILINE)
+    change(store, theirs=1)
+    change(copy.store, ours=1)
+    change(copy.store, ours=2)
+    assert "origin/main  2 commits ahead\n" in copy("status")
+    copy("fetch")
+    assert "origin/main  2 commits ahead, 1 commit behind\n" in copy("status")
+    assert copy.json("status")["upstream"] == {"name": "origin/main", "ahead": 2, "behind": 1}
+    copy("pull")
+    copy("push")
+    assert copy.json("status")["upstream"] == {"name": "origin/main", "ahead": 0, "behind": 0}
+    copy("checkout", "HEAD~1")
+    assert copy.json("status")["upstream"] is None

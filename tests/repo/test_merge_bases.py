@@ -69,3 +69,21 @@ def test_is_ancestor_of_itself() -> None:
     assert repo.history.is_ancestor(commits[0].oid, commits[2].oid)
     assert repo.history.is_ancestor(commits[2].oid, commits[2].oid)
     assert not repo.history.is_ancestor(commits[1].oid, ObjectId(commits[2].oid))
+
+
+@given(GRAPHS, st.data())
+def test_commits_outside_of_others(graph: Parents, data: st.DataObject) -> None:
+    """The ancestors of some commits that others lack, each once, newest first; also by first parents."""
+    repo, commits = build(graph)
+    numbers = st.lists(st.integers(0, len(graph) - 1), max_size=3)
+    starts, excluded = data.draw(numbers), data.draw(numbers)
+    hidden = set[int]().union(*(ancestors(graph, number) for number in excluded))
+    firsts = [parents[:1] for parents in graph]
+    for first_parent, way in ((False, graph), (True, firsts)):
+        found = repo.history.outside(
+            [commits[number].oid for number in starts],
+            [commits[number].oid for number in excluded],
+            first_parent=first_parent,
+        )
+        wanted = set[int]().union(*(ancestors(way, number) for number in starts)) - hidden
+        assert [int(commit.message) for commit in found] == sorted(wanted, reverse=True)

@@ -39,7 +39,8 @@ class History:
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The ids of the parents that were not cut off."""
-        left = self.shallow().get(commit.oid)
+        shallow = self.shallow() if self._shallow is None else self._shallow
+        left = shallow.get(commit.oid)
         # A row is not signed, so it can only remove parents, never add any.
         return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
 
@@ -99,6 +100,42 @@ class History:
                     seen.add(parent.oid)
                     queue.push(parent)
 
+    def outside(
+        self, starts: Sequence[ObjectId], excluded: Sequence[ObjectId], *, first_parent: bool = False
+    ) -> Iterator[Commit]:
+        """The ancestors of `starts`, themselves included, that are no ancestors of `excluded`; newest first.
+
+        With `first_parent`, those along first parents only. Ends once all that is left is excluded.
+        """
+        queue = NewestFirst()
+        hidden, met = set(excluded), set(excluded)
+        for oid in hidden:
+            queue.push(self._objects.commit(oid))
+        wanted = 0  # in the queue, and not known to be excluded
+        for oid in starts:
+            if oid not in met:
+                met.add(oid)
+                queue.push(self._objects.commit(oid))
+                wanted += 1
+        # The walk meets a commit after all its children, so by then it is known whether it is excluded.
+        for commit in queue if wanted else ():
+            is_hidden = commit.oid in hidden
+            if not is_hidden:
+                wanted -= 1
+                yield commit
+            parents = self.before(commit)
+            for parent in parents[:1] if first_parent and not is_hidden else parents:
+                if parent.oid not in met:
+                    met.add(parent.oid)
+                    queue.push(parent)
+                    wanted += not is_hidden
+                elif is_hidden and parent.oid not in hidden:
+                    wanted -= 1
+                if is_hidden:
+                    hidden.add(parent.oid)
+            if not wanted:
+                return
+
     def first_parents(self, start: ObjectId) -> Iterator[Commit]:
         """The commit, its first parent, that commit's first parent, and so on."""
         commit: Commit | None = self._objects.commit(start)
@@ -108,11 +145,13 @@ class History:
 
     def touching(self, start: ObjectId, key: str) -> Iterator[Commit]:
         """The commits among `ancestors` that changed the key: its entry differs from that in every parent."""
+        return (commit for commit in self.ancestors(start) if self.changes_key(commit, key))
+
+    def changes_key(self, commit: Commit, key: str) -> bool:
+        """Whether the commit's entry of the key differs from that in every parent."""
         node = self._objects.node
-        for commit in self.ancestors(start):
-            before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
-            if tree.lookup(node, commit.tree, key) not in before:
-                yield commit
+        before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
+        return tree.lookup(node, commit.tree, key) not in before
 
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:
         """Whether `ancestor` is the commit `of` or one of its ancestors."""

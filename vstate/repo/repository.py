@@ -181,6 +181,23 @@ class Repository(Core):
             self, branch, rev, policy=policy, message=message, seen=seen, before_move=before_move
         )
 
+    def restore(
+        self,
+        branch: str,
+        rev: Revision,
+        keys: Iterable[str],
+        *,
+        message: str = "",
+        seen: Commit | None = None,
+    ) -> Commit | None:
+        """Commit to the branch the values that these keys have at `rev`; None if it has them already.
+
+        NotFound for a key that `rev` lacks, and RefMoved as `rollback` raises it.
+        """
+        from vstate.repo.merge import apply
+
+        return apply.restore(self, branch, rev, keys, message=message, seen=seen)
+
     def undo(self, branch: str, *, steps: int = 1, seen: Commit | None = None) -> Commit:
         """Put the branch where it was before its last `steps` moves by its reflog; nothing is lost.
 

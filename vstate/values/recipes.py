@@ -100,14 +100,17 @@ class _Rest:
         self.steps = steps
 
 
-def read(data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits) -> object:
-    """The value in the pickle `data`, as plain data and Recipes.
+def read(
+    data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits: Limits
+) -> tuple[object, bool]:
+    """The value in the pickle `data`, as plain data and Recipes, and whether it is all plain data.
 
+    A value that is not must be written by `dumps`: any other pickler would import its classes.
     Raises InertError as `inert.read` does, and for a pickle that cannot be written again from its Recipes.
     """
     machine = _Reader(data, buffers, limits)
     try:
-        return machine.run()
+        return machine.run(), machine.is_plain
     except InertError as error:
         raise InertError(error.reason, offset=machine.at) from None
     except (IndexError, MemoryError, RecursionError) as error:
@@ -117,6 +120,9 @@ def read(data: bytes, buffers: Sequence[bytes | bytearray | memoryview], limits:
 class _Reader(Machine):
     """Pickle's virtual machine, with Recipes in the place of objects."""
 
+    is_plain = True
+    """Whether the pickle refers to no class or function."""
+
     def make(self, opcode: bytes, *operands: object) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
         self.stack.append(Recipe(opcode, operands))
@@ -124,6 +130,7 @@ class _Reader(Machine):
     def push_global(self, module: str, name: str) -> None:
         self.budget.take_bytes(_RECIPE_BYTES)
         self.stack.append(Name(module, name))
+        self.is_plain = False
 
     def op_reduce(self) -> None:
         args, function = self.pop(), self.pop()
@@ -227,6 +234,7 @@ class _Reader(Machine):
 
     def require_plain_key(self, key: object) -> None:
         """Refuse an object in a set or as a key of a dict: only its own code knows which others it equals."""
+        self.budget.take_nodes(1)
         if isinstance(key, tuple | frozenset):
             for part in key:
                 self.require_plain_key(part)

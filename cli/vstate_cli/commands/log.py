@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
+from typing import Any, NamedTuple
 
 import click
 
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
 from vstate.plural import counted
+from vstate.repo.compare.diff import Diff
 from vstate.repo.names.refs import Head
 from vstate_cli import changes, commits
 from vstate_cli.graph import Graph
-from vstate_cli.output import Line, columns
+from vstate_cli.output import Document, Line, columns
+from vstate_cli.selection import Selection, links, select
 from vstate_cli.session import Session, command
 from vstate_cli.suggestions import complete_key, complete_revision
 
@@ -21,72 +25,156 @@ from vstate_cli.suggestions import complete_key, complete_revision
 @command(
     "log",
     paged=True,
-    examples=["vstate log -n 5", "vstate log --oneline --graph", "vstate log what-if --key plan"],
+    examples=[
+        "vstate log -5",
+        "vstate log --oneline --graph --all",
+        "vstate log main..what-if -p",
+        "vstate log --since '2 hours ago' --info outcome=error",
+        "vstate log what-if -- plan",
+    ],
     json="one object a line, one for each commit: {id, parents, tree, time, message, info, refs, events, "
     "changes}. events is a number; changes is {added, modified, removed}, lists of keys. shallow is true "
-    "where the history behind a commit was cut off, and absent elsewhere.",
+    "where the history behind a commit was cut off, and absent elsewhere. With -p or --stat, diff is a list "
+    "of changes as `vstate diff --json` prints them.",
 )
-@click.argument("rev", default="HEAD", shell_complete=complete_revision)
+@click.argument("revs", metavar="REV", nargs=-1, shell_complete=complete_revision)
 @click.option(
-    "--key", metavar="KEY", shell_complete=complete_key, help="Show only commits that changed this key."
+    "--key",
+    "keys",
+    metavar="KEY",
+    multiple=True,
+    shell_complete=complete_key,
+    help="Show only commits that changed this key. Words behind -- are keys too.",
 )
 @click.option("-n", "limit", type=click.IntRange(min=0), metavar="N", help="Show at most N commits.")
+@click.option("--all", "all_refs", is_flag=True, help="Begin at all branches, tags and remote branches.")
+@click.option("--since", "--after", metavar="TIME", help="Show commits of this time and later.")
+@click.option("--until", "--before", metavar="TIME", help="Show commits of this time and earlier.")
+@click.option("--grep", metavar="REGEX", multiple=True, help="Show commits whose message matches.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Let --grep ignore case.")
+@click.option(
+    "--info", metavar="NAME[=VALUE]", multiple=True, help="Show commits whose info has NAME, with that value."
+)
+@click.option("--first-parent", is_flag=True, help="Follow only the first parent of a merge.")
+@click.option("-p", "--patch", is_flag=True, help="Show the changes inside the values, as `vstate diff`.")
+@click.option("--stat", is_flag=True, help="Show the changed keys with types and sizes.")
 @click.option("--oneline", is_flag=True, help="Show each commit in one line.")
 @click.option("--graph", is_flag=True, help="Draw branches and merges beside the commits.")
-def log(session: Session, rev: str, key: str | None, limit: int | None, oneline: bool, graph: bool) -> None:
+def log(session: Session, revs: tuple[str, ...], **options: Any) -> None:
     """Show the commits up to REV, newest first.
 
     Each commit has its id, branches and tags, message, time, info, number of events, and the keys it changed:
     + added, ~ modified, - removed. A merge is compared with its first parent. REV defaults to HEAD.
+
+    A..B are the commits of B that A lacks, A...B those that only one of the two has, and ^A leaves out the
+    commits of A. A TIME is written as 2026-11-20, '2026-11-20 10:00', yesterday or '2 hours ago'.
     """
-    found = session.repo.log(rev, key=key, limit=limit)
+    view = View(*(options.pop(name) for name in View._fields))
+    graph = options.pop("graph")
+    found = select(session.repo, revs, **options)
     refs, head = session.refs(), session.repo.refs.head()
-    lanes = Graph() if graph else None
     number = 0
-    for number, commit in enumerate(found, 1):
+    for number, (commit, lanes, parents) in enumerate(_with_lanes(found, graph), 1):
         names = refs.get(commit.id, [])
         if session.json:
-            shallow = session.repo.history.is_shallow(commit)
-            document = commits.document(commit, names, shallow=shallow) | {
-                "events": len(commit.events),
-                "changes": changes.keys_document(session.repo.changes(commit)),
-            }
-            session.out.json(document, indent=None)
+            session.out.json(_document(session, commit, names, found.keys, view), indent=None)
             continue
-        lines = [*_lines(session, commit, names, head, key, oneline)]
-        gap = number > 1 and not oneline
+        lines = [*_lines(session, commit, names, head, found.keys, view)]
+        gap = number > 1 and (not view.oneline or view.stat or view.patch)
         if lanes is not None:
-            # --key leaves out the commits along which the lanes would go down.
-            parents = session.repo.history.parents(commit) if key is None else ()
             lines = [*_beside(lanes, commit, parents, lines, gap=gap)]
         elif gap:
             lines.insert(0, [])
         session.out.lines(lines)
-    if number == 0 and key is not None and limit != 0 and not session.json:
-        session.out.note(f"no commit up to {rev} changed the key {key!r}")
+    if number == 0 and found.keys and found.limit != 0 and not session.json:
+        keys = " or ".join(map(repr, found.keys))
+        session.out.note(f"no commit up to {' '.join(revs) or 'HEAD'} changed the key {keys}")
+
+
+class View(NamedTuple):
+    """The parts of a commit to show."""
+
+    oneline: bool
+    patch: bool
+    stat: bool
+
+
+def _with_lanes(found: Selection, graph: bool) -> Iterator[tuple[Commit, Graph | None, Sequence[ObjectId]]]:
+    """The commits, each with the lanes of the graph and the commits that its lanes lead to."""
+    history = found.repo.history
+    if not graph:
+        yield from ((commit, None, ()) for commit in found)
+        return
+    lanes = Graph()
+
+    def parents(commit: Commit) -> Sequence[ObjectId]:
+        return history.parents(commit)[: 1 if found.first_parent else None]
+
+    if not found.is_partial:
+        yield from ((commit, lanes, parents(commit)) for commit in found)
+        return
+    # The lanes lead from one shown commit to the next: all must be known first.
+    found = replace(found, walked=[])
+    shown = [*found]
+    to = links(found.walked or [], {commit.oid for commit in shown}, parents)
+    yield from ((commit, lanes, to[commit.oid]) for commit in shown)
+
+
+def _document(
+    session: Session, commit: Commit, names: list[str], keys: Sequence[str], view: View
+) -> Document:
+    diff = session.repo.changes(commit)
+    document = commits.document(commit, names, shallow=session.repo.history.is_shallow(commit)) | {
+        "events": len(commit.events),
+        "changes": changes.keys_document(diff),
+    }
+    if view.patch or view.stat:
+        shown = [key for key in diff if not keys or key in keys]
+        document["diff"] = [
+            changes.document(diff[key])
+            | (changes.detail_documents(diff, key, session.out) if view.patch else {})
+            for key in shown
+        ]
+    return document
 
 
 def _lines(
-    session: Session, commit: Commit, names: list[str], head: Head, key: str | None, oneline: bool
+    session: Session, commit: Commit, names: list[str], head: Head, keys: Sequence[str], view: View
 ) -> Iterator[Line]:
     diff = session.repo.changes(commit)
     first: Line = [(commit.short, "yellow"), *commits.decoration(names, commit.id, head)]
     shallow = session.repo.history.is_shallow(commit)
-    last: Line = [" ", *changes.counts(diff)] if oneline and diff else []
-    if oneline and shallow:
+    last: Line = [" ", *changes.counts(diff)] if view.oneline and diff else []
+    if view.oneline and shallow:
         last = [*last, ("  (history cut off)", "yellow")]
     message = session.out.fit(commits.subject(commit), columns([*first, *last]) + 6)
     first += [f" {message}"] if message else [(" (no message)", "dim")]
-    if oneline:
+    if view.oneline:
         yield first + last
+        yield from _changes(session, diff, keys, view)
         return
     yield first
     events = f" · {counted(len(commit.events), 'event')}" if commit.events else ""
     yield ["    ", *commits.time_and_info(commit), (events, "dim")]
-    if diff:
-        yield ["    ", *changes.names(diff, key)]
+    if keys and not (view.patch or view.stat):
+        yield from (["    ", *changes.names(diff, key)] for key in keys if key in diff)
+    elif diff and not (view.patch or view.stat):
+        yield ["    ", *changes.names(diff)]
     if shallow:
         yield ["    ", (commits.CUT_OFF, "yellow")]
+    yield from _changes(session, diff, keys, view)
+
+
+def _changes(session: Session, diff: Diff, keys: Sequence[str], view: View) -> Iterator[Line]:
+    """The changed keys, and with -p the changes inside them."""
+    shown = [key for key in diff if not keys or key in keys]
+    if view.patch:
+        yield from (["    ", *line] for line in changes.diff_lines(diff, session.out, keys=shown))
+    elif view.stat:
+        width = changes.name_width(shown)
+        yield from (["    ", *changes.line(diff[key], width)] for key in shown)
+    if view.stat and diff:
+        yield ["    ", (diff.stat(), "dim")]
 
 
 def _beside(

@@ -10,10 +10,11 @@ import click
 
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.objects import expiry, tree
-from vstate.repo.names.refs import HEADS, TAGS
+from vstate.plural import counted
+from vstate.repo.names.refs import HEADS, REMOTES, TAGS
 from vstate.values.inspection import size_text
 from vstate_cli import commits
-from vstate_cli.output import safe
+from vstate_cli.output import Document, safe
 from vstate_cli.progress import ProgressBar
 from vstate_cli.session import Session, command
 
@@ -23,9 +24,10 @@ _CLOCK_READ_EVERY = 64  # counted items
 @command(
     "status",
     examples=["vstate status", "vstate -s agent-state status --json", "vstate status --timeout 0"],
-    json="{store, bytes, branch, head, commits, branches, tags, keys, objects, at_least}. branch is null "
-    "if HEAD is detached; head is a commit as `vstate log --json` prints it, or null; at_least lists the "
-    "counts that the timeout ended early; bytes is null for a store that is no directory.",
+    json="{store, bytes, branch, upstream, head, commits, branches, tags, keys, objects, at_least}. branch "
+    "is null if HEAD is detached; upstream is {name, ahead, behind}, or null; head is a commit as `vstate "
+    "log --json` prints it, or null; at_least lists the counts that the timeout ended early; bytes is null "
+    "for a store that is no directory.",
 )
 @click.option(
     "--timeout",
@@ -38,8 +40,9 @@ _CLOCK_READ_EVERY = 64  # counted items
 def status(session: Session, timeout: float) -> None:
     """Show the position of HEAD, and the size of the store.
 
-    Counts the commits that a branch, a tag or HEAD reaches, the keys of HEAD, and the bytes of the store's
-    files.
+    After a push, pull or clone, shows how many commits HEAD's branch is ahead of the remote's branch, as seen
+    then, and how many behind. Counts the commits that a branch, a tag or HEAD reaches, the keys of HEAD, and
+    the bytes of the store's files.
     """
     repo = session.repo
     head = repo.refs.head()
@@ -59,10 +62,20 @@ def status(session: Session, timeout: float) -> None:
         "keys": key_count,
         "objects": object_count,
     }
+    upstream, behind, ahead = None, (0, True), (0, True)
+    if head.branch is not None and head.commit is not None:
+        upstream = repo.remotes.upstream(head.branch)
+    if upstream is not None and head.commit is not None:
+        there = repo.refs.read(REMOTES + upstream) or head.commit
+        ahead = _count("commits", repo.history.outside([head.commit], [there]), timeout)
+        behind = _count("commits", repo.history.outside([there], [head.commit]), timeout)
+    at_least += [name for name, count in (("ahead", ahead), ("behind", behind)) if not count[1]]
     out = session.out
     if session.json:
+        tracked = None if upstream is None else {"name": upstream, "ahead": ahead[0], "behind": behind[0]}
         document = None if commit is None else commits.document(commit, session.refs().get(commit.id, []))
-        position = {"store": repo.store.location, "bytes": size, "branch": head.branch, "head": document}
+        position: Document = {"store": repo.store.location, "bytes": size, "branch": head.branch}
+        position |= {"upstream": tracked, "head": document}
         out.json(position | numbers | {"at_least": at_least})
         return
     shown_size = "" if size is None else f"  {size_text(size)}"
@@ -71,6 +84,8 @@ def status(session: Session, timeout: float) -> None:
     if head.branch is not None:
         branch = (safe(head.branch), "bold green")
     out.line(("branch    ", "dim"), branch)
+    if upstream is not None:
+        out.line(("upstream  ", "dim"), (safe(upstream), "bold red"), f"  {_distance(ahead, behind)}")
     if commit is None:
         out.line(("head      ", "dim"), "no commit yet")
     else:
@@ -79,6 +94,16 @@ def status(session: Session, timeout: float) -> None:
     for name, number in numbers.items():
         more = " or more (--timeout 0 counts them all)" if name in at_least else ""
         out.line((f"{name:10}", "dim"), f"{number:,}", (more, "dim"))
+
+
+def _distance(ahead: tuple[int, bool], behind: tuple[int, bool]) -> str:
+    """The number of commits that each side has alone: `2 commits ahead, 1 commit behind`."""
+    parts = [
+        f"{counted(number, 'commit')}{'' if all_counted else ' or more'} {where}"
+        for (number, all_counted), where in ((ahead, "ahead"), (behind, "behind"))
+        if number
+    ]
+    return ", ".join(parts) or "up to date"
 
 
 def _count(noun: str, items: Iterable[object], timeout: float) -> tuple[int, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from vstate.errors import InvalidInput, MergeConflict
+from vstate.errors import InvalidInput, MergeConflict, NotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.objects.ids import ObjectId
@@ -145,6 +145,40 @@ def revert(
         action=f"revert: {reverted.short}",
         before_move=before_move,
     )
+
+
+def restore(
+    repo: Core, branch: str, rev: Revision, keys: Iterable[str], *, message: str, seen: Commit | None
+) -> Commit | None:
+    """As `Repository.restore` promises."""
+    head, source = seen or repo.branch(branch), repo.resolve(rev)
+    repo.require_trusted(head)
+    repo.require_trusted(source)
+    node, merged, names = repo.objects.node, Merged(), [*dict.fromkeys(keys)]
+    for key in names:
+        entry = tree.lookup(node, source.tree, key)
+        if entry is None:
+            raise NotFound(f"no key {key!r} at {source.short}", name=key)
+        if entry != tree.lookup(node, head.tree, key):
+            merged.taken[key] = entry
+    if not merged.taken:
+        return None
+    shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    return _land(
+        repo,
+        branch,
+        merged,
+        (head,),
+        operation=f"taking keys from {source.short}",
+        message=message or f"Take {shown} from {source.short}",
+        info={"restored": source.id},
+        needs=[source.oid],
+        action=f"checkout: keys from {source.short}",
+        before_move=None,
+    )
+
+
+_SHOWN = 5  # keys in a message
 
 
 def _before(repo: Core, commit: Commit) -> Commit | None:

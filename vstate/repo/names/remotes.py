@@ -76,6 +76,17 @@ class Remotes:
         self._store.delete(REMOTE + name)
         return url
 
+    def upstream(self, branch: str) -> str | None:
+        """The branch of a remote, as `origin/main`, of the last push, pull or clone; None without one."""
+        latest = None
+        for name, _ in self._refs.list(REMOTES).items():
+            if not name.endswith(f"/{branch}") or name.count("/") != branch.count("/") + 1:
+                continue
+            last = next(self._refs.reflog(REMOTES + name), None)
+            if last is not None and (latest is None or last.time > latest[0]):
+                latest = last.time, name
+        return None if latest is None else latest[1]
+
     def default(self) -> str:
         """The default remote: `origin`, or else the only one; NotFound for none, InvalidInput for several."""
         names = list(self.list())

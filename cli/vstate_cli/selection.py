@@ -1,0 +1,185 @@
+"""Selection: the commits that `vstate log` shows, by revisions, ranges and conditions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import click
+
+from vstate.errors import NotFound
+from vstate.objects.commit import Commit
+from vstate.objects.ids import ObjectId
+from vstate.repo.names.dates import parse_time
+from vstate.repo.names.refs import HEAD
+from vstate.repo.repository import Repository
+from vstate_cli.progress import ProgressBar
+
+_RANGE = re.compile(r"(?P<a>(?:@\{[^}]*\}|[^.@]|\.(?!\.)|@(?!\{))*)(?P<dots>\.{2,3})(?P<b>.*)", re.DOTALL)
+"""A range. A time in braces may hold dots."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The commits up to `starts` that `excluded` do not reach, and that meet the conditions; newest first."""
+
+    repo: Repository
+    starts: tuple[ObjectId, ...]
+    excluded: tuple[ObjectId, ...] = ()
+    keys: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    patterns: Sequence[re.Pattern[str]] = ()
+    info: Sequence[tuple[str, str | None]] = ()
+    first_parent: bool = False
+    limit: int | None = None
+    walked: list[Commit] | None = field(default=None)
+    """If it is a list, it gets all commits that the walk meets, shown or not."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether commits between the shown ones, or their ancestors, may be left out."""
+        return bool(self.excluded or self.keys or self.since or self.until or self.patterns or self.info)
+
+    def __iter__(self) -> Iterator[Commit]:
+        if self.limit == 0:
+            return
+        walk = self._walk()
+        # Until the first commit is found, the terminal shows how far the search has come.
+        with ProgressBar() as bar:
+            first = None
+            for number, (commit, is_shown) in enumerate(walk, 1):
+                if is_shown:
+                    first = commit
+                    break
+                bar("searching commits", number)
+        if first is None:
+            return
+        yield first
+        found = 1
+        for commit, is_shown in walk if self.limit != 1 else ():
+            if is_shown:
+                yield commit
+                found += 1
+                if found == self.limit:
+                    return
+
+    def _walk(self) -> Iterator[tuple[Commit, bool]]:
+        """The commits of the walk, and whether each is shown."""
+        for commit in self.repo.history.outside(self.starts, self.excluded, first_parent=self.first_parent):
+            # The walk goes back in time, so nothing behind an old commit is newer.
+            if self.since is not None and commit.time < self.since:
+                return
+            if self.walked is not None:
+                self.walked.append(commit)
+            yield commit, self._is_shown(commit)
+
+    def _is_shown(self, commit: Commit) -> bool:
+        return (
+            (self.until is None or commit.time <= self.until)
+            and (not self.patterns or any(pattern.search(commit.message) for pattern in self.patterns))
+            and all(_has(commit.info, *wanted) for wanted in self.info)
+            and (not self.keys or any(self.repo.history.changes_key(commit, key) for key in self.keys))
+        )
+
+
+def _has(info: Any, name: str, text: str | None) -> bool:
+    """Whether a commit's info has an item, with this value as text or as JSON."""
+    if name not in info:
+        return False
+    value = info[name]
+    return text is None or str(value) == text or (not isinstance(value, str) and _json(value) == text)
+
+
+def _json(value: object) -> str | None:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def select(
+    repo: Repository,
+    revs: Sequence[str],
+    *,
+    all_refs: bool = False,
+    since: str | None = None,
+    until: str | None = None,
+    grep: Sequence[str] = (),
+    ignore_case: bool = False,
+    info: Sequence[str] = (),
+    **conditions: Any,
+) -> Selection:
+    """The selection of these words. NotFound and InvalidInput for a bad revision or time."""
+    starts: list[ObjectId] = []
+    excluded: list[ObjectId] = []
+    for word in revs:
+        if (match := _RANGE.fullmatch(word)) is not None:
+            a, b = _resolve(repo, match["a"] or HEAD), _resolve(repo, match["b"] or HEAD)
+            starts.append(b)
+            if match["dots"] == "...":
+                starts.append(a)
+                excluded += repo.history.merge_bases(a, b)
+            else:
+                excluded.append(a)
+        elif word.startswith("^"):
+            excluded.append(_resolve(repo, word[1:]))
+        else:
+            starts.append(_resolve(repo, word))
+    if all_refs:
+        head = repo.refs.head().commit
+        starts += [*repo.refs.all().values(), *([head] if head is not None else [])]
+    elif not starts:
+        starts.append(_resolve(repo, HEAD))
+    return Selection(
+        repo,
+        tuple(dict.fromkeys(starts)),
+        tuple(excluded),
+        since=None if since is None else parse_time(since),
+        until=None if until is None else parse_time(until),
+        patterns=[_pattern(text, ignore_case) for text in grep],
+        info=[_item(text) for text in info],
+        **conditions,
+    )
+
+
+def _resolve(repo: Repository, rev: str) -> ObjectId:
+    try:
+        return repo.resolve(rev).oid
+    except NotFound as error:
+        head = repo.refs.head().commit
+        if head is None or repo.entry(repo.objects.commit(head).tree, rev) is None:
+            raise
+        raise NotFound(f"{error.message}. It is a key: vstate log -- {rev}", name=rev) from None
+
+
+def _item(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    return name, value if equals else None
+
+
+def _pattern(text: str, ignore_case: bool) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        raise click.UsageError(f"--grep takes a regular expression, and {text!r} is none: {error}") from None
+
+
+def links(
+    walked: Sequence[Commit], shown: set[ObjectId], parents: Callable[[Commit], Sequence[ObjectId]]
+) -> dict[ObjectId, list[ObjectId]]:
+    """For each shown commit of a walk, its nearest ancestors that are shown too."""
+    nearest: dict[ObjectId, list[ObjectId]] = {}
+    found = {}
+    for commit in reversed(walked):  # parents before their children
+        above = dict.fromkeys(near for parent in parents(commit) for near in nearest.get(parent, ()))
+        if commit.oid in shown:
+            found[commit.oid] = [*above]
+            nearest[commit.oid] = [commit.oid]
+        else:
+            nearest[commit.oid] = [*above]
+    return found
