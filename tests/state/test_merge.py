@@ -480,19 +480,24 @@ def test_a_policy_that_cannot_decide_says_why() -> None:
 
 
 class Unloadable:
+    loads = True
+
     def __reduce__(self) -> Any:
-        return _explode, ()
+        return _load, ()
 
 
-def _explode() -> None:
-    raise RuntimeError("cannot be loaded")
+def _load() -> Unloadable:
+    if not Unloadable.loads:
+        raise RuntimeError("cannot be loaded")
+    return Unloadable()
 
 
-def test_a_value_that_does_not_load_is_a_conflict() -> None:
+def test_a_value_that_does_not_load_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a policy cannot load a value, the key conflicts. ours and theirs still work."""
     main, side = pair({"k": [0]}, k="append")
     commit(main, k=[0, 1])
     commit(side, k=Unloadable())
+    monkeypatch.setattr(Unloadable, "loads", False)
     with pytest.raises(MergeConflict) as raised:
         main.merge("side")
     with pytest.raises(CannotLoad):

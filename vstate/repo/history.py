@@ -49,7 +49,8 @@ class History:
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The ids of the parents that were not cut off."""
-        left = self.shallow().get(commit.oid)
+        shallow = self.shallow() if self._shallow is None else self._shallow
+        left = shallow.get(commit.oid)
         # A row is not signed, so it can only remove parents, never add any.
         return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
 
