@@ -152,7 +152,7 @@ def _resolve(repo: Repository, rev: str) -> ObjectId:
         return repo.resolve(rev).oid
     except NotFound as error:
         head = repo.refs.head().commit
-        if head is None or repo.entry(repo.objects.commit(head).tree, rev) is None:
+        if head is None or repo.entry(repo.objects.commit(head).root, rev) is None:
             raise
         raise NotFound(f"{error.message}. It is a key: vstate log -- {rev}", name=rev) from None
 
