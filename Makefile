@@ -1,7 +1,7 @@
 # The commands that people type. They work in .venv, which the first of them creates.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick test soak reliability peers bench format docs clean
+.PHONY: help demo lint quick test soak reliability peers zoo bench format docs clean
 
 # The first interpreter on the path that is new enough. `make PYTHON=/path/to/python3.12 test` takes another.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -23,6 +23,7 @@ help:
 	@echo "make soak     all tests in their long form: a value of 1 GB, thousands of kills and power cuts; hours"
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
 	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
+	@echo "make zoo      store and read values of 21 libraries, which it installs"
 	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
@@ -94,6 +95,11 @@ soak: .venv/installed-dev
 # VSTATE_SOAK=1 make reliability: the long variants of these tests.
 reliability: .venv/installed-dev
 	@PYTHONPATH=tests $(BIN)/python tests/reliability/report.py -n $(WORKERS)
+
+# The libraries take about 1 GB. Without them `make test` skips their kinds, by name.
+zoo: .venv/installed-dev
+	@$(PIP) install --editable '.[zoo]'
+	@$(BIN)/pytest -n $(WORKERS) tests/zoo
 
 peers: .venv/installed-dev
 	@$(BIN)/python tests/peers/run.py

@@ -115,14 +115,14 @@ def test_an_exception_passes_through_and_changes_are_discarded() -> None:
     """
     state = Versioned()
     add("kept", state=state)
-    tree = state.head.tree if state.head else None
+    tree = state.head.root if state.head else None
     held = state["list"]
     with pytest.raises(ValueError, match="no") as caught:
         add("gone", state=state, fail=True)
     assert caught.value.__cause__ is None
     assert state["list"] == ["kept"]
     assert state.head is not None
-    assert state.head.tree == tree
+    assert state.head.root == tree
     assert state.head.info["outcome"] == "error"
     error = events(state, kind="task.error")[0]
     assert (error.data["type"], error.data["message"], error.data["name"]) == ("ValueError", "no", "add")

@@ -277,8 +277,9 @@ class DetachedHead(ReadOnly):
 
     def __init__(self, commit: str | None = None) -> None:
         super().__init__(
-            f"HEAD is detached at {_short(commit)}; switch() to a branch, or make one here "
-            "with switch(name, create=True) or `vstate checkout -b NAME`"
+            f"HEAD is detached at {_short(commit)}, so no branch can take a commit; go on from here on a new "
+            f"branch, with `vstate checkout {_short(commit)} -b NAME` or state.switch(name, create=True), or "
+            "go back to a branch, with `vstate checkout BRANCH`"
         )
         self.commit = commit
 

@@ -130,8 +130,8 @@ def document(commit: Commit, refs: Sequence[str] = (), *, shallow: bool = False)
     """A commit without its events and changes. `shallow` is a member only if it is true."""
     members: dict[str, Any] = {
         "id": commit.id,
-        "parents": [str(parent) for parent in commit.parents],
-        "tree": None if commit.tree is None else str(commit.tree),
+        "parents": [*commit.parents],
+        "tree": commit.tree,
         "time": commit.time.isoformat(),
         "message": commit.message,
         "info": plain(commit.info),

@@ -153,7 +153,7 @@ def _resolve(repo: Repository, rev: str) -> ObjectId:
         return repo.resolve(rev).oid
     except NotFound:
         head = repo.refs.head().commit
-        if head is None or repo.entry(repo.objects.commit(head).tree, rev) is None:
+        if head is None or repo.entry(repo.objects.commit(head).root, rev) is None:
             raise
         hint = f"it is a key of HEAD: vstate log -- {shlex.quote(rev)}"
         raise NotFound(f"no revision {rev!r}; {hint}", name=rev) from None

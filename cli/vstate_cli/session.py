@@ -78,10 +78,10 @@ class Session:
 
     def similar_keys(self, commit: Commit, name: str) -> list[str]:
         """A few keys of the commit that begin with `name` or look like it."""
-        begin = [key for key, _ in islice(self.repo.entries(commit.tree, name), 3)]
+        begin = [key for key, _ in islice(self.repo.entries(commit.root, name), 3)]
         if begin:
             return begin
-        keys = [key for key, _ in islice(self.repo.entries(commit.tree), _MOST_COMPARED)]
+        keys = [key for key, _ in islice(self.repo.entries(commit.root), _MOST_COMPARED)]
         return get_close_matches(name, keys, n=3, cutoff=0.5)
 
 

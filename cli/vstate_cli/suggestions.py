@@ -55,7 +55,7 @@ def _revisions(repo: Repository, typed: str) -> list[str]:
 
 
 def _keys(repo: Repository, typed: str) -> list[str]:
-    found = islice(repo.entries(repo.resolve(HEAD).tree, typed), _MOST)
+    found = islice(repo.entries(repo.resolve(HEAD).root, typed), _MOST)
     return [key for key, _ in found if key.isprintable()]  # the shell reads one suggestion a line
 
 

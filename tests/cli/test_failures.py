@@ -142,7 +142,7 @@ def test_an_ambiguous_id(vstate, store):
         head = repo.branch("main")
         seen = {}
         for number in range(10_000):
-            commit = repo.build_commit(head.tree, (head,), message=f"twin {number}")
+            commit = repo.build_commit(head.root, (head,), message=f"twin {number}")
             twin = seen.setdefault(commit.id[:4], commit)
             if twin is not commit:
                 break

@@ -32,7 +32,7 @@ def signed(store, keys):
         repo = Repository(disk)
         for name in ("alice", "bob", "nobody"):
             head = repo.branch("main")
-            commit = repo.build_commit(head.tree, (head,), message=f"by {name}")
+            commit = repo.build_commit(head.root, (head,), message=f"by {name}")
             if name == "nobody":
                 commit = replace(keys["bob"].sign(commit), message="changed")
             else:

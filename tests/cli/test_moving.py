@@ -113,6 +113,17 @@ def test_rollback_is_a_new_commit(vstate, store):
         assert "notes/b" not in state
 
 
+def test_each_rollback_without_a_revision_goes_further_back(vstate, store):
+    """By one commit, or by --steps; undo takes a rollback back."""
+    with Versioned(Disk(store)) as state:
+        first = [commit.id for commit in state.log()]
+    vstate("rollback")
+    assert vstate.json("rollback")["info"] == {"rolled_back": {"to": first[2]}}
+    vstate("undo")
+    vstate("undo")
+    assert vstate.json("rollback", "--steps", "2")["info"] == {"rolled_back": {"to": first[2]}}
+
+
 def test_rollback_json(vstate):
     """The document is the new commit."""
     document = vstate.json("rollback", "HEAD~1")
@@ -125,7 +136,8 @@ def test_rollback_needs_a_branch(vstate):
     vstate("checkout", "v1")
     message = vstate.fails("rollback", "HEAD")
     assert message.startswith("HEAD is detached at ")
-    assert "vstate checkout -b NAME" in message
+    vstate(*re.search(r"`vstate (checkout \w+ -b NAME)`", message)[1].split())
+    vstate("rollback", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +148,7 @@ def test_rollback_needs_a_branch(vstate):
         ["branch", "-d", "-m", "a", "b"],
         ["tag", "-m", "v1"],
         ["tag", "-d", "v1", "v2"],
-        ["rollback"],
+        ["rollback", "HEAD", "--steps", "1"],
         ["log", "-n", "x"],
         ["nonsense"],
         ["log", "--nonsense"],

@@ -39,7 +39,7 @@ def plant(store, key: str, entry: bytes) -> None:
     with Disk(store) as disk:
         repo = Repository(disk)
         head = repo.branch("main")
-        root, objects, nodes = tree.update(repo.objects.node, head.tree, {key: entry})
+        root, objects, nodes = tree.update(repo.objects.node, head.root, {key: entry})
         commit = repo.build_commit(root, (head,), message="planted")
         assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action="plant")
 
@@ -150,7 +150,7 @@ def test_a_missing_object_fails_the_command_after_all_the_rest(vstate, store):
         state.commit("two")
     with Disk(store) as disk:
         repo = Repository(disk)
-        entry = repo.entry(repo.branch("main").tree, "a")
+        entry = repo.entry(repo.branch("main").root, "a")
         assert entry is not None
         for link in entry.links:
             disk.delete(f"o/{link.id}")

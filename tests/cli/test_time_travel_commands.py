@@ -282,7 +282,7 @@ def test_nothing_that_is_stored_is_run(store, run_without_unpickling, tmp_path):
             head = repo.branch("main")
             data = pickle.dumps([Evil(str(mark)), number])
             entry = encode([PICKLE, [data], len(data), "\x1b[31mlist"])
-            root, objects, nodes = tree.update(repo.objects.node, head.tree, {"evil\x1b[1m": entry})
+            root, objects, nodes = tree.update(repo.objects.node, head.root, {"evil\x1b[1m": entry})
             commit = repo.build_commit(root, (head,), message=f"\x1b[2Jplanted {number}")
             action = f"commit: \x1b[2J{number}"
             assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action=action)

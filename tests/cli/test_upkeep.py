@@ -87,7 +87,7 @@ def test_a_history_that_was_cut_off_is_shown_so(vstate, store):
     assert graph[-1] == "      the history behind it was cut off"
     documents = [json.loads(line) for line in vstate("log", "--json").splitlines()]
     assert [document.get("shallow") for document in documents] == [None, True]
-    assert documents[1]["parents"] == [str(last.parents[0])]
+    assert documents[1]["parents"] == [str(last.parent_ids[0])]
     assert "the history behind it was cut off" in vstate("show", "HEAD~1")
     assert vstate.json("show", "HEAD~1")["shallow"] is True
     assert "shallow" not in vstate.json("show", "HEAD")
@@ -154,7 +154,7 @@ def test_fsck_of_a_whole_store(vstate, store, merged, empty):
 @pytest.fixture
 def damaged(vstate, store):
     """The command on a store in which the tree of main's newest commit is damaged."""
-    key = f"o/{resolve(store, 'main').tree}"
+    key = f"o/{resolve(store, 'main').root}"
     value = rows(store)[key]
     change(store, key, value[:-1] + bytes([value[-1] ^ 1]))
     return vstate

@@ -599,12 +599,32 @@ async def test_rollback_of_all_keys_leaves_other_managers_alone(agent_store: Age
         await manager.state.update(somebody_else)
         await manager.rollback(rev=before)
         assert await manager.list_keys() == ["a", "b"]
-        await manager.rollback()
-        assert await manager.list_keys() == ["b", "c"]
-        await manager.rollback(steps=4)
-        assert await manager.list_keys() == ["a", "b"]
+        await manager.rollback()  # further back, not to the state before the rollback
+        assert await manager.list_keys() == ["a"]
+        with pytest.raises(InvalidInput, match="has changed 1 time"):
+            await manager.rollback(steps=2)
         assert await manager.state["elsewhere/x"] == 1
         assert await manager.state.expires("state/a") is not None
+
+
+@in_a_loop
+async def test_each_rollback_goes_further_back() -> None:
+    """Of one key, whose name begins another's, and of all keys; a rollback of another key is a step."""
+    async with StateManager() as manager:
+        for n in range(5):
+            await manager.save("k", n)
+            await manager.save("k2", n)
+        found = []
+        for _ in range(2):
+            await manager.rollback("k")
+            await manager.rollback("k2", steps=2)
+            found.append((await manager.get("k"), await manager.get("k2")))
+        assert found == [(3, 2), (2, 0)]
+        await manager.rollback()
+        await manager.rollback()
+        assert (await manager.get("k"), await manager.get("k2")) == (3, 2)
+        await manager.rollback("k")
+        assert await manager.get("k") == 2
 
 
 @in_a_loop

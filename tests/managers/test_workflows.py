@@ -344,7 +344,7 @@ async def test_checkpoints_by_themselves(agent_store: AgentStore) -> None:
         assert (made.state.current_step, made.state.status) == (5, "running")
         assert manager.state.head is not None
         assert head is not None
-        assert list(map(str, manager.state.head.parents)) == [head.id]
+        assert list(map(str, manager.state.head.parent_ids)) == [head.id]
         await run(manager, *range(6, 13))
         assert await checkpoints(manager) == ["step-5", "step-10"]
 

@@ -120,9 +120,9 @@ def test_a_commit_with_everything() -> None:
     )
     assert commit.id == "73a4e0c16d98fdd11c2c9466afa9f396b7a84f0c8ac468d07d573f1306a49072"
     again = Commit.decode(commit.oid, commit.body)
-    assert (again.tree, again.parents, again.time, again.message) == (
-        commit.tree,
-        commit.parents,
+    assert (again.root, again.parent_ids, again.time, again.message) == (
+        commit.root,
+        commit.parent_ids,
         commit.time,
         commit.message,
     )
@@ -340,7 +340,7 @@ def test_what_a_store_holds() -> None:
     assert commit is not None
     keys = sorted(key.split(":")[0] for key, _ in store.items())
     assert keys == sorted(
-        ["format", f"o/{commit.tree}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
+        ["format", f"o/{commit.root}", f"o/{commit.id}", "r/heads/main", "reflog/heads/main"]
     )
     assert store.get("format") == b"1"
     assert store.get("r/heads/main") == commit.id.encode()

@@ -27,7 +27,7 @@ class Stream(RuleBasedStateMachine):
     def begin(self) -> None:
         self.store = Memory()
         self.handles = {name: Versioned(self.store, branch=name) for name in ("main",)}
-        self.event = 0
+        self.event = 0  # the next one: no event is there twice
         self.streams = {"main": EventStream[int](self.handles["main"], "log")}
 
     def pick(self, data: st.DataObject) -> tuple[str, Versioned, EventStream[int]]:
@@ -51,8 +51,8 @@ class Stream(RuleBasedStateMachine):
             return
         other = Versioned(self.store, branch=name)
         for _ in range(count):
-            self.event += 1
             other.update(lambda inner: EventStream(inner, "log").append(self.event))
+            self.event += 1
         EventStream[int](other, "log").fold(in_order, [], every=3)
 
     @rule(data=st.data())
@@ -77,8 +77,8 @@ class Stream(RuleBasedStateMachine):
     def replace(self, data: st.DataObject, position: int) -> None:
         stream = self.pick(data)[2]
         if len(self.handles) == 1 and position < len(stream):  # of two branches it would be a conflict
-            self.event += 1
             stream.sequence[position] = self.event
+            self.event += 1
 
     @rule(data=st.data())
     def branch(self, data: st.DataObject) -> None:

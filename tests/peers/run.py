@@ -138,7 +138,7 @@ def environment(name: str, peer: Peer) -> Path:
     extras = project["optional-dependencies"]
     packages = [*peer.packages, *project["dependencies"], *extras["agents"], *extras["redis"]]
     if not done.exists() or done.read_text().split("\n") != packages:
-        venv.create(place, with_pip=True)
+        venv.create(place, clear=True, with_pip=True)
         pip(str(python), "install", "--quiet", *packages)
         done.write_text("\n".join(packages))
     return python

@@ -44,7 +44,7 @@ class HistoryModel:
     def add(self, commit: Any, values: Mapping[str, Any]) -> str:
         """Add a commit of vstate that holds these values."""
         self.values[commit.id] = copy.deepcopy(dict(values))
-        self.parents[commit.id] = tuple(str(oid) for oid in commit.parents)
+        self.parents[commit.id] = tuple(str(oid) for oid in commit.parent_ids)
         self.times[commit.id] = commit.time
         return str(commit.id)
 

@@ -145,10 +145,10 @@ def damage(state: Versioned) -> None:
     junk["junk"] = BLOB + b"junk"
     junk.commit("junk")
     state.delete_branch("junk")
-    (blob,) = state.repo.entry(junk.repo.objects.commit(junk.head.oid).tree, "junk").links
+    (blob,) = state.repo.entry(junk.repo.objects.commit(junk.head.oid).root, "junk").links
     state.store.set(f"o/{blob.id}", b"b?")
     state.store.set("reflog/heads/main:?", b"?")
-    state.store.delete_many([f"o/{side.tree}", f"o/{lost.oid}", "format"])
+    state.store.delete_many([f"o/{side.root}", f"o/{lost.oid}", "format"])
 
 
 def export(state: Versioned) -> None:
@@ -313,7 +313,7 @@ def picture(store: KVStore) -> Picture:
     seen: Picture = {HEAD: head.branch}
     for ref, oid in refs.items():
         try:
-            log = [(_without_ids(commit.message), commit.tree) for commit in repo.history.ancestors(oid)]
+            log = [(_without_ids(commit.message), commit.root) for commit in repo.history.ancestors(oid)]
             seen[ref] = (log, dict(Versioned(store).checkout(repo.objects.commit(oid))))
         except CorruptObject as error:
             seen[ref] = error.id

@@ -189,8 +189,8 @@ class HistoryMachine(RuleBasedStateMachine):
         merged = self.state.commit(self.name())
         self.model.branches[self.branch].move(self.committed_as(merged))
         assert merged is not None
-        own = self.state.repo.resolve(merged.parents[1])
-        assert str(own.parents[0]) == before
+        own = self.state.repo.resolve(merged.parent_ids[1])
+        assert str(own.parent_ids[0]) == before
         self.model.add(own, mine)
 
     @rule(data=st.data(), key=KEYS, value=VALUES, counter=st.sampled_from(COUNTERS), by=st.integers(-2, 2))
@@ -274,7 +274,7 @@ class HistoryMachine(RuleBasedStateMachine):
             assert head.id == theirs
             self.moved_to(theirs)
         else:
-            assert [str(oid) for oid in head.parents] == [ours, theirs]
+            assert [str(oid) for oid in head.parent_ids] == [ours, theirs]
             self.moved_to(self.model.add(head, expected))
 
     # Moves
@@ -286,10 +286,10 @@ class HistoryMachine(RuleBasedStateMachine):
         before = self.at
         commit = self.state.rollback(target)
         if not was_clean:
-            middle = self.state.repo.resolve(commit.parents[0])
+            middle = self.state.repo.resolve(commit.parent_ids[0])
             self.model.branches[self.branch].move(self.committed_as(middle))
             before = middle.id
-        assert [str(oid) for oid in commit.parents] == [before]
+        assert [str(oid) for oid in commit.parent_ids] == [before]
         self.moved_to(self.model.add(commit, self.model.values[target]))
 
     @rule(data=st.data())

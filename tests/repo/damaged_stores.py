@@ -70,7 +70,7 @@ def states(rows: Mapping[str, bytes]) -> dict[str, dict[str, object]]:
         commit = repo.objects.find_commit(ObjectId.parse(key[2:])) if key.startswith("o/") else None
         if commit is not None:
             found[commit.id] = {
-                name: repo.inspect(name, data) for name, data in tree.scan(repo.objects.nodes, commit.tree)
+                name: repo.inspect(name, data) for name, data in tree.scan(repo.objects.nodes, commit.root)
             }
     return found
 
@@ -83,7 +83,7 @@ def lost(store: KVStore, right: Mapping[str, Mapping[str, object]]) -> set[tuple
             repo = Repository(store)
             try:
                 read = repo.resolve(ObjectId.parse(commit))
-                data = tree.lookup(repo.objects.node, read.tree, key)
+                data = tree.lookup(repo.objects.node, read.root, key)
                 assert data is not None
                 assert repr(repo.inspect(key, data)) == repr(value)
             except (CorruptObject, NotFound):

@@ -167,7 +167,7 @@ def test_a_change_that_was_taken_back() -> None:
         state["k"] = value
         state.commit(str(value))
     assert messages(state.repo, "HEAD") == ["[1, 2]", "[1, 2]"]
-    assert state.repo.blame_items("HEAD", "k")[0].commit.parents == ()
+    assert state.repo.blame_items("HEAD", "k")[0].commit.parent_ids == ()
     assert state.repo.blame_items("HEAD", "k")[1].commit == state.head
 
 

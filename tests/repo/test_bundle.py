@@ -417,7 +417,7 @@ def test_a_file_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(CorruptObject):
         Repository(store).export(path, ["main"])
     assert path.read_bytes() == before
-    store.delete(f"o/{state.head.tree}")
+    store.delete(f"o/{state.head.root}")
     with pytest.raises(CorruptObject):
         Repository(store).export(path, ["main"])
     assert os.listdir(tmp_path) == ["a.bundle"]
@@ -540,7 +540,7 @@ def test_a_link_that_is_too_long_is_damage() -> None:
     index = encode([1, bytes(blob) * 2, [2**33, 500]])
     entry = encode([2, [bytes(ObjectId.of(INDEX, index)), 2**33 + 500], 2**33 + 500, "bytes"])
     tree = encode([0, ["a"], [entry], []])
-    commit = Commit(tree=ObjectId.of(TREE, tree), parents=(), time=datetime.now(UTC), message="")
+    commit = Commit(root=ObjectId.of(TREE, tree), parent_ids=(), time=datetime.now(UTC), message="")
     objects = [Object(BLOB, b"x" * 500), Object(INDEX, index), Object(TREE, tree), commit.as_object()]
     store.set_many(
         repo.objects.stored({ObjectId.of(kind, body): Object(kind, body) for kind, body in objects})

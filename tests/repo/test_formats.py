@@ -60,7 +60,7 @@ def test_an_earlier_format_is_written_to(state: Versioned) -> None:
     new = state.commit("on")
     assert new is not None
     assert old is not None
-    assert new.parents == (old.oid,)
+    assert new.parent_ids == (old.oid,)
     again = Versioned(state.store)
     assert len(again["chat"]) == 802
     state.store.close()

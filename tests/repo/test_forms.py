@@ -33,7 +33,7 @@ def node(
 
 
 def put_on_main(store: KVStore, root: ObjectId | None, **fields: object) -> ObjectId:
-    commit = Commit(tree=root, parents=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
+    commit = Commit(root=root, parent_ids=(), time=datetime(2026, 1, 1, tzinfo=UTC), **fields)  # type: ignore[arg-type]
     oid = plant(store, COMMIT, commit.body)
     store.set_many({"r/heads/main": str(oid).encode(), "format": b"2"})
     return oid

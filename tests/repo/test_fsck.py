@@ -284,7 +284,7 @@ def test_a_cache_hides_no_damage(filled: Mapping[str, bytes], tmp_path: Path) ->
     state = Versioned(cache)
     assert dict(state)
     assert state.head is not None
-    key = f"o/{state.head.tree}"
+    key = f"o/{state.head.root}"
     memory.set(key, filled[key][:-1])
     assert cache.get(key) == filled[key]
     report = Repository(cache).fsck()
@@ -304,7 +304,7 @@ def test_damage_behind_encryption_is_found(filled: Mapping[str, bytes]) -> None:
     store = Encrypted(inner, b"k" * 32)
     store.set_many(filled)
     check_clean(store)
-    root = Repository(store).branch("main").tree
+    root = Repository(store).branch("main").root
     before = set(inner.keys())
     value = store.get(f"o/{root}")
     store.delete(f"o/{root}")
@@ -389,10 +389,56 @@ def test_a_ref_of_a_bad_name_is_told(filled: Mapping[str, bytes]) -> None:
     assert store.get("r/heads/a..b") == filled["r/heads/main"]
 
 
+@pytest.mark.parametrize("ref", ["heads/main", "heads/other", "tags/v1"])
+def test_a_ref_that_was_overwritten_is_told(ref: str) -> None:
+    """With the id of another whole commit, an older or a newer one: the reflog knows of no such move."""
+    store = Memory()
+    state = Versioned(store)
+    for number in range(4):
+        state["k"] = number
+        state.commit(str(number))
+    state.create_branch("other", "HEAD~1")
+    state.tag("v1", "HEAD~1")
+    check_clean(store)
+    right = state.repo.resolve(ref).id
+    for commit in state.log():
+        store.set(f"r/{ref}", commit.id.encode())
+        report = Repository(store).fsck()
+        assert report.ok is (commit.id == right)
+        if not report.ok:
+            (damage,) = report.damage
+            assert (damage.id, commit.id in damage.reason, right in damage.reason) == (f"r/{ref}", True, True)
+
+
+def test_moves_that_a_late_clock_dated_are_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resets, deletions and new beginnings, though their lines come before those of earlier moves."""
+    store = Memory()
+    state = Versioned(store)
+    for number in range(4):
+        state["k"] = number
+        state.commit(str(number))
+    with monkeypatch.context() as patch:
+        now = time.time_ns()
+        patch.setattr("vstate.repo.names.refs.time.time_ns", lambda: now - 3600 * 10**9)
+        late, ids = Versioned(store), [commit.id for commit in state.log()]
+        for at in (2, 0, 3, 1):
+            late.reset(ids[at])
+            check_clean(store)
+        late.switch("aside", create=True)
+    check_clean(store)
+    state.repo.delete_branch("main")
+    again = Versioned(store, branch="main")
+    again["k"] = 9
+    again.commit()
+    check_clean(store)
+    again.repo.gc(branch="main", keep_last=1, keep_reflog="0")
+    check_clean(store)
+
+
 def test_a_ref_to_what_is_no_commit(filled: Mapping[str, bytes]) -> None:
     """A branch that names a tree is broken, and the tree is not to blame."""
     store = copy(filled)
-    root = Repository(store).branch("main").tree
+    root = Repository(store).branch("main").root
     store.set("r/heads/main", str(root).encode())
     report = Repository(store).fsck()
     assert report.broken == ("heads/main",)
@@ -428,7 +474,7 @@ def test_what_gc_removes_meanwhile_is_not_missing() -> None:
     side["b"] = TEXT
     commit = side.commit("side")
     assert commit is not None
-    tree_key = f"o/{commit.tree}"
+    tree_key = f"o/{commit.root}"
     report = Repository(store).fsck()
     assert done
     assert report.ok, str(report)
@@ -467,14 +513,14 @@ def test_garbage_that_is_needed_again_is_read_where_it_waits() -> None:
     memory.set("r/heads/main", head.id.encode())
     check_clean(store)
     check_clean(store, full=False)
-    key = f"trash/{head.tree}"
+    key = f"trash/{head.root}"
     row = memory.get(key)
     assert row is not None
     memory.set(key, row[:-1])
     report = Repository(store).fsck()
-    assert [damage.id for damage in report.damage] == [str(head.tree)]
+    assert [damage.id for damage in report.damage] == [str(head.root)]
     assert Repository(store).fsck(repair=True).ok
-    assert memory.get(f"damaged/{head.tree}") == row[8:-1]
+    assert memory.get(f"damaged/{head.root}") == row[8:-1]
 
 
 # Disk
@@ -514,7 +560,7 @@ def test_a_row_that_cannot_be_read_costs_no_other(disk_file: Path, filled: Mappi
     """Where SQLite refuses a page, only the objects on it are lost."""
     with Disk(disk_file.parent) as disk:
         right = states(dict(disk.items()))
-        root = Repository(disk).branch("main").tree
+        root = Repository(disk).branch("main").root
         assert root is not None
         key = b"\xff" + root
     data = disk_file.read_bytes()

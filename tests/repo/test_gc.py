@@ -89,7 +89,7 @@ def needed(store: KVStore, *, reflog: bool = True) -> set[str]:
         if kind is COMMIT:
             commit = objects.commit(oid)
             waiting += [(COMMIT, parent) for parent in repo.history.parents(commit)]
-            waiting += [(TREE, commit.tree)] if commit.tree is not None else []
+            waiting += [(TREE, commit.root)] if commit.root is not None else []
         elif kind is TREE:
             node = objects.node(oid)
             waiting += [(TREE, child) for child in node.children()]
@@ -281,9 +281,9 @@ def test_damage_in_use_stops_it() -> None:
     store = Memory()
     state = chain(store, 3)
     state.reset("HEAD~1")
-    store.delete(f"o/{state.head.tree}")
+    store.delete(f"o/{state.head.root}")
     before = rows_of(store)
-    with pytest.raises(CorruptObject, match=str(state.head.tree)):
+    with pytest.raises(CorruptObject, match=str(state.head.root)):
         Repository(store).gc(keep_reflog="0")
     assert rows_of(store) == before
 
@@ -499,8 +499,8 @@ def test_garbage_waits_for_the_grace_period() -> None:
     assert old["shared"] == large(0)
     fresh = Repository(store)
     commit = fresh.objects.commit(dead.oid)
-    entry = fresh.entry(commit.tree, "shared")
-    assert fresh.inspect("shared", fresh_item(fresh, commit.tree)) == value
+    entry = fresh.entry(commit.root, "shared")
+    assert fresh.inspect("shared", fresh_item(fresh, commit.root)) == value
     assert entry is not None
     later = repo.gc(keep_reflog="0", grace="1h")
     assert (later.removed, later.waiting) == (0, report.waiting)
@@ -769,7 +769,7 @@ def test_gc_goes_on_after_a_repair() -> None:
     """gc goes on past an object that fsck noted as lost; the note goes once nothing leads to the object."""
     store = Memory()
     state = chain(store, 6)
-    tree = Repository(store).resolve("HEAD~3").tree
+    tree = Repository(store).resolve("HEAD~3").root
     store.delete(f"o/{tree}")
     with pytest.raises(CorruptObject):
         Repository(store).gc()
@@ -787,7 +787,7 @@ def test_what_was_lost_and_is_there_again_is_kept() -> None:
     store = Memory()
     chain(store, 4)
     before = rows_of(store)
-    tree = Repository(store).resolve("HEAD~2").tree
+    tree = Repository(store).resolve("HEAD~2").root
     below = [f"o/{oid}" for oid in needed(store) if store.get(f"o/{oid}")[:1] in b"bi"]
     store.delete(f"o/{tree}")
     Repository(store).fsck(repair=True)

@@ -51,9 +51,9 @@ def test_merges_come_after_both_sides() -> None:
     log = list(handles[-1].log())
     assert len(log) == len({commit.id for commit in log})
     place = {commit.oid: i for i, commit in enumerate(log)}
-    assert any(len(commit.parents) == 2 for commit in log)
+    assert any(len(commit.parent_ids) == 2 for commit in log)
     for commit in log:
-        assert all(place[parent] > place[commit.oid] for parent in commit.parents)
+        assert all(place[parent] > place[commit.oid] for parent in commit.parent_ids)
     final = Versioned(store)
     assert dict(final) == {"k0": 3, "k1": 3, "k2": 3}
 
@@ -82,7 +82,7 @@ def test_a_clock_that_goes_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     log = list(Versioned(store).log())
     assert [c.time for c in log] == sorted((c.time for c in log), reverse=True)
     place = {commit.oid: i for i, commit in enumerate(log)}
-    assert all(place[parent] > place[c.oid] for c in log for parent in c.parents)
+    assert all(place[parent] > place[c.oid] for c in log for parent in c.parent_ids)
 
 
 def test_log_of_a_key() -> None:
@@ -114,7 +114,7 @@ def test_log_of_a_key_through_a_merge() -> None:
     b["b"] = 1
     merge = b.commit("set b")
     assert merge is not None
-    assert len(merge.parents) == 2
+    assert len(merge.parent_ids) == 2
     assert [c.message for c in b.log(key="a")] == ["set a"]
     assert [c.message for c in b.log(key="b")] == ["set b"]
 
@@ -156,4 +156,4 @@ def test_equal_states_have_no_diff() -> None:
     state["k"] = [1]
     state.commit()
     assert not state.diff("HEAD~2", "HEAD")
-    assert state.checkout("HEAD").commit.tree == state.checkout("HEAD~2").commit.tree
+    assert state.checkout("HEAD").commit.root == state.checkout("HEAD~2").commit.root

@@ -253,7 +253,7 @@ def test_no_commit_is_written_whose_state_gc_took_away(monkeypatch: pytest.Monke
             moments += 1
             fresh = Repository(memory)
             for oid in map(ObjectId.parse, (key[2:] for key, row in memory.items("o/") if row[:1] in b"cC")):
-                assert f"o/{fresh.objects.commit(oid).tree}" in memory
+                assert f"o/{fresh.objects.commit(oid).root}" in memory
 
         repo.import_bundle(io.BytesIO(data), progress=look)
         equal(store, memory)
@@ -380,7 +380,7 @@ def test_what_is_there_and_damaged_and_in_no_bundle_keeps_one_out() -> None:
     since = [str(state.head.id)] if state.head else []
     later = chain(store, 2, start=3)
     before = refs_of(target)
-    root = Repository(target).branch("main").tree
+    root = Repository(target).branch("main").root
     assert root is not None
     row = target.get(f"o/{root}")
     assert row is not None
@@ -398,7 +398,7 @@ def test_damage_elsewhere_does_not_keep_a_bundle_out() -> None:
     imported(target, exported(store))
     since = [str(state.head.id)] if state.head else []
     Repository(target).create_tag("broken", "main~2")
-    target.delete(f"o/{Repository(target).resolve('main~2').tree}")
+    target.delete(f"o/{Repository(target).resolve('main~2').root}")
     assert Repository(target).fsck().broken == ("tags/broken",)
     chain(store, 2, start=3)
     assert outcomes(imported(target, exported(store, since=since))) == {"heads/main": "moved"}
@@ -437,7 +437,7 @@ def test_a_history_that_goes_on_has_to_be_complete() -> None:
     """The history stays cut off if an object of the rest is missing."""
     store = Memory()
     chain(store, 5)
-    root = Repository(store).resolve("main~3").tree
+    root = Repository(store).resolve("main~3").root
     header, objects, _ = parsed(exported(store))
     needed, refs, known, shallow, counts, size = header
     assert root is not None

@@ -91,7 +91,7 @@ def test_an_expired_branch_is_gone(store: KVStore, time: Time, sliding: bool) ->
     assert list(main.branches()) == ["main"]
     committed(new, k="new")
     assert dict(Versioned(store, branch="session")) == {"k": "new"}
-    assert new.head.parents == ()
+    assert new.head.parent_ids == ()
     time.pass_(1e6)
     assert dict(Versioned(store, branch="session")) == {"k": "new"}  # no handle gave the new branch an end
     whole(store)

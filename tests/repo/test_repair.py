@@ -37,10 +37,10 @@ def test_a_branch_goes_to_its_newest_whole_commit(filled: Mapping[str, bytes], k
     store = copy(filled)
     repo = Repository(store)
     head = repo.branch("main")
-    entry = repo.entry(head.tree, "k003")
+    entry = repo.entry(head.root, "k003")
     assert entry is not None
     blob = next(iter(entry.links)).id
-    oid = {"commit": head.oid, "tree": head.tree, "blob": blob}[kind]
+    oid = {"commit": head.oid, "tree": head.root, "blob": blob}[kind]
     key = f"o/{oid}"
     value = damaged(filled[key], how, b"")
     store.transact({key: value}, {})
@@ -191,7 +191,7 @@ def test_a_detached_head_goes_to_a_whole_commit(filled: Mapping[str, bytes]) -> 
     repo.gc()
     head = repo.refs.head().commit
     assert head is not None
-    tree_key = f"o/{repo.objects.commit(head).tree}"
+    tree_key = f"o/{repo.objects.commit(head).root}"
     store.delete(tree_key)
     report = Repository(store).fsck(repair=True)
     assert report.ok, str(report)
@@ -204,7 +204,7 @@ def test_a_writer_that_is_faster_wins(filled: Mapping[str, bytes]) -> None:
     """A repair leaves a ref that a writer has moved meanwhile."""
     memory = copy(filled)
     head = Repository(memory).branch("main")
-    memory.delete(f"o/{head.tree}")
+    memory.delete(f"o/{head.root}")
 
     class Overtaken(Faulty):
         def transact(self, writes: Mapping[str, bytes | None], expected: Mapping[str, bytes | None]) -> bool:
@@ -227,7 +227,7 @@ def test_an_object_that_is_healed_meanwhile_is_not_moved_aside(
 ) -> None:
     """A repair leaves a row that a writer has replaced meanwhile, up to the last moment."""
     memory = copy(filled)
-    key = f"o/{Repository(memory).branch('main').tree}"
+    key = f"o/{Repository(memory).branch('main').root}"
     memory.set(key, filled[key][:-1])
 
     class Healing(Faulty):
@@ -245,7 +245,7 @@ def test_a_history_that_is_cut_off_meanwhile_is_left_so(filled: Mapping[str, byt
     memory = copy(filled)
     repo = Repository(memory)
     third, second = repo.resolve("main~2"), repo.resolve("main~3")
-    assert third.parents == (second.oid,)
+    assert third.parent_ids == (second.oid,)
     memory.delete(f"o/{second.oid}")
     note = shallow_row(third.oid, [repo.resolve("v1").oid])
 
@@ -267,7 +267,7 @@ def test_a_repair_interrupted_anywhere_can_be_done_again(
     """Whichever write of a repair fails, nothing gets worse, and the next repair completes it."""
     rows = dict(filled)
     repo = Repository(copy(rows))
-    rows[f"o/{repo.branch('main').tree}"] = b"t?"
+    rows[f"o/{repo.branch('main').root}"] = b"t?"
     del rows[f"o/{repo.resolve('main~3').oid}"]
     rows["r/heads/side"] = b"?"
     rows["reflog/heads/x:y"] = b"?"
@@ -351,7 +351,7 @@ def test_a_branch_does_not_go_to_what_was_merged_into_it() -> None:
     state["more"] = TEXT
     state.commit("tip")
     for commit in list(state.log(limit=2)):
-        store.delete(f"o/{commit.tree}")
+        store.delete(f"o/{commit.root}")
     assert Repository(store).fsck(repair=True).ok
     assert dict(Versioned(store)) == {"base": 1, "mine": 1}
 
@@ -371,7 +371,7 @@ def test_what_was_merged_is_better_than_nothing() -> None:
     state.merge("side", message="merge")
     assert state.head is not None
     store.delete(f"o/{ObjectId.of(BLOB, TEXT.encode())}")
-    store.delete(f"o/{state.head.tree}")
+    store.delete(f"o/{state.head.root}")
     Repository(store).fsck(repair=True)
     assert theirs is not None
     assert Repository(store).branch("main").oid == theirs.oid
@@ -407,7 +407,7 @@ def test_a_lost_ref_to_what_is_not_whole(filled: Mapping[str, bytes]) -> None:
     head = state.commit("head")
     assert head is not None
     state.tag("v2")
-    store.delete_many([f"o/{head.tree}", "r/heads/main", "r/tags/v2"])
+    store.delete_many([f"o/{head.root}", "r/heads/main", "r/tags/v2"])
     report = Repository(store).fsck(repair=True)
     assert report.broken == ("tags/v2",)
     assert messages(store)[0] == "fourth"
@@ -529,7 +529,7 @@ def test_a_damaged_name_behind_encryption_keeps_fsck_from_nothing(
     inner = Memory()
     store = Encrypted(inner, b"k" * 32)
     store.set_many({**filled, "damaged/note": b""})
-    root = Repository(store).branch("main").tree
+    root = Repository(store).branch("main").root
     key = min(store.keys(prefix))
     row, names = store.get(key), set(inner.keys())
     assert row is not None
@@ -634,7 +634,7 @@ def test_what_is_whole_again_before_repair_begins_is_left_alone(filled: Mapping[
     """The branch stays, although fsck had missed the object before."""
     memory = copy(filled)
     head = Repository(memory).branch("main")
-    key = f"o/{head.tree}"
+    key = f"o/{head.root}"
     memory.delete(key)
 
     class Healing(Faulty):
@@ -702,11 +702,11 @@ def test_one_wrong_child_costs_no_other_key() -> None:
     new = state.commit("right")
     assert new is not None
     repo = Repository(store)
-    root = repo.objects.node(new.tree)  # type: ignore[arg-type]
+    root = repo.objects.node(new.root)  # type: ignore[arg-type]
     assert root.height
     body = encode([root.height, root.keys, [*root.items[:-1], root.items[0]], root.counts])
     wrong = ObjectId.of(TREE, body)
-    commit = Commit(tree=wrong, parents=(new.oid,), time=new.time + timedelta(seconds=1), message="wrong")
+    commit = Commit(root=wrong, parent_ids=(new.oid,), time=new.time + timedelta(seconds=1), message="wrong")
     store.set_many({f"o/{wrong}": b"t" + body, f"o/{commit.oid}": b"c" + commit.body})
     repo.refs.compare_and_swap("heads/main", expected=new.oid, new=commit.oid, action="x")
 
@@ -768,7 +768,7 @@ def test_what_was_done_is_told_though_the_store_fails_then(filled: Mapping[str, 
             return done
 
     memory = copy(filled)
-    key = f"o/{Repository(memory).branch('main').tree}"
+    key = f"o/{Repository(memory).branch('main').root}"
     memory.set(key, filled[key][:-1])
     report = Repository(Failing(memory)).fsck(repair=True)
     assert not report.ok

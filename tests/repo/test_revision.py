@@ -199,7 +199,7 @@ def test_an_ambiguous_abbreviation() -> None:
 def test_only_commits_have_revisions(state: Versioned) -> None:
     """The id of a tree or a blob is no revision."""
     assert state.head is not None
-    for rev in (str(state.head.tree), str(state.head.tree)[:12]):
+    for rev in (str(state.head.root), str(state.head.root)[:12]):
         with pytest.raises(NotFound):
             state.checkout(rev)
 

@@ -83,9 +83,9 @@ def test_a_signed_commit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tree": None},
-        {"parents": ()},
-        {"parents": (ObjectId(b"q" * 32),)},
+        {"root": None},
+        {"parent_ids": ()},
+        {"parent_ids": (ObjectId(b"q" * 32),)},
         {"time": COMMIT.time + timedelta(microseconds=1)},
         {"message": "message "},
         {"info": {}},
@@ -353,7 +353,7 @@ def test_a_hostile_writer(tmp_path: Path) -> None:
 
     def publish(entries: dict[str, bytes], key: SigningKey | None) -> Commit:
         head = repo.branch("main")
-        root, objects, nodes = tree.update(repo.objects.node, head.tree, entries)
+        root, objects, nodes = tree.update(repo.objects.node, head.root, entries)
         commit = repo.build_commit(root, (head,))
         commit = commit if key is None else key.sign(commit)
         assert repo.publish("main", [commit], objects, nodes, expected=head.oid, action="test")

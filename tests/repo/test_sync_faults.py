@@ -56,7 +56,7 @@ def with_tree(store: Memory, fields: list[object]) -> None:
     repo = Repository(store)
     head = repo.branch("main")
     root = ObjectId.of(TREE, body := encode(fields))
-    commit = Commit(tree=root, parents=(), time=head.time, message="bad", info={}, events=())
+    commit = Commit(root=root, parent_ids=(), time=head.time, message="bad", info={}, events=())
     store.set_many(repo.objects.stored({root: Object(TREE, body), commit.oid: commit.as_object()}))
     repo.create_branch("bad", commit.oid)
 
@@ -66,7 +66,7 @@ def test_a_node_in_the_wrong_place_is_refused() -> None:
     store = Memory()
     head = chain(store, 1).head
     assert head is not None
-    with_tree(store, [3, ["a"], [head.tree], [1]])
+    with_tree(store, [3, ["a"], [head.root], [1]])
     target = Memory()
     with pytest.raises(CorruptObject, match="height"):
         push(store, target, "bad")
@@ -94,13 +94,13 @@ def test_damage_there_keeps_nothing_else_out() -> None:
     target = cloned(store)
     other = Repository(target)
     other.create_tag("broken", "main~2")
-    target.delete(f"o/{other.resolve('main~2').tree}")
+    target.delete(f"o/{other.resolve('main~2').root}")
     target.delete(f"o/{refs_of(target)['tags/broken']}")
     chain(store, 2, start=4)
     push(store, target)
     assert refs_of(target)["heads/main"] == refs_of(store)["heads/main"]
     back = cloned(store)
-    back.delete(f"o/{Repository(back).resolve('main').tree}")
+    back.delete(f"o/{Repository(back).resolve('main').root}")
     chain(store, 1, start=6)
     assert Repository(back).fetch(store, remote="o").refs[0].status == "created"
     assert Versioned(back, branch="fresh").checkout("o/main")["small"] == 6

@@ -27,8 +27,8 @@ def put(store: Memory, kind: Kind, body: bytes) -> ObjectId:
 
 def commit_tree(store: Memory, root: ObjectId, **fields: object) -> Commit:
     """A branch `bad` at a commit of this tree."""
-    made: dict[str, object] = {"parents": (), "time": Repository(store).branch("main").time, **fields}
-    commit = Commit(tree=root, message="bad", info={}, events=(), **made)  # type: ignore[arg-type]
+    made: dict[str, object] = {"parent_ids": (), "time": Repository(store).branch("main").time, **fields}
+    commit = Commit(root=root, message="bad", info={}, events=(), **made)  # type: ignore[arg-type]
     store.set_many(Repository(store).objects.stored({commit.oid: commit.as_object()}))
     Repository(store).create_branch("bad", commit.oid)
     return commit
@@ -81,8 +81,8 @@ def test_a_commit_that_is_not_dated_after_its_parent_is_refused(apart: timedelta
     store = Memory()
     head = chain(store, 2).head
     assert head is not None
-    assert head.tree is not None
-    commit_tree(store, head.tree, parents=(head.oid,), time=head.time - apart)
+    assert head.root is not None
+    commit_tree(store, head.root, parent_ids=(head.oid,), time=head.time - apart)
     refused(store, "not dated after its parent")
     target = Memory()
     push(store, target)
@@ -98,8 +98,8 @@ def test_a_node_whose_keys_are_not_those_that_are_said_is_refused(wrong: str) ->
     state.update({f"many/{i:04}": i for i in range(200)})
     head = state.commit("many")
     assert head is not None
-    assert head.tree is not None
-    root = Repository(store).objects.node(head.tree)
+    assert head.root is not None
+    root = Repository(store).objects.node(head.root)
     assert root.height
     keys = list(root.keys)
     if wrong == "first":

@@ -74,7 +74,7 @@ def test_of_a_merge_the_parent_that_is_there_is_kept() -> None:
     assert theirs is not None
     merged = state.merge("side", policy="ours").commit
     assert merged is not None
-    assert merged.parents == (ours.oid, theirs.oid)
+    assert merged.parent_ids == (ours.oid, theirs.oid)
     target = Memory()
     push(store, target, "side")
     repo = Repository(store)

@@ -60,9 +60,9 @@ def test_a_life(agent_store: Callable[[], KVStore]) -> None:
             await value(again, "s", "bob", allow_not_exist=False)
         await again.rollback("s", 1, "bob")  # the deletion is a commit like the others
         assert await value(session, "s", "bob") == [0]
-        await again.rollback("s", 1, "bob")
-        assert [one.user_id for one in await session.list_sessions()] == ["ann"]
-        assert await value(session, "s", "bob") == "as it was"
+        with pytest.raises(NotFound, match="1 commit"):  # it is at its first save again
+            await again.rollback("s", 1, "bob")
+        assert [one.user_id for one in await session.list_sessions()] == ["ann", "bob"]
         await session.close()
         await again.close()
 
@@ -175,6 +175,27 @@ SAVER = """if True:
 
     asyncio.run(main(*sys.argv[1:]))
 """
+
+
+def test_each_rollback_goes_further_back() -> None:
+    """Whatever other sessions did in between; a save after it is one more step."""
+
+    async def main() -> None:
+        async with VersionedSession(Memory()) as session:
+            for n in range(5):
+                await session.save_session_state("s", box=Box(n))
+                await session.save_session_state("other", box=Box(n))
+            found = []
+            for _ in range(3):
+                await session.rollback("s")
+                await session.rollback("other")
+                found.append(await value(session, "s"))
+            await session.save_session_state("s", box=Box(9))
+            await session.rollback("s", 2)
+            assert [*found, await value(session, "s")] == [3, 2, 1, 0]
+            assert len(await session.history("s")) == 10
+
+    asyncio.run(main())
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ def test_it_can_be_changed_and_taken_away(store: KVStore, time: Time) -> None:
     time.pass_(1e9)
     assert other["k"] == [1]
     assert other.expires("k") is None
-    assert list(tree.expired(other.repo.objects.node, other.head.tree, 2**62)) == []
+    assert list(tree.expired(other.repo.objects.node, other.head.root, 2**62)) == []
     assert other.commit() is None
 
 
@@ -759,7 +759,7 @@ def test_fsck_finds_moments_that_are_wrong(moments: Any, time: Time) -> None:
     state["a"], state["b"] = 1, 2
     state.expire("b", 60)
     state.commit()
-    leaf = state.repo.objects.node(state.head.tree)
+    leaf = state.repo.objects.node(state.head.root)
     leaf = Node(0, leaf.keys, leaf.items, [], None if moments == "none" else moments)
     oid = ObjectId.of(TREE, leaf.body)
     state.store.set("format", b"3")
@@ -779,7 +779,7 @@ def test_fsck_compares_moments_with_those_below(time: Time) -> None:
         state[f"k{number}"] = number
     state.expire("k7", 60)
     state.commit()
-    top = state.repo.objects.node(state.head.tree)
+    top = state.repo.objects.node(state.head.root)
     assert top.expiries is not None
     for wrong in (None, 5):
         moments = [None if at is None else wrong for at in top.expiries]
@@ -823,11 +823,11 @@ def test_states_without_expiring_keys_have_the_ids_they_always_had(time: Time) -
             state.expire(f"k{number}", 10)
     plain.commit()
     state.commit()
-    assert state.head.tree != plain.head.tree
+    assert state.head.root != plain.head.root
     for number in range(0, 500, 7):
         state.expire(f"k{number}", None)
     state.commit()
-    assert state.head.tree == plain.head.tree
+    assert state.head.root == plain.head.root
 
 
 def test_counting_reads_what_has_expired_and_no_more(time: Time) -> None:

@@ -125,7 +125,7 @@ def test_a_write_that_lands_after_the_look() -> None:
     fresh = Versioned(memory)
     assert dict(fresh) == {"n": 1, "other": 1}
     assert [event.kind for commit in fresh.log() for event in commit.events] == ["once"]
-    assert all(len(commit.parents) < 2 for commit in fresh.log())
+    assert all(len(commit.parent_ids) < 2 for commit in fresh.log())
 
 
 def test_trying_again_keeps_one_copy_of_the_changes() -> None:

@@ -39,8 +39,8 @@ def test_different_keys_are_merged() -> None:
     merge = b.commit("b", who="b")
     assert first is not None
     assert merge is not None
-    assert merge.parents[0] == first.oid
-    alone = b.checkout(str(merge.parents[1]))
+    assert merge.parent_ids[0] == first.oid
+    alone = b.checkout(str(merge.parent_ids[1]))
     assert dict(alone) == {"a": [1], "b": [1, 2]}
     assert merge.info == {"who": "b"}
     assert dict(b) == dict(Versioned(b.store)) == {"a": [1, 2], "b": [1, 2]}
@@ -264,7 +264,7 @@ def test_handles_in_threads_lose_no_write(kind: str, tmp_path: Path) -> None:
     in_threads(work)
     fresh = Versioned(store)
     assert dict(fresh) == {f"list{i}": list(range(8)) for i in range(THREADS)}
-    own = [c.message for c in fresh.log() if len(c.parents) < 2]
+    own = [c.message for c in fresh.log() if len(c.parent_ids) < 2]
     assert len(own) == THREADS * 8
     store.close()
 
@@ -412,7 +412,7 @@ def test_processes_on_one_branch_lose_no_write(tmp_path: Path) -> None:
     assert [child.wait(60) for child in children] == [0, 0, 0]
     with Versioned(tmp_path / "s") as state:
         assert dict(state) == {f"list/{i}": list(range(15)) for i in range(3)}
-        assert sum(len(c.parents) < 2 for c in state.log()) == 45
+        assert sum(len(c.parent_ids) < 2 for c in state.log()) == 45
 
 
 def test_two_processes_on_one_key(tmp_path: Path, run_python: Any) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -181,12 +181,39 @@ def test_the_longest_is_given_back(opened: Open) -> None:
         pass
 
 
-def test_what_it_refuses(opened: Open) -> None:
-    """Names are those of branches, times are positive, a lease is entered once, and its info is its own."""
+def test_a_lease_has_any_name(opened: Open) -> None:
+    """Each name is a lease of its own: with spaces, colons, slashes, in other scripts, as a person writes."""
     state = Versioned(opened())
-    for name in ("", "a b", "../x", "a:b"):
+    names = [
+        "lock:session-1",
+        "bob's laptop",
+        "../x",
+        "a/b",
+        "a//b",
+        "HEAD",
+        "\n",
+        "锁",
+        "x" * 200,
+        "ä" * 200,
+    ]
+    with ExitStack() as stack:
+        held = [stack.enter_context(state.lease(name, wait=0)) for name in names]
+        assert [lease.fence for lease in held] == [1] * len(names)
+        with pytest.raises(LeaseHeld, match="lock:session-1"):
+            state.lease("lock:session-1", wait=0).__enter__()
+        state["k"] = 1
+        assert held[0].commit() is not None
+    assert state.repo.fsck().ok
+
+
+def test_what_it_refuses(opened: Open) -> None:
+    """Names have a length, times are positive, a lease is entered once, and its info is its own."""
+    state = Versioned(opened())
+    for name in ("", "x" * 201, "a\0b", "\ud800"):
         with pytest.raises(InvalidInput):
             state.lease(name)
+    with pytest.raises(TypeError):
+        state.lease(7)  # type: ignore[arg-type]
     for ttl in (0, -1, float("inf"), float("nan"), 1e-9, 0.09, timedelta(milliseconds=99)):
         with pytest.raises(InvalidInput):
             state.lease("job", ttl)
@@ -338,7 +365,7 @@ def test_commits_of_others_are_merged(opened: Open) -> None:
         merged = lease.commit("both")
         assert merged is not None
         assert merged.info["lease"] == {"name": "job", "fence": 1}
-        assert len(merged.parents) == 2
+        assert len(merged.parent_ids) == 2
         state["clash"], other["clash"] = 1, 2
         other.refresh()
         other.commit()

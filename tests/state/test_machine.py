@@ -155,7 +155,7 @@ class VersionedMachine(RuleBasedStateMachine):
             self.commits.append(("before", copy.deepcopy(self.now)))
         made = self.state.rollback(steps=steps)
         if self.commits[-1][0] == "before":
-            self.commits[-1] = (str(made.parents[0]), self.commits[-1][1])
+            self.commits[-1] = (str(made.parent_ids[0]), self.commits[-1][1])
         self.commits.append((made.id, copy.deepcopy(target)))
         self.now = copy.deepcopy(target)
         self._moved()

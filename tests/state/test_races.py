@@ -61,7 +61,7 @@ def squash(state: Versioned) -> None:
     """Put the branch on a commit with the same keys, without parents."""
     head, repo = state.head, state.repo
     assert head is not None
-    alone = repo.build_commit(head.tree, (), message="squash")
+    alone = repo.build_commit(head.root, (), message="squash")
     assert repo.publish("main", [alone], {}, [], expected=head.oid, action="squash", needs=[head.oid])
     state.refresh()
 
@@ -322,8 +322,8 @@ def test_a_failed_gc_has_cut_nothing() -> None:
     state = history(5, store)
     head = state.head
     assert head is not None
-    assert head.tree is not None
-    store.set(f"o/{head.tree}", b"tdamaged")
+    assert head.root is not None
+    store.set(f"o/{head.root}", b"tdamaged")
     with pytest.raises(Exception, match="does not match"):
         Repository(store).gc(branch="main", keep_last=1)
     assert not list(store.keys("shallow/"))
@@ -348,7 +348,7 @@ def test_an_interrupted_publish_leaves_no_commit_without_its_tree() -> None:
             pass
         repo = Repository(inner)
         for oid in repo.objects.commit_ids(""):
-            assert repo.entry(repo.objects.commit(oid).tree, "k") is not None
+            assert repo.entry(repo.objects.commit(oid).root, "k") is not None
 
 
 # Trust

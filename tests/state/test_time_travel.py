@@ -45,6 +45,34 @@ def state() -> Versioned:
     return state
 
 
+def test_each_rollback_goes_further_back(state: Versioned) -> None:
+    """A rollback counts as the commit that it went back to, also from a commit made since; all are kept."""
+    commit(state, "c4", k=4)
+    values = []
+    for _ in range(4):
+        state.rollback()
+        values.append(state["k"])
+    assert values == [3, 2, 1, 0]
+    with pytest.raises(NotFound, match="fewer than 1"):
+        state.rollback()
+    commit(state, "new", k=9)
+    state.rollback()
+    assert state["k"] == 0
+    state.rollback("main@{6}")
+    assert state["k"] == 4
+    state.rollback(steps=2)
+    assert state["k"] == 2
+    assert len(list(state.log())) == 5 + 4 + 1 + 3
+    state.rollback("HEAD~1")  # a revision is a revision, as in git
+    assert state["k"] == 4
+    side = state.fork("side")
+    commit(state, "c5", k=5)
+    commit(side, "c5", k=5)
+    side.cherry_pick(state.rollback())
+    side.rollback()  # a copy of a rollback is a change like any other
+    assert side["k"] == 5
+
+
 def test_undo_takes_the_last_move_back(state: Versioned) -> None:
     """Whatever it was: a commit, a reset, a rollback; each a further one back."""
     state.reset("HEAD~2")
@@ -146,7 +174,7 @@ def test_values_that_are_the_same_stay_the_same_objects(state: Versioned) -> Non
     assert state["k"] == 2
     assert state["same"] is same
     same.append("y")
-    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").oid,)
+    assert commit(state, "edited").parents == (state.repo.resolve("main@{1}").id,)
 
 
 def test_the_first_commit_cannot_be_undone(state: Versioned) -> None:
@@ -414,7 +442,7 @@ def test_bisect_takes_whatever_is_true() -> None:
     for items in (["x"], ["x", "y"], [], []):
         commit(state, str(items), items=items, more=len(list(state.log())))
     assert state.bisect(lambda snapshot: snapshot["items"], "HEAD~3").parents == (
-        state.checkout("HEAD~2").commit.oid,
+        state.checkout("HEAD~2").commit.id,
     )
 
 

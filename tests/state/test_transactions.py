@@ -271,8 +271,8 @@ def test_a_list_of_many_arrays_has_a_short_entry() -> None:
     state["arrays"] = [numpy.full(200, float(i)) for i in range(500)]
     commit = state.commit()
     assert commit is not None
-    assert commit.tree is not None
-    assert len(state.store.get(f"o/{commit.tree}") or b"") < 6000
+    assert commit.root is not None
+    assert len(state.store.get(f"o/{commit.root}") or b"") < 6000
     again = Versioned(state.store)
     assert [array[0] for array in again["arrays"]] == list(range(500))
     again["arrays"][400][3] = -1

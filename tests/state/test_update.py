@@ -39,7 +39,7 @@ def test_update_commits_what_the_function_changed() -> None:
 
     made = state.update(double, message="doubled", by="test")
     assert made is not None
-    assert (state["n"], made.message, made.info, len(made.parents)) == (10, "doubled", {"by": "test"}, 1)
+    assert (state["n"], made.message, made.info, len(made.parent_ids)) == (10, "doubled", {"by": "test"}, 1)
     assert state.update(lambda now: now["n"]) is None
 
 

@@ -206,6 +206,24 @@ def test_two_processes_define_the_same_class(run_python: Any, tmp_path: Path) ->
     assert len(entries) == 1
 
 
+_ENDS = """
+import atexit, sys
+from vstate.values.entry import encode_value
+class Plan:
+    def title(self): return helper()
+def helper(): return 1
+first = encode_value([Plan(), helper]).entry
+atexit.register(lambda: print(encode_value([Plan(), helper]).entry == first))
+"""
+
+
+def test_a_definition_while_the_program_ends(run_python: Any, tmp_path: Path) -> None:
+    """A class is the same at the end of its program, when the state looks for uncommitted changes."""
+    script = tmp_path / "agent.py"
+    script.write_text(_ENDS)
+    assert run_python(script) == "True\n"
+
+
 def test_a_definition_is_stored_once() -> None:
     """A thousand keys with objects of one class hold one definition among them."""
     local = type("Local", (), {"__module__": "__main__", "text": "x" * 5000})

@@ -123,11 +123,11 @@ class ReadableFiles:
         if self._document is not None:
             shown = self._document.commit
         try:
-            before = None if shown is None else repo.objects.commit(shown).tree
+            before = None if shown is None else repo.objects.commit(shown).root
         except StorageError:  # gc removed the commit
             before = None
             self._remove_all()
-        after = None if head is None else repo.objects.commit(head).tree
+        after = None if head is None else repo.objects.commit(head).root
         changes = tree.diff(repo.objects.nodes, before, after)
         if self._document is not None:
             for key, _, entry in changes:

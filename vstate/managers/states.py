@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,6 +34,7 @@ from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.copies import Frozen
 from vstate.plural import counted
+from vstate.repo.history import ROLLED_BACK, rolled_back
 from vstate.repo.repository import Repository, Revision
 from vstate.state.base import check_key
 from vstate.state.namespace import Namespace
@@ -261,8 +263,9 @@ class StateManager(Manager):
     async def rollback(self, key: str | None = None, *, steps: int = 1, rev: Revision | None = None) -> None:
         """Give a key its value from before its last `steps` changes, or at `rev`, as a new commit on top.
 
-        Without a key, all keys of this manager; keys of other managers stay. Pending changes are committed
-        first. Raises InvalidInput if the key has fewer changes.
+        Without a key, all keys of this manager; keys of other managers stay. Another call goes further back:
+        a rollback counts as the commit that it went back to. Pending changes are committed first. Raises
+        InvalidInput if the key has fewer changes.
         """
         check_count("steps", steps, 1)
         if key is not None:
@@ -271,7 +274,13 @@ class StateManager(Manager):
         ttl = self.config.ttl
         subject = "all" if key is None else key
         where = f"to {rev}" if rev is not None else f"by {steps}"
-        await self.change(lambda part: roll_back(part, key, steps, rev, ttl), f"roll {subject} back {where}")
+        info: dict[str, str | None] = {}
+
+        def go_back(part: Namespace) -> None:
+            info.clear()
+            info.update(roll_back(part, key, steps, rev, ttl))
+
+        await self.change(go_back, f"roll {subject} back {where}", **{ROLLED_BACK: info})
 
     # Mechanism
 
@@ -325,10 +334,11 @@ def _delete(part: Namespace, key: str) -> bool:
 
 def roll_back(
     part: Namespace, key: str | None, steps: int, rev: Revision | None, ttl: float | None = None
-) -> None:
+) -> dict[str, str | None]:
     """Stage the values of a key, or of all, at `rev` or before the last `steps` commits that changed them.
 
-    The staged values expire in `ttl` seconds. Raises InvalidInput if there are fewer such commits.
+    Returns the commit's info of the rollback. The staged values expire in `ttl` seconds. Raises InvalidInput
+    if there are fewer such commits.
     """
     state = part.root
     assert isinstance(state, Versioned)
@@ -342,7 +352,7 @@ def roll_back(
             raise InvalidInput(
                 f"{subject} has changed {counted(len(changes), 'time')}, which is fewer than {steps}"
             )
-        before = next(iter(state.repo.history.before(changes[-1])), None)
+        before = changes[-1]
     else:
         before = state.checkout(rev).commit
     then = {} if before is None else state.checkout(before)
@@ -350,7 +360,7 @@ def roll_back(
         names = {key}
     else:
         assert state.head is not None
-        differ = tree.diff(state.repo.objects.nodes, before.tree if before else None, state.head.tree)
+        differ = tree.diff(state.repo.objects.nodes, before.root if before else None, state.head.root)
         names = {change.key[len(prefix) :] for change in differ if change.key.startswith(prefix)}
     for name in names:
         if part.prefix + name in then:
@@ -359,21 +369,20 @@ def roll_back(
                 part.expire(name, ttl)
         else:
             part.pop(name, None)
+    return rolled_back(before, prefix)
 
 
-def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit]:
-    """The commits of the branch that changed keys with this prefix or, if `whole`, this key; newest first."""
-    if state.head is None:
-        return
-    for commit in state.repo.history.first_parents(state.head.oid):
-        before = next(iter(state.repo.history.before(commit)), None)
-        if _differ(state.repo, before, commit, prefix, whole=whole):
-            yield commit
+def _changes(state: Versioned, prefix: str, *, whole: bool) -> Iterator[Commit | None]:
+    """The commits before each change of keys with this prefix or, if `whole`, of this key; newest first."""
+    if state.head is not None:
+        repo = state.repo
+        changed = partial(_differ, repo, prefix=prefix, whole=whole)
+        yield from (before for _, before in repo.history.going_back(state.head, prefix, changed))
 
 
 def _differ(repo: Repository, before: Commit | None, after: Commit, prefix: str, *, whole: bool) -> bool:
-    old = before.tree if before is not None else None
+    old = before.root if before is not None else None
     if whole:
         node = repo.objects.node
-        return tree.lookup(node, old, prefix) != tree.lookup(node, after.tree, prefix)
-    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.tree))
+        return tree.lookup(node, old, prefix) != tree.lookup(node, after.root, prefix)
+    return any(change.key.startswith(prefix) for change in tree.diff(repo.objects.nodes, old, after.root))

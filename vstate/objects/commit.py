@@ -61,13 +61,14 @@ class Signature(NamedTuple):
 class Commit:
     """A content-addressed snapshot; equal content has an equal `id`.
 
-    `tree` is the root of its keys (None: no keys), `parents` the ids of the commits it was made on,
-    `time` an aware UTC datetime, `info` plain data, and `events` the events since the first parent.
-    `signature` is only a claim of the commit: `vstate.repo.rules.signing` verifies it.
+    `root` is the root of the tree of its keys (None: no keys), `parent_ids` names the commits it was made on,
+    `time` is an aware UTC datetime, `info` plain data, and `events` the events since the first parent. `id`,
+    `tree` and `parents` are the same ids as text. `signature` is only a claim of the commit:
+    `vstate.repo.rules.signing` verifies it.
     """
 
-    tree: ObjectId | None
-    parents: tuple[ObjectId, ...]
+    root: ObjectId | None
+    parent_ids: tuple[ObjectId, ...]
     time: datetime
     message: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Commit:
     def body(self) -> bytes:
         """The canonical encoding, whose hash is the id."""
         events = [[e.kind, microseconds(e.time), e.data, e.namespace] for e in self.events]
-        fields = [self.tree, list(self.parents), microseconds(self.time), self.message, self.info, events]
+        fields = [self.root, list(self.parent_ids), microseconds(self.time), self.message, self.info, events]
         # Without a signature there are six fields, so older commits keep their ids.
         return encode(fields if self.signature is None else [*fields, list(self.signature)])
 
@@ -102,6 +103,16 @@ class Commit:
         return str(self.oid)
 
     @property
+    def tree(self) -> str | None:
+        """The id of the tree of its keys in 64 hex digits; None if it has no keys."""
+        return None if self.root is None else str(self.root)
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The ids of the commits that it was made on, each in 64 hex digits."""
+        return tuple(map(str, self.parent_ids))
+
+    @property
     def short(self) -> str:
         """The first 10 digits of the id."""
         return self.oid.short
@@ -114,11 +125,11 @@ class Commit:
     def decode(cls, oid: ObjectId, body: bytes) -> Commit:
         """The commit that `body` encodes; ValueError when it encodes none."""
         try:
-            tree, parents, time, message, info, events, *signature = decode(body)
+            root, parents, time, message, info, events, *signature = decode(body)
             own_id = str(oid)
             commit = cls(
-                tree=None if tree is None else _id(tree),
-                parents=tuple(_id(parent) for parent in parents),
+                root=None if root is None else _id(root),
+                parent_ids=tuple(_id(parent) for parent in parents),
                 time=moment(time),
                 message=_str(message),
                 info=_dict(info),

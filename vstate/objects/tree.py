@@ -14,7 +14,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
+from itertools import count as count_up
+from operator import itemgetter, ne
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -154,7 +156,8 @@ def find(read: ReadNode, root: ObjectId | None, key: str) -> tuple[Node, int] | 
         i = bisect_right(node.keys, key) - 1
         if i < 0:
             return None
-        node = _loaded(read, node.items[i])
+        item = node.items[i]
+        node = item if type(item) is Node else read(item)  # type: ignore[arg-type]  # as in `_loaded`
     i = bisect_left(node.keys, key)
     return (node, i) if i < len(node.keys) and node.keys[i] == key else None
 
@@ -335,12 +338,23 @@ def _check_unique(ids: Sequence[bytes | Node]) -> None:
 
 
 def _diff_leaves(old_nodes: Sequence[Node], new_nodes: Sequence[Node]) -> Iterator[KeyChange]:
-    before = {key: item for node in old_nodes for key, item in zip(node.keys, node.items, strict=True)}
-    after = {key: item for node in new_nodes for key, item in zip(node.keys, node.items, strict=True)}
-    changed = [key for key, item in after.items() if before.get(key) != item]
-    changed += [key for key in before if key not in after]
-    for key in sorted(changed):
-        yield KeyChange(key, before.get(key), after.get(key))  # type: ignore[arg-type]  # a leaf's items are bytes
+    changes: list[KeyChange] = []
+    left = {node.keys[0]: node for node in old_nodes if node.keys}
+    after: dict[str, bytes | Node] = {}
+    for node in new_nodes:
+        twin = left.get(node.keys[0]) if node.keys else None
+        if twin is not None and twin.keys == node.keys:
+            # Most leaves have the same keys as before: the items are compared in C, position by position.
+            for i in compress(count_up(), map(ne, twin.items, node.items)):
+                changes.append(KeyChange(node.keys[i], twin.items[i], node.items[i]))  # type: ignore[arg-type]
+            del left[node.keys[0]]
+        else:
+            after.update(zip(node.keys, node.items, strict=True))
+    before = {key: item for node in left.values() for key, item in zip(node.keys, node.items, strict=True)}
+    for key in before.keys() | after.keys():
+        if before.get(key) != after.get(key):
+            changes.append(KeyChange(key, before.get(key), after.get(key)))  # type: ignore[arg-type]
+    yield from sorted(changes, key=itemgetter(0))
 
 
 # Editing

@@ -108,7 +108,7 @@ class _Bound:
         """The stored entry of the value; None if the value may have changed since."""
         if committed is None or handle_of(self._state).may_have_changed(self._state.prefix + key):
             return None
-        return committed.repo.entry(committed.commit.tree, self._state.prefix + key)
+        return committed.repo.entry(committed.commit.root, self._state.prefix + key)
 
     def _check_value(self, key: str) -> None:
         value = self._state[key]

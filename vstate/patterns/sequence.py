@@ -262,9 +262,9 @@ class Sequence(abc.Sequence[T]):
         if not isinstance(state, Versioned) or state.head is None:
             return False
         # The one commit since then is this handle's own, so it contains no items of others.
-        if state.head.parents != (() if hint.head is None else (hint.head,)):
+        if state.head.parent_ids != (() if hint.head is None else (hint.head,)):
             return False
-        if state.repo.entry(state.head.tree, hint.key) is None:
+        if state.repo.entry(state.head.root, hint.key) is None:
             return False
         # Count, so that an update notes a read of all items: if others append, the update runs again.
         self._count(_ALL)

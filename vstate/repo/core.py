@@ -9,7 +9,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from vstate.arguments import check_limit
+from vstate.arguments import check_count, check_limit
 from vstate.backoff import Backoff
 from vstate.errors import (
     AlreadyExists,
@@ -31,8 +31,9 @@ from vstate.objects.canonical import plain
 from vstate.objects.commit import Commit, Event
 from vstate.objects.ids import NewObjects, ObjectId
 from vstate.objects.tree import KeyChange, Node
+from vstate.plural import counted
 from vstate.repo.compare.diff import Diff
-from vstate.repo.history import SHALLOW_FORMAT, History, Log
+from vstate.repo.history import ROLLED_BACK, SHALLOW_FORMAT, History, Log, rolled_back
 from vstate.repo.names.checkouts import previous_checkout
 from vstate.repo.names.refs import HEADS, TAGS, Head, Refs, Sweep, check_ref_name
 from vstate.repo.names.revisions import Revisions
@@ -230,7 +231,7 @@ class Core:
         """The commit's changes against its first parent; against nothing where gc cut the history off."""
         self.require_trusted(commit)
         before = self.history.before(commit)
-        return self.diff(before[0].tree if before else None, commit.tree)
+        return self.diff(before[0].root if before else None, commit.root)
 
     # Writing
 
@@ -255,8 +256,8 @@ class Core:
             time = max(time, parent.time + _MICROSECOND)
             ids.append(parent.oid)
         commit = Commit(
-            tree=root,
-            parents=tuple(ids),
+            root=root,
+            parent_ids=tuple(ids),
             time=time,
             message=plain(message, "message"),
             info=plain(dict(info), "info") if info else {},
@@ -498,6 +499,24 @@ class Core:
         self.swap_branch(name, old, target, action=f"reset: to {target.short}")
         return target
 
+    def steps_back(self, start: Commit, steps: int) -> Commit:
+        """The commit so many steps before `start`; NotFound if there is none.
+
+        A rollback counts as the commit that it went back to.
+        """
+        check_count("steps", steps, 0)
+        count, at = 0, start
+        for _, before in islice(self.history.going_back(start), steps):
+            if before is None:
+                break
+            count, at = count + 1, before
+        if count < steps:
+            raise NotFound(
+                f"{start.short} has {counted(count, 'step')} before it, which is fewer than {steps}",
+                name=f"{start.short}~{steps}",
+            )
+        return at
+
     def rollback(
         self, branch: str, rev: Revision, *, message: str = "", seen: Commit | None = None
     ) -> Commit:
@@ -509,7 +528,9 @@ class Core:
         target = self.resolve(rev)
         self.require_trusted(old)
         self.require_trusted(target)
-        commit = self.build_commit(target.tree, (old,), message=message or _rollback_message(target))
+        info = {ROLLED_BACK: rolled_back(target)}
+        message = message or _rollback_message(target)
+        commit = self.build_commit(target.root, (old,), message=message, info=info)
         action = f"rollback: to {target.short}"
         if not self.publish(branch, [commit], {}, [], expected=old.oid, action=action, needs=[target.oid]):
             raise self.ref_moved(HEADS + branch, old.oid)

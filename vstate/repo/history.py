@@ -21,6 +21,16 @@ SHALLOW_FORMAT = 2
 
 _SHOWN = 50
 
+ROLLED_BACK = "rolled_back"
+"""In a commit's info: `to`, the id of the commit that it went back to, None for an empty state, and `within`,
+the beginning of the keys that it took back, if not all."""
+
+
+def rolled_back(to: Commit | None, within: str = "") -> dict[str, str | None]:
+    """The value of `ROLLED_BACK` in the info of a rollback."""
+    info: dict[str, str | None] = {"to": None if to is None else to.id}
+    return {**info, "within": within} if within else info
+
 
 class History:
     """The commits of one store as a graph. Threads may share it.
@@ -39,13 +49,14 @@ class History:
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The ids of the parents that were not cut off."""
-        left = self.shallow().get(commit.oid)
+        shallow = self.shallow() if self._shallow is None else self._shallow
+        left = shallow.get(commit.oid)
         # A row is not signed, so it can only remove parents, never add any.
-        return commit.parents if left is None else tuple(oid for oid in commit.parents if oid in left)
+        return commit.parent_ids if left is None else tuple(oid for oid in commit.parent_ids if oid in left)
 
     def is_shallow(self, commit: Commit) -> bool:
         """Whether parents of the commit were cut off."""
-        return self.parents(commit) != commit.parents
+        return self.parents(commit) != commit.parent_ids
 
     def before(self, commit: Commit) -> list[Commit]:
         """The parents that were not cut off; CorruptObject if one of them is missing."""
@@ -142,6 +153,38 @@ class History:
             yield commit
             commit = next(iter(self.before(commit)), None)
 
+    def going_back(
+        self, start: Commit, within: str = "", changed: Callable[[Commit | None, Commit], bool] | None = None
+    ) -> Iterator[tuple[Commit, Commit | None]]:
+        """The changes that rollbacks take back, newest first, each with the commit before it.
+
+        A rollback of the keys that begin with `within`, or of more, is no change by itself: the walk goes on
+        at the commit that it went back to. So each further rollback goes further back. `changed` tells for a
+        commit and its first parent whether these keys differ, by default always.
+        """
+        at: Commit | None = start
+        while at is not None:
+            before = next(iter(self.before(at)), None)
+            if changed is not None and not changed(before, at):
+                at = before
+                continue
+            went_to = at.info.get(ROLLED_BACK)
+            copied = "cherry_picked" in at.info or "reverted" in at.info
+            if isinstance(went_to, dict) and not copied and within.startswith(str(went_to.get("within", ""))):
+                target = self._find_target(went_to.get("to"))
+                if target is not None or went_to.get("to") is None:
+                    at = target
+                    continue
+            yield at, before
+            at = before
+
+    def _find_target(self, digits: object) -> Commit | None:
+        """The commit that a rollback went back to; None if gc has removed it."""
+        try:
+            return self.find(ObjectId.parse(str(digits)))
+        except ValueError:
+            return None
+
     def touching(self, start: ObjectId, key: str) -> Iterator[Commit]:
         """The commits among `ancestors` that changed the key: its entry differs from that in every parent."""
         return (commit for commit in self.ancestors(start) if self.changes_key(commit, key))
@@ -149,8 +192,8 @@ class History:
     def changes_key(self, commit: Commit, key: str) -> bool:
         """Whether the commit's entry of the key differs from that in every parent."""
         node = self._objects.node
-        before = [tree.lookup(node, parent.tree, key) for parent in self.before(commit)] or [None]
-        return tree.lookup(node, commit.tree, key) not in before
+        before = [tree.lookup(node, parent.root, key) for parent in self.before(commit)] or [None]
+        return tree.lookup(node, commit.root, key) not in before
 
     def is_ancestor(self, ancestor: ObjectId, of: ObjectId) -> bool:
         """Whether `ancestor` is the commit `of` or one of its ancestors."""

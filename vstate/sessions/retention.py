@@ -51,7 +51,7 @@ def sweep(mapping: Versioned, removed: int) -> Swept:
     head = mapping.head
     if head is None:
         return Swept(removed)
-    found = tree.expired(mapping.repo.objects.node, head.tree, expiry.now(), f"{SESSIONS}/")
+    found = tree.expired(mapping.repo.objects.node, head.root, expiry.now(), f"{SESSIONS}/")
     room = _ROUNDS_AT_ONCE
     for key in islice(found, _SESSIONS_AT_ONCE):
         if key in mapping:  # the save has just begun it anew

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from os import PathLike
 from typing import Any, Self
 
@@ -14,9 +15,11 @@ from vstate.arguments import check_text
 from vstate.errors import InvalidInput, InvalidRecord, NotFound
 from vstate.kv.base import KVStore
 from vstate.kv.url import check_store
+from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.patterns.paths import join_path, split_path
 from vstate.plural import counted
+from vstate.repo.history import ROLLED_BACK, rolled_back
 from vstate.repo.repository import Revision
 from vstate.sessions.session_base import SessionBase
 from vstate.sessions.state_module import Module, load_all, save_all, warn_of_absent
@@ -116,25 +119,36 @@ class VersionedSession(SessionBase):
     async def rollback(self, session_id: str, steps: int = 1, user_id: str = "") -> Commit:
         """Take one session back by `steps` of its commits, as a new commit on top: no history is lost.
 
-        Other sessions stay as they are. Raises NotFound if the session has fewer commits.
+        Another call goes further back: a rollback counts as the commit that it went back to. Other sessions
+        stay as they are. Raises NotFound if the session has fewer commits.
         """
         if not isinstance(steps, int):
             raise TypeError(f"steps is an int, not {type(steps).__name__}")
         if steps < 1:
             raise InvalidInput(f"steps is a number from 1 on, not {steps}")
         path = _path(user_id, session_id)
+        key = _session_key(path)
         commits: list[Commit] = []
+        info: dict[str, str | None] = {}
 
         def restore(state: Versioned) -> None:
-            commits[:] = state.log(key=_session_key(path), limit=steps + 1)
+            node = state.repo.objects.node
+
+            def changed(before: Commit | None, after: Commit) -> bool:
+                old = None if before is None else before.root
+                return tree.lookup(node, old, key) != tree.lookup(node, after.root, key)
+
+            found = () if state.head is None else state.repo.history.going_back(state.head, key, changed)
+            commits[:] = [commit for commit, _ in islice(found, steps + 1)]
             if len(commits) <= steps:
                 raise NotFound(
                     f"the session {session_id!r} of user {user_id!r} has "
                     f"{counted(len(commits), 'commit')}, so it cannot go back by {steps}",
                     name=session_id,
                 )
+            info.update(rolled_back(commits[steps], key))
             target = state.checkout(commits[steps])
-            then, key = dict(target.items(_modules(path))), _session_key(path)
+            then = dict(target.items(_modules(path)))
             for gone in set(state.keys(_modules(path))) - then.keys():
                 del state[gone]
             state.update(then)
@@ -143,7 +157,9 @@ class VersionedSession(SessionBase):
             elif key in state:
                 del state[key]
 
-        commit = await self._commit(restore, f"roll back by {steps}", user_id, session_id)
+        commit = await self._commit(
+            restore, f"roll back by {steps}", user_id, session_id, **{ROLLED_BACK: info}
+        )
         return commit or commits[0]
 
     async def list_sessions(self, user_id: str | None = None) -> list[SavedSession]:
@@ -173,10 +189,10 @@ class VersionedSession(SessionBase):
         return await self._commit(delete, "delete", user_id, session_id) is not None
 
     async def _commit(
-        self, change: Callable[[Versioned], None], verb: str, user_id: str, session_id: str
+        self, change: Callable[[Versioned], None], verb: str, user_id: str, session_id: str, **more: Any
     ) -> Commit | None:
         name = f"{user_id}/{session_id}" if user_id else session_id
-        info = {"session_id": session_id, "user_id": user_id}
+        info = {"session_id": session_id, "user_id": user_id, **more}
         return await self._state.update(change, message=f"{verb}: session {name}", attempts=100, **info)
 
     async def close(self) -> None:

@@ -75,7 +75,7 @@ def _commit_to(
     while True:
         handle.at.hand.handed = set()
         plan, at = handle.require_picklable(handle.plan()), handle.at
-        before = None if at.head is None else at.head.tree
+        before = None if at.head is None else at.head.root
         root, objects, nodes = tree.update(handle.repo.objects.node, before, plan.changes)
         if root == before and not at.events:
             if plan.steps or at.rest is not None:
@@ -209,7 +209,7 @@ def _sharing(landing: Landing, doubts: tuple[Landing, ...]) -> Landing:
         return landing
     last = doubts[-1]
     same = (
-        (last.commit.tree, last.commit.parents) == (landing.commit.tree, landing.commit.parents)
+        (last.commit.root, last.commit.parent_ids) == (landing.commit.root, landing.commit.parent_ids)
         and last.steps.keys() == landing.steps.keys()
         and all(landing.steps[key][0] is old for key, (old, _) in last.steps.items())
     )

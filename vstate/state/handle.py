@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from heapq import merge
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
@@ -29,6 +30,7 @@ from vstate.objects import expiry, tree
 from vstate.objects.commit import Commit, Event
 from vstate.objects.expiry import EXPIRING, Expiry, split_expiry
 from vstate.objects.ids import ObjectId
+from vstate.objects.stream import Chunks
 from vstate.objects.tree import KeyChange
 from vstate.repo.ahead import Ahead
 from vstate.repo.compare.diff import Diff
@@ -59,11 +61,12 @@ from vstate.state.slots import (
     Slot,
     Step,
 )
-from vstate.state.tracking import is_immutable
+from vstate.state.tracking import CONTAINERS, IMMUTABLE, is_immutable
 from vstate.state.turns import Turn
-from vstate.values.culprits import culprit
+from vstate.values.culprits import culprit, own_error
 from vstate.values.entry import encode_value
 from vstate.values.inspection import describe
+from vstate.values.likeness import copies_are_alike
 
 KEEP_BYTES = 64 * 1024 * 1024
 KEEP_BYTES_EACH = KEEP_BYTES // 100_000
@@ -117,7 +120,7 @@ class Handle(StateHandle):
     def tree(self) -> ObjectId | None:
         """The root of the tree that the slots differ from."""
         head = self.at.head
-        return None if head is None else head.tree
+        return None if head is None else head.root
 
     def title(self) -> str:
         """The line that begins the readable form; it asks no store."""
@@ -374,27 +377,40 @@ class Handle(StateHandle):
         if entry is None or (entry.expiry is not None and slot.hides_at(entry.expiry.at)):
             raise missing(key)
         data, found = entry.raw, entry.expiry
-        value, chunks, size, unordered = self.repo.decode(key, entry, self.ahead)
+        value, chunks, size, unordered, names = self.repo.decode(key, entry, self.ahead)
         fixed, base = is_immutable(value), None
         if fixed:
             hand.idle += size + KEEP_BYTES_EACH
         else:
-            # The order of a set can change with each loading; in this one copy it stays as it is now.
-            now = frozenset({encode_value(value, chunks).entry}) if unordered else NO_ENTRIES
+            now = NO_ENTRIES
+            again = partial(self.repo.decode, key, entry, self.repo.objects)
+            if unordered or (names and not copies_are_alike(names, value, lambda: again().value)):
+                # The order of a set, say, can change with each loading; in this one copy it stays as it is.
+                now = self._entry_now(value, chunks)
             base = Base(data, chunks, size, True, now, found)
         if slot.wanted is not UNASKED:
             return slot.replaced(value=value, fixed=fixed, base=base)
         return Slot(value, fixed, 0, base, None if found is None else found.at)
 
+    def _entry_now(self, value: Any, chunks: tuple[Chunks | None, ...]) -> frozenset[bytes]:
+        """The entry of a value as it is; none if the value loads, and does not pickle again."""
+        try:
+            return frozenset({encode_value(value, chunks).entry})
+        except Exception as error:  # pickling runs the classes' own code, which may raise anything
+            own_error(partial(encode_value, value), error)
+            return NO_ENTRIES
+
     def write(self, key: str, value: Any) -> None:
         """Stage a value."""
-        key, fixed = check_key(key), is_immutable(value)
+        key, kind = check_key(key), type(value)
+        # Most values are of these types, and need no call.
+        fixed = kind in IMMUTABLE or (kind not in CONTAINERS and is_immutable(value))
         with self.lock:
             while True:
                 if (at := self.at).rest is not None:
                     at = self.look()
                     self._note(key)
-                if self._comparing() is not None:
+                if self._comparing is not OVER:
                     self.require_idle("written to")
                 now = expiry.now()
                 slot = at.hand.slots.get(key)
@@ -551,7 +567,9 @@ class Handle(StateHandle):
         token = Lock()
         with token:
             self._comparing = ref(token)
-            return make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
+            plan = make_plan(self.repo, self.at.hand, self.tree if isinstance(root, Mark) else root)
+        self._comparing = OVER  # only to save time: the token is over
+        return plan
 
     def require_picklable(self, plan: Plan) -> Plan:
         if not plan.unpicklable:
@@ -646,8 +664,8 @@ class Handle(StateHandle):
     def diff(self, old: Revision | None, new: Revision | None) -> Diff:
         """As `Versioned.diff` promises."""
         if new is not None:
-            before = self.tree if old is None else self.trusted(self.resolve(old)).tree
-            return self.repo.diff(before, self.trusted(self.resolve(new)).tree)
+            before = self.tree if old is None else self.trusted(self.resolve(old)).root
+            return self.repo.diff(before, self.trusted(self.resolve(new)).root)
         with self.lock:
             self.settle()
             plan = self.compare()
@@ -658,7 +676,7 @@ class Handle(StateHandle):
                 for key, data in sorted(changes.items()):
                     pairs.append(KeyChange(key, tree.lookup(node, self.tree, key, at=at), data))
             else:
-                root = self.trusted(self.resolve(old)).tree
+                root = self.trusted(self.resolve(old)).root
                 moved = {change.key: change for change in tree.diff(self.repo.objects.nodes, root, self.tree)}
                 expired = dict.fromkeys(tree.expired(node, self.tree, at))
                 for key, data in {**expired, **changes}.items():

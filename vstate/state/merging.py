@@ -68,7 +68,7 @@ def publish_merged(
             if conflicts:
                 raise MergeConflict(conflicts, branch=branch, conflicts=merged.conflicts)
             root, new_objects, new_nodes = tree.update(
-                repo.objects.node, theirs.tree, plan.changes | merged.resolved
+                repo.objects.node, theirs.root, plan.changes | merged.resolved
             )
             line = action("commit (merge)")
             message = f"Merge {commit.short} into {branch}" + line.removeprefix("commit (merge)")
@@ -90,5 +90,5 @@ def _merge(repo: Repository, landing: Landing, plan: Plan, base: Commit | None, 
         reader=plan.reader(),
         onto_theirs=True,
     )
-    changes = tree.diff(repo.objects.nodes, None if base is None else base.tree, theirs.tree)
+    changes = tree.diff(repo.objects.nodes, None if base is None else base.root, theirs.root)
     return merge_changes(plan.changes, changes, resolver)

@@ -156,7 +156,7 @@ def _foreign_changes(
     agreed: dict[str, bytes | None] = {}
     conflicts: list[str] = []
     at = microseconds(theirs.time)
-    for key, old, new in tree.diff(handle.repo.objects.nodes, base.tree if base else None, theirs.tree):
+    for key, old, new in tree.diff(handle.repo.objects.nodes, base.root if base else None, theirs.root):
         if key in changes and new is None and is_expired(old, at):
             continue  # the removal of an expired key changed nothing
         if key not in changes:

@@ -30,7 +30,9 @@ from vstate.state.slots import (
 )
 from vstate.state.tracking import is_unshared
 from vstate.values.culprits import own_error
-from vstate.values.entry import ATOM, BYTES, TEXT, Encoded, Entry, Reader, encode_value, entry_chunks
+from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_value, entry_chunks, read_parts
+from vstate.values.likeness import is_alike_at_rest
+from vstate.values.pickling import dumps, may_be_restless
 
 
 class Plan:
@@ -203,12 +205,22 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
     """Whether the value, encoded so, is the committed one; and its base, which may know more afterwards."""
     if encoded.entry == base.entry or encoded.entry in base.alternates:
         return True, base
-    if not base.loaded or Entry.decode(encoded.entry).codec in (ATOM, BYTES, TEXT):
+    entry = Entry.decode(encoded.entry)
+    restless = may_be_restless() and entry.codec == PICKLE
+    if entry.codec != PICKLE or not (base.loaded or restless):
         return False, base
     try:
+        before = repo.parse_entry(key, base.entry)
+        if before.codec != PICKLE:
+            return False, base
+        if not base.loaded:
+            data, *buffers = read_parts(before, repo.objects)[0]
+            return is_alike_at_rest(value, bytes(data), buffers), base
         copy = repo.load(key, base.entry).value
     except VStateError:  # the stored value does not load any more, so the value in hand is new
         return False, base
+    if restless and is_alike_at_rest(value, *dumps(copy)):
+        return True, base
     again = encode_value(copy, base.chunks)
     base = base.replaced(loaded=False, alternates=base.alternates | {again.entry})
     if again.entry == encoded.entry:

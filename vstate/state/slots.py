@@ -70,8 +70,9 @@ class Base(Record):
 
     The entries are without `expiry`, the time at which the key expires. `loaded` says that the value was
     unpickled from `entry` and was not compared with a second copy yet. Pickling such a value again may give
-    other bytes (shared strings, the order of a set). So a difference counts as a change only if an untouched
-    second copy gives other bytes too; `alternates` remembers the bytes of the copy.
+    other bytes (shared strings, the order of a set, an address). So a difference counts as a change only if
+    an untouched second copy gives other bytes too; `alternates` remembers the bytes of the copy. If two
+    copies give different bytes, `alternates` has those that the value gave right after it was loaded.
     """
 
     __slots__ = ("alternates", "chunks", "entry", "expiry", "loaded", "size")

@@ -42,13 +42,13 @@ class Snapshot(ReadableState):
             return self._values[key]
         except (KeyError, TypeError):
             check_key(key)
-        entry = self._ahead.find(self._commit.tree, key)
+        entry = self._ahead.find(self._commit.root, key)
         if entry is None:
             raise missing(key)
         return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
-        return self._ahead.in_batches(self._commit.tree, map(check_key, keys))
+        return self._ahead.in_batches(self._commit.root, map(check_key, keys))
 
     def inert(self, key: str) -> Any:
         """The value of a key as data, without its classes: nothing that it names is imported or called.
@@ -57,7 +57,7 @@ class Snapshot(ReadableState):
         the data can be read although its class is gone. Raises KeyNotFound; InvalidInput for a value of more
         than 64 MiB.
         """
-        data = tree.lookup(self._repo.objects.node, self._commit.tree, check_key(key))
+        data = tree.lookup(self._repo.objects.node, self._commit.root, check_key(key))
         if data is None:
             raise missing(key)
         return self._repo.inspect(key, data)
@@ -65,16 +65,16 @@ class Snapshot(ReadableState):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False
-        return tree.lookup(self._repo.objects.node, self._commit.tree, key) is not None
+        return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
     def _scan(self, prefix: str) -> Iterator[str]:
-        return (key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.tree, prefix))
+        return (key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix))
 
     def _count(self, prefix: str) -> int:
-        return tree.count_prefix(self._repo.objects.node, self._commit.tree, prefix)
+        return tree.count_prefix(self._repo.objects.node, self._commit.root, prefix)
 
     def _describe(self, key: str) -> str:
-        entry = self._repo.entry(self._commit.tree, key)
+        entry = self._repo.entry(self._commit.root, key)
         if entry is None:
             raise missing(key)
         return describe(entry)

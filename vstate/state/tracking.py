@@ -31,7 +31,7 @@ IMMUTABLE = frozenset(
 )  # fmt: skip
 """Types whose instances cannot change, and hold nothing that can."""
 
-_CONTAINERS = frozenset({list, dict, set, bytearray})
+CONTAINERS = frozenset({list, dict, set, bytearray})
 _FROZEN = frozenset({tuple, frozenset})
 _NEVER_WEAK = frozenset({list, dict, tuple, bytearray})
 
@@ -72,7 +72,7 @@ def _walk(objects: list[Any], budget: int) -> tuple[int, int] | None:
     position = 0
     while position < len(objects):
         kind = type(objects[position])
-        if kind not in _CONTAINERS and kind not in _FROZEN and not _plain_instance(kind):
+        if kind not in CONTAINERS and kind not in _FROZEN and not _plain_instance(kind):
             return None
         if kind not in _NEVER_WEAK and getweakrefcount(objects[position]):
             return None

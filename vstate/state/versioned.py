@@ -411,14 +411,18 @@ class Versioned(State):
     def rollback(self, rev: Revision | None = None, *, steps: int = 1, message: str = "") -> Commit:
         """Give the state the contents of `rev`, or of `steps` commits ago, as a new commit on top.
 
-        Nothing is lost: uncommitted changes are committed first, on their own, and the commits between
+        Another `rollback()` goes further back: a rollback counts as the commit that it went back to. Nothing
+        is lost: uncommitted changes are committed first, on their own, and the commits between
         stay in the history. Raises DetachedHead, NotFound, RefMoved.
         """
         if rev is not None and steps != 1:
             raise InvalidInput("rollback takes a revision, or a number of steps, not both")
         handle = self._handle
         branch = handle.own_branch()
-        target = handle.trusted(handle.resolve(f"HEAD~{steps}" if rev is None else rev))
+        target = handle.resolve("HEAD" if rev is None else rev)
+        if rev is None:
+            target = self.repo.steps_back(target, steps)
+        handle.trusted(target)
         commit_now(handle, "Before rollback", {})
         return self._go(
             target, lambda: self.repo.rollback(branch, target, message=message, seen=handle.at.head)
@@ -469,7 +473,7 @@ class Versioned(State):
         """Move the branch to a commit with the contents of `target`, and this state with it."""
         handle = self._handle
         # Found before the move: nothing may fail once the branch has moved.
-        moved = list(self.repo.diff(handle.tree, target.tree))
+        moved = list(self.repo.diff(handle.tree, target.root))
         commit = moving(handle, move)
         arrive(handle, commit, moved, branch=handle.at.branch)
         return commit
@@ -538,7 +542,7 @@ class Versioned(State):
                 branch, picked, policy=policy, message=message, seen=handle.at.head, before_move=before_move
             ),
         )
-        moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.tree))
+        moved = [] if commit is None else list(self.repo.diff(handle.tree, commit.root))
         arrive(handle, commit or handle.at.head, moved, branch=handle.at.branch)
         return commit
 
@@ -677,7 +681,7 @@ class Versioned(State):
             handle.require_clean("switch")
             target = handle.trusted(repo.branch(name))
             # Found before the move: nothing may fail once HEAD has moved.
-            moved = list(repo.diff(handle.tree, target.tree))
+            moved = list(repo.diff(handle.tree, target.root))
         elif target is not None:
             self._create_to_switch(name, target)
         elif repo.refs.read(HEADS + name) is not None:

@@ -210,7 +210,7 @@ class Watch(ForkAware):
             del self._ahead[0]
 
     def _changes_of(self, commit: Commit) -> Iterator[Seen]:
-        diff = self._repo.diff(None if self._seen is None else self._seen.tree, commit.tree)
+        diff = self._repo.diff(None if self._seen is None else self._seen.root, commit.root)
         for key in diff:
             if key.startswith(self._prefix) and self._matches(name := key[len(self._prefix) :]):
                 yield name, diff[key], commit

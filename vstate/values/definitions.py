@@ -186,9 +186,7 @@ class Pickler(by_value.Pickler):  # type: ignore[misc]  # it has no annotations
 
     def _function_getnewargs(self, function: FunctionType) -> Any:
         args = super()._function_getnewargs(function)
-        names = args[1]
-        if "__file__" in names:
-            names["__file__"] = _file_name(names["__file__"])
+        args[1].pop("__file__", None)  # which the module has no longer while the program ends
         return args
 
 

@@ -63,12 +63,14 @@ class Decoded(NamedTuple):
 
     `unordered`: loading again may give another pickle. The value may hold sets, whose order a pickle shows
     and loading does not keep; or its objects got fields that they were not stored with.
+    `names` are the classes and functions in its pickle.
     """
 
     value: Any
     chunks: tuple[Chunks | None, ...]
     size: int
     unordered: bool = False
+    names: Sequence[str] = ()
 
 
 class Entry(NamedTuple):
@@ -229,11 +231,12 @@ def decode_value(entry: Entry, reader: Reader, *, allow: Allow | None = None) ->
     parts, chunks = read_parts(entry, reader)
     if entry.codec == PICKLE:
         data = parts[0]
+        names: list[str] = []
         buffers = [_writable(part) for part in parts[1:]] if len(parts) > 1 else ()
-        value, evolved = load_value(data, buffers, allow=allow)
+        value, evolved = load_value(data, buffers, allow=allow, names=names)
         unsure = evolved or _EMPTY_SET in data or _FROZENSET in data
         # As in `Entry.decode`.
-        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure))
+        return tuple.__new__(Decoded, (value, chunks, entry.size, unsure, names))
     if entry.codec == TEXT:
         try:
             return Decoded(str(parts[0], "utf-8"), chunks, entry.size)

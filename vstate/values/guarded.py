@@ -22,7 +22,8 @@ from vstate.values import definitions, evolution
 from vstate.values.allow import CODE, Allow
 from vstate.values.exceptions import restore_exception
 from vstate.values.opcodes import framed
-from vstate.values.pickling import Loader, Tracer, loaded
+from vstate.values.pickling import Loader, loaded
+from vstate.values.tracing import Tracer
 
 Buffers = Sequence[bytearray | memoryview]
 
@@ -34,21 +35,24 @@ class _EditableError(CannotLoad):
     """The pickle names something that it could edit."""
 
 
-def loads_allowed(data: bytes | bytearray, buffers: Buffers, allow: Allow) -> tuple[Any, bool]:
+def loads_allowed(
+    data: bytes | bytearray, buffers: Buffers, allow: Allow, names: list[str] | None = None
+) -> tuple[Any, bool]:
     """The value of the pickle, and whether objects in it got fields that they were not stored with.
 
-    The pickle gets only names that `allow` covers, and cannot edit the named things.
-
+    The pickle gets only names that `allow` covers, and cannot edit the named things. `names` gets the names.
     Raises CannotLoad, as `pickling.loads` does.
     """
     careful = partial(_Careful, bytes(data), buffers, allow)
     if not _extensions():
         fast = _Fast(bytes(data), buffers, allow)
+        fast.names = names
         try:
             return loaded(fast.load, careful), False  # no class of the program is in it
         except _EditableError:
             pass
     evolving = careful()
+    evolving.names = names
     value = loaded(evolving.load, careful)
     if isinstance(value, MethodType) and value.__func__ is Allow.attribute:
         raise CannotLoad("builtins.getattr", "a pickle may call it on a class, but not return it")
@@ -98,7 +102,7 @@ class _Fast(Loader):
         self.builders = self._builders = _builders(allow)
 
     def find_class(self, module: str, name: str) -> Any:
-        self.last_global = f"{module}.{name}"
+        self.record(module, name)
         found = _find(self._allow, self._builders, module, name)
         fixed = isinstance(found, type) and found.__flags__ & _IMMUTABLE_TYPE
         if fixed or isinstance(found, BuiltinFunctionType):
@@ -122,7 +126,7 @@ class _Careful(Tracer):
         """Each named object and its name, by the object's id; holding the object keeps its id from reuse."""
 
     def find_class(self, module: str, name: str) -> Any:
-        self.last_global = f"{module}.{name}"
+        self.record(module, name)
         found = _find(self._allow, self._builders, module, name)
         if found is restore_exception:  # it edits, as BUILD does
             found = self._restore_exception

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["FRAME", "OPCODES", "PROTO", "STOP", "Opcode", "framed", "frameless"]
+__all__ = ["FRAME", "OPCODES", "PROTO", "STOP", "Opcode", "framed", "frameless", "is_number", "tokens"]
 
 
 class Opcode(NamedTuple):
@@ -158,6 +158,24 @@ def _without_frames(data: bytes) -> bytes:
         return data
     kept.append(view[start:])
     return b"".join(kept)
+
+
+def tokens(data: bytes) -> list[bytes] | None:
+    """The opcodes of a frameless pickle with their arguments; None for malformed data."""
+    found, at = [], 0
+    while at < len(data):
+        end = _end_of_opcode(data, at)
+        found.append(data[at:end])
+        at = end
+    return found if at == len(data) else None
+
+
+def is_number(token: bytes) -> bool:
+    """Whether the token is an integer or a float."""
+    return token[:1] in _NUMBERS
+
+
+_NUMBERS: Final = frozenset({b"K", b"M", b"J", b"\x8a", b"\x8b", b"G"})
 
 
 def _end_of_opcode(data: bytes, at: int) -> int:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
 from vstate.values.opcodes import framed, frameless
+
+if TYPE_CHECKING:
+    from vstate.values.tracing import Tracer
 
 OUT_OF_BAND_BYTES = 1024
 """A contiguous buffer from this size on leaves the pickle and is stored beside it."""
@@ -73,11 +76,14 @@ class _Pickler(definitions.Pickler):
 
     unproven: Set[Any] = frozenset()
     """The classes and the code in the pickle of which nothing was loaded yet."""
+    settles = False
+    """Whether the first pickling of a value in it may change the value."""
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in _PROVEN_CLASSES:
             return NotImplemented
+        self.settles = self.settles or kind in _SETTLING
         part: Any = kind
         if kind is FunctionType:  # it may be the function that makes the values of a class
             part = obj.__code__
@@ -93,6 +99,12 @@ class _Pickler(definitions.Pickler):
 _PROVEN_CLASSES: set[type] = set()
 _PROVEN: set[Any] = set()
 """Parts of pickles that were loaded once. Instances of the first ones need no reducer of ours."""
+
+_SETTLING: set[type] = set()
+"""Classes in whose first pickle something differs from the next ones: they fill a cache for it, say."""
+_RESTLESS: set[type] = set()
+"""Classes of which no two pickles of one value are alike: they count their picklings, say."""
+_STEADY_MODULES: Final = frozenset({"builtins", "collections", "datetime", "numpy", "pandas"})
 
 _MOST_PROVEN: Final = 10_000
 _REDUCED_HERE: Final = (BaseException, FunctionType, BuiltinFunctionType)
@@ -114,10 +126,27 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
         (_PROVEN_CLASSES if quick else _PROVEN).add(part)
 
 
+def may_be_restless() -> bool:
+    """Whether this process pickled a value whose pickles differ each time."""
+    return bool(_RESTLESS)
+
+
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     data, buffers, pickler = _pickled(_Pickler, value)
     if pickler.unproven:
         _prove(pickler.unproven, data, buffers)
+        first, (data, buffers, _) = data, _pickled(_Pickler, value)
+        if data != first:
+            settled, (data, buffers, _) = data, _pickled(_Pickler, value)
+            (_SETTLING if data == settled else _RESTLESS).update(
+                part
+                for part in pickler.unproven
+                if isinstance(part, type) and str(part.__module__).partition(".")[0] not in _STEADY_MODULES
+            )
+            _PROVEN_CLASSES.difference_update(_SETTLING)
+            _PROVEN.update(_SETTLING)
+    elif pickler.settles:
+        data, buffers, _ = _pickled(_Pickler, value)
     return data, buffers
 
 
@@ -159,19 +188,27 @@ def loads(
 
 
 def load_value(
-    data: bytes | bytearray, buffers: Sequence[bytearray | memoryview] = (), *, allow: Allow | None = None
+    data: bytes | bytearray,
+    buffers: Sequence[bytearray | memoryview] = (),
+    *,
+    allow: Allow | None = None,
+    names: list[str] | None = None,
 ) -> tuple[Any, bool]:
-    """As `loads`, with whether objects in it got fields that they were not stored with."""
+    """As `loads`, with whether objects in it got fields that they were not stored with.
+
+    `names` gets the names in the pickle.
+    """
     if allow is not None:
         # Late: it imports this module, and a program without an allow-list never needs it.
         from vstate.values.guarded import loads_allowed
 
-        return loads_allowed(data, buffers, allow)
+        return loads_allowed(data, buffers, allow, names)
     tracer = partial(_tracer, data, buffers)
     if _NAMES not in data and not buffers:
         # Plain data names no class, and needs no Loader: a third of its time.
         return loaded(partial(pickle.loads, data), tracer), False
     loader = Loader(io.BytesIO(framed(bytes(data))), buffers=buffers)
+    loader.names = names
     try:
         value = loaded(loader.load, tracer)
         if not loader.evolving or not evolution.lacks_fields(value, loader.evolving):
@@ -179,10 +216,13 @@ def load_value(
     except evolution.UpgradeNeeded:
         pass
     evolving = tracer()
+    evolving.names = names
     return loaded(evolving.load, tracer), evolving.evolved
 
 
 def _tracer(data: bytes | bytearray, buffers: Sequence[bytearray | memoryview]) -> Tracer:
+    from vstate.values.tracing import Tracer  # late: only errors need it
+
     return Tracer(io.BytesIO(data), buffers=buffers)
 
 
@@ -207,16 +247,23 @@ def loaded(load: Callable[[], Any], tracer: Callable[[], Tracer]) -> Any:
         raise
 
 
-class _Finder:
+class Finder:
     """Finds classes as pickle does, but for a class of `__main__` it takes the running program's own.
 
     cloudpickle would make a second class of the same name. In a program that was started again, isinstance()
     with the program's own class would then be False.
     """
 
+    names: list[str] | None = None
+    """Gets each name that the pickle finds."""
     last_global = ""
     builders: definitions.Builders | None = None
     """Made at the first name that needs one: most pickles have none."""
+
+    def record(self, module: str, name: str) -> None:
+        self.last_global = f"{module}.{name}"
+        if self.names is not None:
+            self.names.append(self.last_global)
 
     def load(self) -> Any:
         """The value; CannotLoad if it holds code of another Python."""
@@ -231,7 +278,7 @@ class _Finder:
         return value
 
     def find_class(self, module: str, name: str) -> Any:
-        self.last_global = f"{module}.{name}"
+        self.record(module, name)
         if module in definitions.MODULES:
             if self.builders is None:
                 self.builders = definitions.Builders(loads, self.note)
@@ -250,7 +297,7 @@ class _Finder:
         """The pickle names this class or function."""
 
 
-class Loader(_Finder, pickle.Unpickler):
+class Loader(Finder, pickle.Unpickler):
     """The unpickler in C. It stops with UpgradeNeeded at a class whose fields the program upgrades."""
 
     evolving: tuple[type, ...] = ()
@@ -259,47 +306,9 @@ class Loader(_Finder, pickle.Unpickler):
     def note(self, found: Any) -> None:
         """The pickle names this class or function."""
         if isinstance(found, type):
+            if self.names is not None and found.__module__ == "__main__":
+                self.names.append(f"__main__.{found.__qualname__}")
             if evolution.has_upgrade(found):
                 raise evolution.UpgradeNeeded(self.last_global, "the program upgrades its fields")
             if evolution.defaults(found):
                 self.evolving += (found,)
-
-
-class Tracer(evolution.Evolving, _Finder, pickle._Unpickler):
-    """The unpickler in Python, which takes ten times as long: it knows whose code it calls, and on what."""
-
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)
-    calling = ""
-    """The name of the class or function that is called now; after an error, the one that raised it."""
-
-    def load(self) -> Any:
-        """The value, with its objects as their classes are now; CannotLoad."""
-        value = super().load()
-        self.complete()
-        return value
-
-
-def _traced(
-    load: Callable[[Any], None], called: Callable[[Any], Any], builds: bool
-) -> Callable[[Tracer], None]:
-    def traced(tracer: Tracer) -> None:
-        target = called(tracer)
-        module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-        tracer.calling = f"{module}.{name}" if module and name else str(name or type(target).__qualname__)
-        if builds:
-            tracer.before_build()
-        load(tracer)
-        if not builds:
-            tracer.note_made()
-        tracer.calling = ""
-
-    return traced
-
-
-for _opcode, _called in {
-    pickle.REDUCE: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ: lambda tracer: tracer.stack[-2],
-    pickle.NEWOBJ_EX: lambda tracer: tracer.stack[-3],
-    pickle.BUILD: lambda tracer: type(tracer.stack[-2]),
-}.items():
-    Tracer.dispatch[_opcode[0]] = _traced(Tracer.dispatch[_opcode[0]], _called, _opcode == pickle.BUILD)

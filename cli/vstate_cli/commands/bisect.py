@@ -66,7 +66,7 @@ def bisect(session: Session, key: str, expr: str, good: str, bad: str) -> None:
     tested: list[Document] = []
 
     def is_good(commit: Commit) -> bool:
-        data = tree.lookup(repo.objects.node, commit.tree, key)
+        data = tree.lookup(repo.objects.node, commit.root, key)
         try:
             value = None if data is None else repo.inspect(key, data)
             return condition.is_true(value, missing=data is None)

@@ -75,7 +75,7 @@ def _blame(session: Session, commit: Commit, key: str, path: str | None, bar: Pr
     if path is None:
         return repo.blame_items(commit, key, progress=progress)
     blamed = repo.blame(commit, key, path, progress=progress)
-    data = tree.lookup(repo.objects.node, commit.tree, key)
+    data = tree.lookup(repo.objects.node, commit.root, key)
     assert data is not None  # `blame` found it
     value = repo.inspect(key, data)
     trail = find_part(value, path, Fingerprints())

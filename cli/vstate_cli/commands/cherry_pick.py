@@ -42,13 +42,13 @@ def cherry_pick(
         )
     except MergeConflict as error:
         before = next(iter(repo.history.before(picked)), None)
-        parent = None if before is None else before.tree
+        parent = None if before is None else before.root
         merging.refuse(
             session,
             branch,
             error,
             operation=f"cherry-picking {rev} on {branch}",
-            sides=(parent, head.tree, picked.tree),
+            sides=(parent, head.root, picked.root),
             again=f"vstate cherry-pick {shlex.quote(rev)}",
         )
     merging.note_unsigned(session, head, commit)

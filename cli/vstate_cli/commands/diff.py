@@ -96,7 +96,7 @@ def _is_key(session: Session, name: str, revisions: list[str]) -> bool:
     repo = session.repo
     commits = [session.resolve_or_head(rev)[0] for each in revisions for rev in each.split("..") if rev]
     commits += repo.history.before(commits[-1])
-    return any(repo.entry(commit.tree, name) is not None for commit in commits)
+    return any(repo.entry(commit.root, name) is not None for commit in commits)
 
 
 def _compare(
@@ -111,12 +111,12 @@ def _compare(
         old = next(iter(repo.history.before(new)), None)
         return old, new, repo.changes(new)
     old, new = repo.resolve(a), repo.resolve("HEAD" if b is None else b)
-    return old, new, repo.diff(old.tree, new.tree)
+    return old, new, repo.diff(old.root, new.root)
 
 
 def _check_key(session: Session, key: str, old: Commit | None, new: Commit) -> None:
     """Raise InvalidInput for a key that neither side has: it is most likely misspelled."""
-    if session.repo.entry(new.tree, key) is None:
+    if session.repo.entry(new.root, key) is None:
         where = f"{old.short} or {new.short}" if old is not None else new.short
         raise InvalidInput(f"no key {key!r} in {where}", candidates=session.similar_keys(new, key))
 

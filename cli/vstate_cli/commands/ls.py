@@ -64,13 +64,13 @@ def _find(session: Session, rev: str | None, prefix: str | None) -> tuple[Commit
     commit, error = session.resolve_or_head(rev)
     if error is None:
         return commit, "", True
-    if next(tree.scan(session.repo.objects.nodes, commit.tree, rev), None) is not None:
+    if next(tree.scan(session.repo.objects.nodes, commit.root, rev), None) is not None:
         return commit, rev, False
     raise NotFound(f"{error}; and no key of HEAD begins with it", name=rev)
 
 
 def _entries(session: Session, commit: Commit, prefix: str, at: int | None) -> Iterator[KeyEntry]:
-    for key, data in tree.scan(session.repo.objects.nodes, commit.tree, prefix, at=at):
+    for key, data in tree.scan(session.repo.objects.nodes, commit.root, prefix, at=at):
         try:
             yield key, session.repo.parse_entry(key, data)
         except CorruptObject:

@@ -57,13 +57,13 @@ def merge(
     except MergeConflict as error:
         assert head is not None  # without commits of its own, a branch has no conflict
         bases = repo.history.merge_bases(head.oid, other.oid)
-        base = None if not bases else repo.objects.commit(bases[0]).tree
+        base = None if not bases else repo.objects.commit(bases[0]).root
         merging.refuse(
             session,
             branch,
             error,
             operation=f"merging {rev} into {branch}",
-            sides=None if len(bases) > 1 else (base, head.tree, other.tree),
+            sides=None if len(bases) > 1 else (base, head.root, other.root),
             again=f"vstate merge {shlex.quote(rev)}",
         )
     merging.note_unsigned(session, head, result.commit)

@@ -80,13 +80,13 @@ def _refuse(session: Session, branch: str, rev: str, error: MergeConflict) -> No
     repo = session.repo
     ours, theirs = repo.branch(branch), repo.resolve(rev)
     bases = repo.history.merge_bases(ours.oid, theirs.oid)
-    base = None if not bases else repo.objects.commit(bases[0]).tree
+    base = None if not bases else repo.objects.commit(bases[0]).root
     switch = "" if repo.refs.head().branch == branch else f"vstate switch {shlex.quote(branch)} && "
     refuse(
         session,
         branch,
         error,
         operation=f"merging {rev} into {branch}",
-        sides=None if len(bases) > 1 else (base, ours.tree, theirs.tree),
+        sides=None if len(bases) > 1 else (base, ours.root, theirs.root),
         again=f"{switch}vstate merge {shlex.quote(rev)}",
     )

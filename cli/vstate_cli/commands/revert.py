@@ -42,13 +42,13 @@ def revert(
         )
     except MergeConflict as error:
         before = next(iter(repo.history.before(reverted)), None)
-        parent = None if before is None else before.tree
+        parent = None if before is None else before.root
         merging.refuse(
             session,
             branch,
             error,
             operation=f"reverting {rev} on {branch}",
-            sides=(reverted.tree, head.tree, parent),
+            sides=(reverted.root, head.root, parent),
             again=f"vstate revert {shlex.quote(rev)}",
         )
     merging.note_unsigned(session, head, commit)

@@ -67,7 +67,7 @@ def show(session: Session, rev: str | None, key: str | None, path: str | None, l
     if rev is not None and key is not None and path is None:
         # KEY PATH, unless the first argument is a revision.
         commit, error = session.resolve_or_head(rev)
-        if error is not None and session.repo.entry(commit.tree, rev) is not None:
+        if error is not None and session.repo.entry(commit.root, rev) is not None:
             rev, key, path = "HEAD", rev, key
     commit, key, path = _find(session, "HEAD" if rev is None else rev, key, path)
     if key is None:
@@ -88,7 +88,7 @@ def _find(
         return session.repo.resolve(rev), key, path
     if error is None:
         return commit, None, None
-    if session.repo.entry(commit.tree, rev) is not None:
+    if session.repo.entry(commit.root, rev) is not None:
         return commit, rev, None
     if match is not None:
         return session.repo.resolve(match[1] or "HEAD"), match[2], None
@@ -110,10 +110,10 @@ def _show_commit(session: Session, commit: Commit) -> None:
         out.json(document | {"events": commits.event_documents(commit), "changes": listed})
         return
     out.line((f"commit {commit.id}", "yellow"), *commits.decoration(names, commit.id, repo.refs.head()))
-    if len(commit.parents) > 1:
-        out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parents))
-    elif commit.parents:
-        out.line(("parent: ", "dim"), commit.parents[0].short)
+    if len(commit.parent_ids) > 1:
+        out.line(("merge:  ", "dim"), " ".join(parent.short for parent in commit.parent_ids))
+    elif commit.parent_ids:
+        out.line(("parent: ", "dim"), commit.parent_ids[0].short)
     if repo.history.is_shallow(commit):
         out.line("        ", (commits.CUT_OFF, "yellow"))
     out.line(("time:   ", "dim"), commits.moment(commit.time))
@@ -150,7 +150,7 @@ def _show_commit(session: Session, commit: Commit) -> None:
 
 def _show_value(session: Session, commit: Commit, key: str, path: str | None, limit: int | None) -> None:
     out, repo = session.out, session.repo
-    data = tree.lookup(repo.objects.node, commit.tree, key)
+    data = tree.lookup(repo.objects.node, commit.root, key)
     if data is None:
         similar = session.similar_keys(commit, key)
         raise NotFound(f"{KeyNotFound(key)} at {commit.short}", name=key, candidates=similar)

@@ -51,7 +51,7 @@ def status(session: Session, timeout: float) -> None:
     commit = None if head.commit is None else repo.resolve(head.commit)
     commit_count, all_commits = _count("commits", repo.history.ancestors(*starts), timeout)
     object_count, all_objects = _count("objects", repo.store.keys(OBJECT_PREFIX), timeout)
-    root = None if commit is None else commit.tree
+    root = None if commit is None else commit.root
     key_count = tree.count_prefix(repo.objects.node, root, "", at=expiry.now())
     size = _size(Path(repo.store.location))
     at_least = [name for name, done in (("commits", all_commits), ("objects", all_objects)) if not done]

@@ -283,7 +283,7 @@ class _Comparison:
             else:
                 yield _detail(place, found.kind, found.old, found.new, found.note)
         if comparison.is_spent:
-            yield _detail(path, "modified", None, None, _TOO_LARGE)
+            yield _detail(path, "modified", old.type, new.type, _TOO_LARGE)
 
 
 def _detail(path: _Path | None, kind: Kind, old: object, new: object, note: str = "") -> Detail:

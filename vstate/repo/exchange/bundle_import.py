@@ -127,7 +127,7 @@ class _Import:
         rows: dict[str, bytes | None] = {}
         for oid, left in ends.items():
             key, row = shallow_row(oid, left)
-            rows[key] = None if left == objects.commit(oid).parents else row
+            rows[key] = None if left == objects.commit(oid).parent_ids else row
         self._repo.require_format(max(1, self._header.format))
         if not all(self._move(history, name, oid, rows, sweep) for name, oid in sorted(wanted.items())):
             return False
@@ -197,15 +197,15 @@ class _Import:
         ends: dict[ObjectId, tuple[ObjectId, ...]] = {}
         for oid, left in self._header.shallow.items():
             commit = objects.find_commit(oid)
-            if commit is None or not set(left) <= set(commit.parents):
+            if commit is None or not set(left) <= set(commit.parent_ids):
                 self._bundle.refuse("it ends a history at a commit that is missing or has other parents")
             if not self._are_here(history.parents(commit), remnants):
                 ends[oid] = tuple(left)
         for oid in history.shallow():
             if oid in self._bundled and oid not in ends:
                 commit = objects.commit(oid)
-                if history.is_shallow(commit) and self._are_here(commit.parents, remnants):
-                    ends[oid] = commit.parents
+                if history.is_shallow(commit) and self._are_here(commit.parent_ids, remnants):
+                    ends[oid] = commit.parent_ids
         return ends
 
     def _are_here(self, ids: Sequence[ObjectId], remnants: Remnants) -> bool:

@@ -146,7 +146,7 @@ class Difference:
         known = [_Child(root, "", None) for root in dict.fromkeys(beside)]
         for child in known:
             met.add(child.oid)
-        roots = [c.tree for c in commits if c.tree is not None and met.add(c.tree)]
+        roots = [c.root for c in commits if c.root is not None and met.add(c.root)]
         if not roots:
             return
         nodes = _Kept(TREE)

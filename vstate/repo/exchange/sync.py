@@ -213,7 +213,7 @@ def pull(
             work.run(lambda: [Wanted(HEADS + branch, oid, unless_there=True, rows=rows)])
             if work.done[HEADS + branch].status == "created":
                 commit = repo.objects.commit(oid)
-                keys = tuple(key for key, _ in repo.entries(commit.tree))
+                keys = tuple(key for key, _ in repo.entries(commit.root))
                 return report, MergeResult(commit, "fast-forward", keys)
         where = f"{branch} of {other.store.location}" if remote is None else f"{remote}/{branch}"
     return report, merge(oid, where)

@@ -125,11 +125,11 @@ class Transfer:
 
     def _note_end(self, commit: Commit, copied: Copied) -> None:
         left = self._source.history.parents(commit)
-        cut = [oid for oid in commit.parents if oid not in left]
+        cut = [oid for oid in commit.parent_ids if oid not in left]
         # The target may have older commits that only a reflog leads to: they stay part of the history.
         there = _present(self._target.store, cut)
         kept = [oid for oid in there if oid in self._known or oid not in self._remnants]
-        key, row = shallow_row(commit.oid, [oid for oid in commit.parents if oid in left or oid in kept])
+        key, row = shallow_row(commit.oid, [oid for oid in commit.parent_ids if oid in left or oid in kept])
         if len(kept) < len(cut):
             copied.rows[key] = row
             copied.absent.update(oid for oid in cut if oid not in there)
@@ -185,7 +185,7 @@ class Transfer:
             for oid in parents[commit.oid]:
                 if oid in times and times[oid] >= commit.time:
                     raise CorruptObject(str(commit.oid), f"it is not dated after its parent {oid}")
-        return [commit.tree for commit in before if commit.tree is not None]
+        return [commit.root for commit in before if commit.root is not None]
 
 
 class _Ahead:

@@ -56,7 +56,7 @@ def merge(
         repo.require_at(branch, head)
         return MergeResult(head, "up-to-date")
     if head is None or base is None or head.oid in base.commits:
-        keys = repo.diff(None if head is None else head.tree, theirs.tree)
+        keys = repo.diff(None if head is None else head.root, theirs.root)
         if before_move is not None:
             before_move(keys)
         repo.swap_branch(branch, head, theirs, action=f"merge {name}: fast-forward")
@@ -68,8 +68,8 @@ def merge(
             "cherry_pick its commits instead"
         )
     merged = merge_changes(
-        {change.key: change.new for change in base.diff(head.tree)},
-        base.diff(theirs.tree),
+        {change.key: change.new for change in base.diff(head.root)},
+        base.diff(theirs.root),
         Resolver(
             repo,
             lambda: effective_policies(repo, branch, policy),
@@ -156,10 +156,10 @@ def restore(
     repo.require_trusted(source)
     node, merged, names = repo.objects.node, Merged(), [*dict.fromkeys(keys)]
     for key in names:
-        entry = tree.lookup(node, source.tree, key)
+        entry = tree.lookup(node, source.root, key)
         if entry is None:
             raise NotFound(f"no key {key!r} at {source.short}", name=key)
-        if entry != tree.lookup(node, head.tree, key):
+        if entry != tree.lookup(node, head.root, key):
             merged.taken[key] = entry
     if not merged.taken:
         return None
@@ -210,7 +210,7 @@ def _apply(
     for commit in (head, old, new):
         if commit is not None:
             repo.require_trusted(commit)
-    old_tree, new_tree = (None if commit is None else commit.tree for commit in (old, new))
+    old_tree, new_tree = (None if commit is None else commit.root for commit in (old, new))
     theirs = list(tree.diff(repo.objects.nodes, old_tree, new_tree))
     ours = _changed_in(repo, head, theirs)
     resolver = Resolver(
@@ -243,7 +243,7 @@ def _changed_in(repo: Core, head: Commit, theirs: Iterable[KeyChange]) -> dict[s
     """The entries in `head` of those changed keys that differ there from their old entry."""
     ours = {}
     for key, before, _ in theirs:
-        entry = tree.lookup(repo.objects.node, head.tree, key)
+        entry = tree.lookup(repo.objects.node, head.root, key)
         if entry != before:
             ours[key] = entry
     return ours
@@ -282,7 +282,7 @@ def _land(
         raise MergeConflict(merged.conflicts, branch=branch, conflicts=merged.conflicts, operation=operation)
     if before_move is not None:
         before_move(changes)
-    root, objects, nodes = tree.update(repo.objects.node, head.tree, changes)
+    root, objects, nodes = tree.update(repo.objects.node, head.root, changes)
     commit = repo.build_commit(root, parents, message=message, info=info)
     if not repo.publish(
         branch, [commit], merged.objects | objects, nodes, expected=head.oid, action=action, needs=needs

@@ -44,10 +44,10 @@ def purge(repo: Core, branch: str) -> tuple[Commit, Commit] | None:
         if head is None:
             return None
         repo.require_trusted(head)
-        gone = list(tree.expired(repo.objects.node, head.tree, expiry.now()))
+        gone = list(tree.expired(repo.objects.node, head.root, expiry.now()))
         if not gone:
             return None
-        root, objects, nodes = tree.update(repo.objects.node, head.tree, dict.fromkeys(gone))
+        root, objects, nodes = tree.update(repo.objects.node, head.root, dict.fromkeys(gone))
         message = f"Purge {len(gone)} expired key{'' if len(gone) == 1 else 's'}"
         commit = repo.build_commit(root, (head,), message=message)
         if repo.publish(

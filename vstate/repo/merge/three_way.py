@@ -297,9 +297,9 @@ def versions_since(repo: Core, tip: Commit, bases: Collection[ObjectId]) -> Vers
 
     def versions(key: str) -> list[tuple[datetime, bytes | None]]:
         node = repo.objects.node
-        found = [(tip.time, tree.lookup(node, tip.tree, key))]
+        found = [(tip.time, tree.lookup(node, tip.root, key))]
         for commit in repo.history.first_parents(tip.oid):
-            entry = tree.lookup(node, commit.tree, key)
+            entry = tree.lookup(node, commit.root, key)
             if commit.oid in bases:
                 return [version for version in reversed(found) if version[1] != entry] or found[:1]
             if len(found) > _MOST_STEPS:
@@ -356,7 +356,7 @@ class Base:
             return None
         bases.sort(key=lambda commit: (commit.time, commit.oid), reverse=True)
         first = bases[0]
-        root = first.tree
+        root = first.root
         for other in bases[1:] if deep else ():
             below = self._repo.history.merge_bases(first.oid, other.oid)
             before = self._merged([self._repo.objects.commit(oid) for oid in below], deep - 1)
@@ -368,7 +368,7 @@ class Base:
                 reader=self.reader,
                 of_bases=True,
             )
-            root = self._fold(before, root, other.tree, resolver)
+            root = self._fold(before, root, other.root, resolver)
         return root
 
     def _fold(

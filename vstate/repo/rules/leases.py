@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vstate.errors import CorruptStore, LeaseHeld
-from vstate.kv.base import KVStore
+from vstate.errors import CorruptStore, InvalidInput, LeaseHeld
+from vstate.kv.base import KVStore, check_key
 from vstate.repo.checked_row import decode_checked, encode_checked
-from vstate.repo.names.refs import check_ref_name
 from vstate.repo.objects import DAMAGED
 
 LEASE = "lease/"
@@ -26,6 +25,8 @@ MARGIN = 0.1
 SHORTEST_TTL = 0.1
 """Seconds. A third of it must suffice to wake a thread and to make one swap in the store, an fsync or a
 round trip: tens of milliseconds on a busy machine. With less, holders lose their leases again and again."""
+
+_LONGEST_NAME = 200
 
 LONGEST_WAIT = 1.0
 """Seconds between two looks of a waiting contender at the row and at `given_up`."""
@@ -75,8 +76,17 @@ def parse_lease(row: bytes) -> LeaseRow:
 
 
 def lease_key(name: str) -> str:
-    """The key of a lease's row; InvalidInput unless a branch could have the name."""
-    return LEASE + check_ref_name(name, "lease")
+    """The key of a lease's row.
+
+    The name is any text of 1 to 200 characters, without NUL; else InvalidInput.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a lease name is a str, not {type(name).__name__}")
+    if not 0 < len(name) <= _LONGEST_NAME:
+        raise InvalidInput(
+            f"a lease name has 1 to {_LONGEST_NAME} characters, not {len(name):,}: {name[:40]!r}"
+        )
+    return check_key(LEASE + name)
 
 
 class Leases:

@@ -155,7 +155,7 @@ class _Walk:
             self._progress(self._count)
 
     def entry(self, commit: Commit) -> bytes | None:
-        return tree.lookup(self._repo.objects.node, commit.tree, self._key)
+        return tree.lookup(self._repo.objects.node, commit.root, self._key)
 
     def version(self, data: bytes) -> _Version:
         """The value of an entry; InertError or InvalidInput if it is unreadable or has too many elements."""

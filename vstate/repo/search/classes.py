@@ -45,14 +45,14 @@ def find_named(core: Core, commit: Commit, progress: Callable[[int], None] | Non
             progress(number)
         before = core.history.before(each)
         stored: dict[str, bytes] = {}
-        for change in tree.diff(core.objects.nodes, before[0].tree if before else None, each.tree):
+        for change in tree.diff(core.objects.nodes, before[0].root if before else None, each.root):
             if change.new is not None:
                 stored.update(read.names(change.key, change.new))
         for name, magic in stored.items():
             named = found.setdefault(name, Named(name, magic, each, each))
             named.first = each  # the log is newest first
             named.commits += 1
-    for key, data in tree.scan(core.objects.nodes, commit.tree):
+    for key, data in tree.scan(core.objects.nodes, commit.root):
         for name in read.names(key, data):
             if name in found:
                 found[name].keys = (*found[name].keys, key)

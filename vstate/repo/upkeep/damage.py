@@ -127,7 +127,7 @@ class Loss:
     def is_whole(self, oid: ObjectId) -> bool:
         """Whether the commit and its own state can be read. The commits before it do not count."""
         commit = self.commit(oid)
-        return commit is not None and (commit.tree is None or self._below_node(commit.tree) is None)
+        return commit is not None and (commit.root is None or self._below_node(commit.root) is None)
 
     def first_parents(self, start: ObjectId, *, seen: IdSet) -> Iterator[Commit]:
         """The commit, its first parent, and so on, up to a commit that is in `seen` or cannot be read."""
@@ -170,7 +170,7 @@ class Loss:
             for oid, commit in self.ancestors(start, seen=seen):
                 if commit is None:
                     losses, all_of_it = _GONE, "the commit itself, and all that only it leads to"
-                elif commit.tree is None or (found := self._below_node(commit.tree)) is None:
+                elif commit.root is None or (found := self._below_node(commit.root)) is None:
                     continue
                 else:
                     losses, all_of_it = found, "all keys"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
@@ -10,7 +11,7 @@ from vstate.errors import CorruptStore, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX
 from vstate.kv.encrypted import MARK as ENCRYPTION
 from vstate.objects.commit import Commit
-from vstate.objects.ids import ID_BYTES, ObjectId
+from vstate.objects.ids import COMMIT, ID_BYTES, ObjectId
 from vstate.repo.core import FORMAT, FORMAT_KEY, format_of
 from vstate.repo.history import SHALLOW, parse_shallow_row
 from vstate.repo.names.refs import (
@@ -114,11 +115,13 @@ class Metadata:
         self.reflog_lines = 0
         self._newest: dict[str, tuple[str, ObjectId | None]] = {}
         """By ref, the key of its last reflog line, and the commit in it."""
+        self._moves: dict[str, Counter[ObjectId | None]] = {}
+        """By ref, how much more often its reflog lines lead to a commit than away from it."""
         self._shallow: dict[ObjectId, tuple[ObjectId, ...]] = {}
 
     def parents(self, commit: Commit) -> tuple[ObjectId, ...]:
         """The parents that a commit has in this store."""
-        return self._shallow.get(commit.oid, commit.parents)
+        return self._shallow.get(commit.oid, commit.parent_ids)
 
     def is_shallow(self, oid: ObjectId) -> bool:
         """Whether a row says that the history ends at the commit."""
@@ -220,9 +223,44 @@ class Metadata:
                 if key == max(self._salvage.keys(f"{REFLOG}{name}:"), default=None):
                     self.gone[name] = new
                     self._break(name, f"its row is lost; by its reflog it was at {new}")
+            self._find_overwritten_refs()
         head = self.raw_refs.get(HEAD, b"")
         if head.startswith(_SYMBOLIC):
             self._read_branch_of_head(head.removeprefix(_SYMBOLIC).decode("utf-8", "replace"))
+
+    def _find_overwritten_refs(self) -> None:
+        """Find the refs that no move of their reflog put where they are.
+
+        The moves are counted, not ordered: the lines of machines whose clocks differ may be out of order.
+        """
+        for name, moves in sorted(self._moves.items()):
+            if name in self.refs and self._is_overwritten(name, self.refs[name], moves):
+                # Again, with lines that are as new as the ref: others may have moved it meanwhile.
+                moves, row = Counter(), self._salvage.row(REF + name)
+                for key, line in self._salvage.items(f"{REFLOG}{name}:"):
+                    found = self._line(key, line)
+                    if isinstance(found, ReflogEntry):
+                        _count_move(moves, found)
+                if row == self._salvage.row(REF + name) and isinstance(row, bytes):
+                    self._report_overwritten(name, row.decode("ascii", "replace"), moves)
+
+    def _report_overwritten(self, name: str, text: str, moves: Counter[ObjectId | None]) -> None:
+        at = ObjectId.parse(text) if _ID.fullmatch(text) else None
+        if at is None or not self._is_overwritten(name, at, moves):
+            return
+        if self._salvage.kind_of_whole(at, self._salvage.stored(at)) is not COMMIT:
+            return  # which is damage of its own
+        last = self._newest[name][1]
+        reason = (
+            f"it is at {text}, but its reflog leads to {last or 'its deletion'}: another program has "
+            "overwritten it, or the log has lost lines; see `vstate reflog`, and reset it"
+        )
+        self._found(Damage(REF + name, "ref", reason, readable=True))
+
+    def _is_overwritten(self, name: str, at: ObjectId, moves: Counter[ObjectId | None]) -> bool:
+        if name == HEAD or any(key.startswith(f"{REFLOG}{name}:") for key in self.bad):
+            return False  # the branch of HEAD moves without HEAD; with a damaged line the log says too little
+        return moves[at] < 1 and max(moves.values(), default=0) > 0
 
     # The reflog
 
@@ -250,6 +288,7 @@ class Metadata:
                 continue
             ref = _ref_of(key)
             self.reflog_lines += 1
+            _count_move(self._moves.setdefault(ref, Counter()), found)
             self._newest[ref] = max(
                 self._newest.get(ref, ("", None)), (key, found.new), key=lambda line: line[0]
             )
@@ -289,6 +328,13 @@ class Metadata:
             says = f"says that it has format {found}" if self.stamp else "names no format"
             reason = f"the store {says}; it has format {self.needed_format}"
             self._found(Damage(FORMAT_KEY, "format", reason, readable=True))
+
+
+def _count_move(moves: Counter[ObjectId | None], line: ReflogEntry) -> None:
+    for oid, step in ((line.new, 1), (line.old, -1)):
+        moves[oid] += step
+        if not moves[oid]:
+            del moves[oid]
 
 
 def noted(key: str) -> str | None:

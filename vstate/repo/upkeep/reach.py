@@ -52,8 +52,8 @@ class Reach:
     def _below_commits(self, ids: Sequence[ObjectId]) -> list[Batch]:
         parents, roots = [], []
         for commit in self._objects.commits(ids):
-            if commit.tree is not None and self._add(commit.tree):
-                roots.append(commit.tree)
+            if commit.root is not None and self._add(commit.root):
+                roots.append(commit.root)
             parents += [oid for oid in self._history.parents(commit) if self._ids.add(oid)]
         return [(COMMIT, parents), (TREE, roots)]
 

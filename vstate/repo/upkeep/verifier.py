@@ -240,8 +240,8 @@ class Verifier:
                 above = _Source(COMMIT.name, oid)
                 parents += [_CommitLink(parent, above, commit) for parent in self._parents(commit)]
                 checks_tree = link.child is None or not self._trusting
-                if checks_tree and commit.tree is not None and self._is_unchecked((commit.tree,)):
-                    roots.append(_NodeLink(commit.tree, above, None, None, None, None, None))
+                if checks_tree and commit.root is not None and self._is_unchecked((commit.root,)):
+                    roots.append(_NodeLink(commit.root, above, None, None, None, None, None))
         for link in links:
             if link.child is not None:
                 self._check_parent(link.oid, link.child)

@@ -1,0 +1,165 @@
+"""Reading is never a change and never a conflict, whatever a value's pickle looks like in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vstate import Memory, Versioned
+
+
+class HoldsAddress:
+    """As a tensor of torch does, it pickles the address of its storage."""
+
+    def __init__(self, data: list[int]) -> None:
+        self.data = data
+
+    def __reduce__(self) -> Any:
+        return _at, (self.data, str(id(self)))
+
+
+def _at(data: list[int], address: str) -> HoldsAddress:
+    return HoldsAddress(data)
+
+
+class CopiesOnce:
+    """Its class changes how it pickles in the process that reads."""
+
+    salt = 0
+
+    def __init__(self) -> None:
+        self.data = [1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "salt": type(self).salt}
+
+
+class CountsPicklings:
+    """As a figure of matplotlib does: no two of its pickles are alike."""
+
+    def __init__(self) -> None:
+        self.data, self.count = [1], 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.count += 1
+        return dict(self.__dict__)
+
+
+class FillsCache:
+    """As a table of xarray does: its first pickling leaves something in it."""
+
+    def __init__(self) -> None:
+        self.data, self.cache = [1], None
+
+    def __getstate__(self) -> dict[str, Any]:
+        before = dict(self.__dict__)
+        self.cache = {"filled": "yes"}  # type: ignore[assignment]
+        return before
+
+
+def _values() -> dict[str, Any]:
+    return {
+        "counts": [CountsPicklings()],
+        "fills": FillsCache(),
+        "address": HoldsAddress([1]),
+        "within": {"deep": [HoldsAddress([2]), HoldsAddress([3])]},
+        "salted": CopiesOnce(),
+        "set": {f"m{i}" for i in range(50)},
+        "plain": [1],
+    }
+
+
+def test_two_handles_that_only_read_merge() -> None:
+    """Two handles read every value and edit different keys: both commits land, with one change each."""
+    store = Memory()
+    first = Versioned(store)
+    first.update(_values())
+    first.commit()
+    assert not first.status()
+    assert first.commit() is None
+    first["counts"][0].data.append(7)
+    first["fills"].data.append(7)
+    assert first.status().modified == ["counts", "fills"]
+    first.commit()
+    CopiesOnce.salt += 1
+    one, other = Versioned(store), Versioned(store)
+    values = [dict(one), dict(other)]
+    assert one.commit() is None
+    one["address"].data.append(2)
+    assert one.status().modified == ["address"]
+    other["within"]["deep"][1].data.append(4)
+    other["counts"][0].data.append(8)
+    assert one.commit() is not None
+    made = other.commit()
+    assert made is not None
+    assert other.diff("HEAD^2~1", "HEAD^2").modified == ["counts", "within"]
+    assert [Versioned(store)["address"].data, Versioned(store)["within"]["deep"][1].data] == [[1, 2], [3, 4]]
+    del values
+
+
+def test_updates_and_transactions_that_only_read() -> None:
+    """A value that an update or a transaction reads is sealed and stays as it is."""
+    store = Memory()
+    first = Versioned(store)
+    first.update(_values())
+    first.commit()
+    CopiesOnce.salt += 1
+    state = Versioned(store)
+
+    def read(now: Any) -> None:
+        assert [now[key] for key in now]
+
+    assert state.update(read) is None
+    with state.transaction():
+        held = dict(state)
+    assert state.commit() is None
+    with pytest.raises(ZeroDivisionError), state.transaction():
+        held["address"].data.append(9)
+        raise ZeroDivisionError
+    assert state["address"].data == [1]
+    state.refresh()
+    assert not state.status()
+
+
+SCRIPT = """
+import sys
+from pydantic import BaseModel
+from vstate import Versioned
+
+class Plan(BaseModel):
+    goal: str
+    steps: list[str] = []
+    tags: set[str] = set()
+
+state = Versioned(sys.argv[1])
+if state.head is None:
+    for i in range(5):
+        state[f"plan{i}"] = Plan(goal=f"goal {i}", tags={"a", "b", "c"})
+    state.commit()
+else:
+    other = Versioned(sys.argv[1])
+    plans, same = dict(state), dict(other)
+    Plan.model_json_schema()
+    assert state.commit() is None, state.status()
+    state["plan1"].steps.append("x")
+    other["plan2"].goal += "!"
+    assert state.status().modified == ["plan1"], state.status()
+    state.commit()
+    assert other.status().modified == ["plan2"], other.status()
+    other.commit()
+    assert state.refresh() is not None
+    print(sorted(plan.goal + str(plan.steps) for plan in state.values()))
+"""
+
+
+@pytest.mark.slow
+def test_models_of_a_script(run_python: Any, tmp_path: Path) -> None:
+    """A pydantic model of `__main__`: of five keys one is edited, and one changes, in every process."""
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for seed in (1, 2, 3):
+        out = run_python(script, tmp_path / "s", seed=seed)
+    assert "goal 1['x', 'x']" in out

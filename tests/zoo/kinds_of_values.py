@@ -1,0 +1,366 @@
+"""The table of kinds: values that programs keep, an edit in place of each, and the view that shows it.
+
+A row is `source || edit || view`. The source makes the value. The edit changes `v` in place; a kind that
+cannot be edited has none. The view makes something comparable of `v`, by default `v` itself. A row that ends
+with `|| refused` must be refused by name. A row goes on in lines that begin with spaces. Each dotted name is
+imported as far as it is a module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import re
+from typing import Any, NamedTuple
+
+STANDARD = """
+None
+True
+2**200
+-1.5
+float('inf')
+1+2j
+'text' * 100
+'\\ud800'
+b'bytes' * 100
+bytearray(b'ab' * 600) || v[3] = 0
+memoryview(b'ab') || || bytes(v)
+[1, [2, {}]] || v[1].append(3)
+(1, [2]) || v[1].append(3)
+{'a': {1: 2}, (1, 2): None} || v['a'][1] = 3
+{'b', 'a', 'c', 'e', 'd'} || v.add('f')
+frozenset({'b', 'a', ('c', 1)})
+range(3, 9, 2)
+slice(1, 2)
+Ellipsis
+NotImplemented
+len
+dict.fromkeys
+str.upper
+[3, 1].append || v(4) || v.__self__
+int
+collections.OrderedDict(b=1, a=2) || v.move_to_end('b')
+collections.defaultdict(list, a=[1]) || v['b'].append(2)
+collections.Counter('aab') || v.update('c')
+collections.deque([1, 2], 5) || v.append(3)
+collections.ChainMap({'a': 1}, {'b': 2}) || v['c'] = 3
+collections.UserDict(a=1) || v['b'] = 2
+collections.UserList([1]) || v.append(2)
+collections.UserString('a')
+kinds_of_values.Point(1, 2)
+kinds_of_values.Plain() || v.items.append(2) || vars(v)
+kinds_of_values.Slots() || v.a.append(1) || v.a
+kinds_of_values.Data('a') || v.parts.append(1)
+kinds_of_values.Frozen(1)
+kinds_of_values.Colour.RED
+kinds_of_values.Flags.A | kinds_of_values.Flags.B
+kinds_of_values.Kept() || v.append(3) || (list(v), vars(v))
+kinds_of_values.Plain
+kinds_of_values.double
+functools.partial(kinds_of_values.double, 2) || || v()
+operator.itemgetter(1, 2) || || v([1, 2, 3])
+operator.attrgetter('a.b') || || repr(v)
+operator.methodcaller('upper') || || v('a')
+lambda x: x + 1 || || v(1)
+datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.UTC)
+datetime.date(2026, 1, 2)
+datetime.time(1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2), 'x'))
+datetime.timedelta(1, 2, 3)
+zoneinfo.ZoneInfo('UTC')
+decimal.Decimal('1.10')
+decimal.Context(prec=5) || v.prec = 6 || v.prec
+fractions.Fraction(1, 3)
+uuid.UUID(int=5)
+pathlib.PurePosixPath('/a/b')
+pathlib.Path('a')
+re.compile('a+', re.I)
+re.error('bad', 'a(', 1) || v.msg = 'worse' || (str(v), v.pos, v.msg)
+array.array('d', [1, 2]) || v.append(3)
+struct.Struct('<i') || refused
+random.Random(5) || v.random() || v.getstate()
+itertools.count(5) || next(v) || repr(v)
+iter([1, 2]) || next(v) || list(copy.copy(v))
+enumerate(['a', 'b']) || next(v) || list(copy.copy(v))
+io.BytesIO(b'abc') || v.write(b'x') || v.getvalue()
+io.StringIO('abc') || v.write('x') || v.getvalue()
+string.Template('$a') || || v.template
+types.SimpleNamespace(a=[1]) || v.a.append(2)
+types.MappingProxyType({'a': 1}) || || dict(v)
+weakref.ref(kinds_of_values.Plain) || refused
+email.message.EmailMessage() || v['Subject'] = 'x' || v.as_string()
+email.message_from_string('Subject: a') || v['To'] = 'b' || v.as_string()
+http.cookies.SimpleCookie('a=1') || v['b'] = '2' || v.output()
+http.HTTPStatus.NOT_FOUND
+urllib.parse.urlsplit('http://a/b?c')
+urllib.request.Request('http://a', headers={'a': 'b'}) || v.add_header('c', 'd') || (v.full_url, v.headers)
+xml.etree.ElementTree.fromstring('<a><b/></a>') || v.append(xml.etree.ElementTree.Element('c'))
+    || xml.etree.ElementTree.tostring(v)
+xml.dom.minidom.parseString('<a/>') || v.documentElement.setAttribute('b', 'c') || v.toxml()
+configparser.ConfigParser() || v['a'] = {'b': 'c'} || {k: dict(v[k]) for k in v}
+logging.getLogger('zoo') || || v.name
+logging.LogRecord('a', 10, 'p', 1, 'm', (), None) || v.msg = 'n' || (v.msg, v.name)
+argparse.Namespace(a=[1]) || v.a.append(2)
+ipaddress.ip_network('10.0.0.0/8')
+ipaddress.ip_address('::1')
+statistics.NormalDist(1, 2)
+calendar.TextCalendar() || v.setfirstweekday(3) || v.firstweekday
+difflib.SequenceMatcher(None, 'ab', 'bc') || v.set_seq1('c') || v.ratio()
+queue.Queue() || refused
+threading.Lock() || refused
+open(__file__) || refused
+socket.socket() || refused
+(i for i in '') || refused
+sqlite3.connect(':memory:') || refused
+contextvars.ContextVar('a') || refused
+asyncio.Queue() || v.put_nowait(1) || v.qsize()
+hashlib.sha256(b'') || refused
+inspect.signature(kinds_of_values.double) || || str(v)
+ast.parse('a = 1') || v.body.clear() || ast.dump(v)
+tokenize.TokenInfo(1, 'a', (1, 0), (1, 1), 'a')
+graphlib.TopologicalSorter({'a': ['b']}) || v.add('c', 'a') || v._node2info.keys()
+sched.Event(1.0, 1, 2, kinds_of_values.double, (), {})
+time.struct_time((2026, 1, 2, 3, 4, 5, 6, 7, 0))
+os.stat_result(range(10))
+platform.uname_result('a', 'b', 'c', 'd', 'e') || || v[:5]
+shlex.shlex('a b') || v.get_token() || v.instream.tell()
+traceback.TracebackException(ValueError, ValueError('x'), None) || || str(v)
+typing.Optional[int]
+typing.TypeVar('T') || || v.__name__
+list[int]
+int | str
+json.JSONDecodeError('bad', '{', 1) || v.add_note('n') || (str(v), v.pos, getattr(v, '__notes__', None))
+kinds_of_values.ToolError('search', code=3) || v.code = 4 || (str(v), v.code, str(v.__cause__))
+ExceptionGroup('several', [ValueError('a'), KeyError('b')]) || v.add_note('n')
+    || (repr(v), getattr(v, '__notes__', None))
+OSError(2, 'none', 'f') || v.add_note('n') || (str(v), v.errno, getattr(v, '__notes__', None))
+subprocess.CalledProcessError(1, ['ls'], b'o') || v.returncode = 2 || str(v)
+subprocess.CompletedProcess(['ls'], 0, 'out') || v.returncode = 1 || repr(v)
+urllib.error.HTTPError('http://a', 429, 'slow', {'a': 'b'}, None) || v.code = 500
+    || (str(v), v.code, v.headers)
+asyncio.CancelledError('x') || || repr(v)
+unittest.mock.sentinel.a
+vstate.errors.KeyNotFound('k') || || str(v)
+"""
+
+OPTIONAL = """
+numpy.arange(1000).reshape(10, 100) || v[3, 3] = 0 || v.tolist()
+numpy.asfortranarray([[1., 2.], [3., 4.]]) || v[0, 0] = 9 || (v.tolist(), v.flags.f_contiguous)
+numpy.float32(1.5)
+numpy.datetime64('2026-01-02')
+numpy.dtype([('a', 'i4')])
+numpy.array([{'a': 1}, None], dtype=object) || v[0]['a'] = 2 || v.tolist()
+numpy.zeros(3, dtype=[('a', 'i4'), ('b', 'U3')]) || v['a'][1] = 5 || v.tolist()
+numpy.ma.array([1, 2], mask=[True, False]) || v[1] = 9 || repr(v)
+numpy.random.default_rng(1) || v.random() || v.bit_generator.state
+numpy.random.RandomState(1) || v.rand() || v.randint(1000)
+numpy.matrix([[1, 2]]) || v[0, 0] = 3 || v.tolist()
+pandas.DataFrame({'a': [1, 2], 'b': ['x', None]}) || v.loc[0, 'a'] = 9 || v.to_dict()
+pandas.Series([1., 2.], name='s') || v[0] = 9 || v.to_dict()
+pandas.MultiIndex.from_tuples([('a', 1), ('b', 2)]) || || v.tolist()
+pandas.Categorical(['a', 'b', 'a']) || v[0] = 'b' || list(v)
+pandas.Timestamp('2026-01-02', tz='UTC')
+pandas.Timedelta('1D')
+pandas.Period('2026-01')
+pandas.Interval(1, 2)
+pandas.DataFrame({'t': pandas.date_range('2026', periods=3, tz='UTC'), 'i': pandas.array([1, None, 3],
+    'Int64')})
+    || v['n'] = 1 || v.to_dict().__repr__()
+polars.DataFrame({'a': [1, 2], 'b': ['x', None]}) || v.insert_column(0, polars.Series('c', [1, 2]))
+    || v.to_dict(as_series=False)
+polars.Series('a', [1, 2]) || v.append(polars.Series('a', [3])) || v.to_list()
+polars.DataFrame({'a': [1]}).lazy() || || v.collect().to_dict(as_series=False)
+polars.col('a') + 1 || || str(v)
+polars.Datetime('us', 'UTC')
+pyarrow.table({'a': [1, 2]}) || || v.to_pydict()
+pyarrow.array([1, None]) || || v.to_pylist()
+pyarrow.schema([('a', pyarrow.int32())])
+pyarrow.RecordBatch.from_pydict({'a': [1]}) || || v.to_pydict()
+scipy.sparse.csr_matrix([[0, 1], [2, 0]]) || v[0, 1] = 5 || v.toarray().tolist()
+scipy.sparse.coo_array([[0, 1]]) || v.data[0] = 5 || v.toarray().tolist()
+scipy.stats.norm(1, 2) || || v.mean()
+scipy.spatial.KDTree([[0., 1.], [2., 3.]]) || || v.query([0., 1.])
+scipy.interpolate.CubicSpline([0, 1, 2], [0, 1, 4]) || || float(v(1.5))
+sklearn.linear_model.LinearRegression().fit([[0], [1]], [0, 1]) || v.coef_[0] = 5
+    || (v.coef_.tolist(), v.intercept_)
+sklearn.ensemble.RandomForestClassifier(n_estimators=3, random_state=1).fit([[0], [1]], [0, 1])
+    || v.n_jobs = 2 || (v.predict([[0], [1]]).tolist(), v.n_jobs)
+sklearn.pipeline.make_pipeline(sklearn.preprocessing.StandardScaler()).fit([[0.], [1.]])
+    || v.steps[0][1].mean_[0] = 9 || v.steps[0][1].mean_.tolist()
+networkx.path_graph(3) || v.add_edge(5, 6) || sorted(v.edges)
+networkx.MultiDiGraph([(1, 2), (1, 2)]) || v.nodes[1]['a'] = 1 || (list(v.edges), dict(v.nodes))
+PIL.Image.new('RGB', (4, 4), 'red') || v.putpixel((0, 0), (1, 2, 3)) || v.tobytes()
+sympy.symbols('x') + 1
+sympy.Matrix([[1, 2]]) || v[0, 0] = 5 || v.tolist()
+sympy.Function('f')(sympy.Symbol('x')) || || str(v)
+xarray.DataArray([[1, 2]], dims=('a', 'b')) || v[0, 0] = 9 || v.to_dict()
+xarray.Dataset({'a': ('x', [1, 2])}) || v['b'] = 3 || v.to_dict()
+kinds_of_libraries.Attrs(1) || v.parts.append(2)
+kinds_of_libraries.Struct(a=1) || v.parts.append(2)
+msgspec.Raw(b'1') || || bytes(v)
+kinds_of_libraries.Model(goal='a') || v.steps.append('b')
+kinds_of_libraries.Private(goal='a') || v._hidden.append('b') || (v, v._hidden)
+kinds_of_libraries.Root([1]) || v.root.append(2)
+kinds_of_libraries.PydanticData('a') || v.parts.append(1)
+kinds_of_libraries.invalid() || || str(v)
+pydantic.SecretStr('a')
+pydantic.TypeAdapter(list[int]) || || v.validate_python(['1'])
+langchain_core.messages.HumanMessage('a', id='1') || v.additional_kwargs['b'] = 1
+langchain_core.messages.AIMessage('a', tool_calls=[{'name': 'f', 'args': {}, 'id': '1'}])
+    || v.tool_calls[0]['args']['x'] = 1
+langchain_core.messages.ToolMessage('a', tool_call_id='1', artifact={'x': 1}) || v.artifact['y'] = 2
+langchain_core.documents.Document('a', metadata={'b': 1}) || v.metadata['c'] = 2
+langchain_core.prompts.PromptTemplate.from_template('{a}') || || v.format(a=1)
+langchain_core.exceptions.OutputParserException('bad', observation='o', llm_output='x')
+    || v.observation = 'p' || (str(v), v.observation, v.llm_output)
+openai.types.chat.ChatCompletionMessage(role='assistant', content='a') || v.content = 'b'
+openai.types.CompletionUsage(completion_tokens=1, prompt_tokens=2, total_tokens=3) || v.total_tokens = 4
+openai.RateLimitError('slow', response=httpx.Response(429, request=httpx.Request('GET', 'http://a')),
+    body={'code': 1})
+    || v.body['code'] = 2 || (str(v), v.status_code, v.body)
+openai.APITimeoutError(request=httpx.Request('GET', 'http://a')) || || (str(v), str(v.request.url))
+openai.OpenAI(api_key='k') || refused
+httpx.Request('GET', 'http://a', headers={'a': 'b'}) || v.headers['c'] = 'd'
+    || (str(v.url), dict(v.headers))
+httpx.Response(200, json={'a': 1}) || v.headers['c'] = 'd' || (v.json(), dict(v.headers))
+httpx.Headers({'a': 'b'}) || v['c'] = 'd'
+httpx.URL('http://a/b')
+httpx.Timeout(5)
+httpx.ConnectTimeout('slow', request=httpx.Request('GET', 'http://a')) || || (str(v), str(v.request.url))
+httpx.HTTPStatusError('bad', request=httpx.Request('GET', 'http://a'), response=httpx.Response(500))
+    || || (str(v), v.response.status_code)
+httpx.Client() || refused
+requests.Session() || v.headers['a'] = 'b' || dict(v.headers)
+requests.Request('GET', 'http://a').prepare() || v.headers['a'] = 'b' || (v.url, dict(v.headers))
+requests.Response() || v.status_code = 404 || v.status_code
+requests.HTTPError('bad', response=requests.Response()) || || (str(v), v.response is not None)
+requests.JSONDecodeError('bad', '{', 1) || || (str(v), v.pos)
+requests.cookies.cookiejar_from_dict({'a': 'b'}) || v.set('c', 'd') || v.get_dict()
+bs4.BeautifulSoup('<a href="b">c</a>', 'html.parser') || v.a['href'] = 'd' || str(v)
+bs4.BeautifulSoup('<a href="b">c</a>', 'html.parser').a || v['href'] = 'd' || str(v)
+lxml.etree.fromstring('<a><b/></a>') || refused
+lxml.html.fromstring('<p>a</p>') || refused
+matplotlib.figure.Figure(figsize=(1, 1)) || v.suptitle('a') || v.texts and [t.get_text() for t in v.texts]
+kinds_of_libraries.figure() || v.axes[0].set_title('a') || (v.axes[0].get_title(), len(v.axes[0].lines))
+plotly.graph_objects.Figure(data=[{'type': 'bar', 'y': [1, 2]}]) || v.update_layout(title='a')
+    || json.loads(v.to_json())
+plotly.graph_objects.Bar(y=[1, 2]) || v.name = 'a' || json.loads(v.to_json())
+"""
+
+
+class Kind(NamedTuple):
+    """A row of the table; `package` is the package that it needs, "standard" for none."""
+
+    source: str
+    edit: str
+    view: str
+    refused: bool
+    package: str
+
+
+_LIBRARIES = {
+    "Attrs": "attrs", "Struct": "msgspec", "Model": "pydantic", "Private": "pydantic", "Root": "pydantic",
+    "PydanticData": "pydantic", "invalid": "pydantic", "figure": "matplotlib",
+}  # fmt: skip
+
+
+def kinds() -> list[Kind]:
+    """The rows of the table."""
+    found = []
+    for table, optional in ((STANDARD, False), (OPTIONAL, True)):
+        for line in re.sub(r"\n +", " ", table.strip()).splitlines():
+            source, *rest = (part.strip() for part in line.split("||"))
+            refused = rest == ["refused"]
+            change, shown = ("", "") if refused else (*rest, "", "")[:2]
+            name = re.match(r"\w+", source)
+            package = name[0] if optional and name else "standard"
+            if package == "kinds_of_libraries":
+                package = _LIBRARIES[source.partition("(")[0].removeprefix("kinds_of_libraries.")]
+            found.append(Kind(source, change, shown or "v", refused, package))
+    return found
+
+
+def namespace(*sources: str) -> dict[str, Any]:
+    """The modules that the sources name."""
+    names: dict[str, Any] = {}
+    for dotted in re.findall(r"(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*", " ".join(sources)):
+        parts = dotted.split(".")
+        for end in range(1, len(parts) + 1):
+            try:
+                importlib.import_module(".".join(parts[:end]))
+            except ImportError:
+                break
+            names.setdefault(parts[0], importlib.import_module(parts[0]))
+    return names
+
+
+def make(kind: Kind) -> Any:
+    """A new value of this kind."""
+    return eval(kind.source, {"__file__": __file__, **namespace(kind.source)})
+
+
+def edit(kind: Kind, value: Any) -> None:
+    """Change the value in place."""
+    exec(kind.edit, {**namespace(kind.edit), "v": value})
+
+
+def view(kind: Kind, value: Any) -> Any:
+    """The comparable view of a value."""
+    return eval(kind.view, {**namespace(kind.view), "v": value})
+
+
+# Classes of a program
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Plain:
+    def __init__(self) -> None:
+        self.items = [1]
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+    def __init__(self) -> None:
+        self.a = [1]
+
+
+@dataclasses.dataclass
+class Data:
+    name: str
+    parts: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    number: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Flags(enum.Flag):
+    A = 1
+    B = 2
+
+
+class Kept(list[int]):
+    def __init__(self) -> None:
+        super().__init__([1, 2])
+        self.name = "kept"
+
+
+class ToolError(Exception):
+    def __init__(self, tool: str, *, code: int) -> None:
+        super().__init__(f"{tool} failed")
+        self.code = code
+        self.__cause__ = TimeoutError("slow")
+
+
+def double(x: int) -> int:
+    return 2 * x

@@ -1,0 +1,73 @@
+"""Likeness: whether two untouched copies of a stored value pickle alike in this process.
+
+A class may pickle its own address, as the storage of a tensor does. Then a second copy says nothing about
+edits of the first, and the pickle of the value right after its loading does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from vstate.errors import VStateError
+from vstate.values.culprits import own_error
+from vstate.values.opcodes import is_number, tokens
+from vstate.values.pickling import dumps
+
+_KNOWN_MODULES: Final = frozenset(
+    {"builtins", "collections", "copyreg", "datetime", "decimal", "numpy", "pandas", "pathlib", "uuid"}
+)
+"""Their classes pickle alike each time. A look at the first value would take as long as loading it."""
+
+_MOST_KNOWN: Final = 10_000
+
+_alike: dict[frozenset[str], bool] = {}
+"""Whether copies pickle alike, by the classes and functions in their pickles."""
+
+
+def copies_are_alike(names: Iterable[str], value: Any, load: Callable[[], Any]) -> bool:
+    """Whether the untouched `value` and the copy that `load` makes have one pickle.
+
+    The classes and functions `names` of the pickle decide, so that few values are loaded twice.
+    """
+    kind = frozenset(names)
+    known = _alike.get(kind)
+    if known is None:
+        known = all(name.partition(".")[0] in _KNOWN_MODULES for name in kind) or _look(value, load)
+        if len(_alike) > _MOST_KNOWN:
+            _alike.clear()
+        _alike[kind] = known
+    return known
+
+
+def _look(value: Any, load: Callable[[], Any]) -> bool:
+    def pickles() -> tuple[bytes, bytes]:
+        copy = load()  # both are in memory at the same time, so they share no address
+        return dumps(value)[0], dumps(copy)[0]
+
+    try:
+        one, other = pickles()
+    except VStateError:
+        return False
+    except Exception as error:  # the classes' own code may raise anything
+        own_error(pickles, error)
+        return False
+    return one == other
+
+
+def is_alike_at_rest(value: Any, data: bytes, buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
+    """Whether the pickle of the value is `data`, apart from numbers that differ each time it is pickled.
+
+    A figure of matplotlib counts its picklings, for example. Such a number carries no edit.
+    """
+    one, held = dumps(value)
+    other, _ = dumps(value)
+    if one == other or list(held) != [memoryview(buffer) for buffer in buffers]:
+        return False
+    parts = tokens(one), tokens(other), tokens(data)
+    if None in parts or len({len(part or ()) for part in parts}) > 1:
+        return False
+    return all(
+        first == wanted or (first != second and is_number(first) and is_number(second) and is_number(wanted))
+        for first, second, wanted in zip(*(part or () for part in parts), strict=True)
+    )
