@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -150,11 +151,12 @@ def select(
 def _resolve(repo: Repository, rev: str) -> ObjectId:
     try:
         return repo.resolve(rev).oid
-    except NotFound as error:
+    except NotFound:
         head = repo.refs.head().commit
         if head is None or repo.entry(repo.objects.commit(head).root, rev) is None:
             raise
-        raise NotFound(f"{error.message}. It is a key: vstate log -- {rev}", name=rev) from None
+        hint = f"it is a key of HEAD: vstate log -- {shlex.quote(rev)}"
+        raise NotFound(f"no revision {rev!r}; {hint}", name=rev) from None
 
 
 def _item(text: str) -> tuple[str, str | None]:
