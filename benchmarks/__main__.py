@@ -10,13 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import agents, arrays, chat, history, keys, report, servers, startup, upkeep
+from benchmarks import agents, arrays, chat, history, keys, large, reading, report, servers, startup, upkeep
 from benchmarks.harness import WORKLOADS, Result, Workload, run
 
 RESULTS = Path(__file__).parent / "results.json"
 IN_MEMORY = {"tmpfs", "ramfs"}
 # In the order of the report. Importing these modules registered their workloads.
-MODULES = [module.__name__ for module in (keys, history, chat, arrays, upkeep, agents, servers, startup)]
+MODULES = [
+    module.__name__
+    for module in (keys, reading, history, chat, arrays, large, upkeep, agents, servers, startup)
+]
 
 
 def chosen(pattern: str) -> list[Workload]:
