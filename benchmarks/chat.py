@@ -39,7 +39,7 @@ def chat(subject: Subject, turns: int) -> float:
 
 
 @workload(
-    Row(CHAT_BYTES, "bytes", (Target(3_000_000),)),
+    Row(CHAT_BYTES, "bytes", (Target(3_000_000),), headline=True),
     Row(CHAT_TIME, "seconds", (Target(1.0, side="kvgit"),)),
 )
 def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:

@@ -38,7 +38,7 @@ def with_history(subject: Subject) -> list[str]:
 
 @workload(
     Row(CHECKOUT, "seconds", (Target(1.0, side="kvgit"),)),
-    Row(DIFF, "seconds", (Target(0.5, side="kvgit"),)),
+    Row(DIFF, "seconds", (Target(0.5, side="kvgit"),), headline=True),
     Row(COLD_CHECKOUT, "seconds", ()),
     Row(COLD_DIFF, "seconds", ()),
 )
