@@ -42,6 +42,8 @@ def test_public_names() -> None:
         "task",
         "events",
         "view",
+        "renamed",
+        "upgrade",
     ]
     assert set(expected) | set(errors.__all__) == set(vstate.__all__)
     for name in vstate.__all__:

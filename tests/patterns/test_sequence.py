@@ -330,13 +330,13 @@ def test_reading_one_item_reads_one_item() -> None:
     state.commit()
     loaded: list[int] = []
     again = Versioned(store, branch="main")
-    repo_load = again.repo.load
+    decode = again.repo.decode
 
-    def load(*arguments: Any, **options: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         loaded.append(1)
-        return repo_load(*arguments, **options)
+        return decode(*arguments, **options)
 
-    again.repo.load = load  # type: ignore[method-assign]
+    again.repo.decode = counted  # type: ignore[method-assign]
     sequence: Sequence[dict[str, Any]] = Sequence(again, "log")
     assert sequence[random.Random(1).randrange(10_000)]["text"] == "x" * 40
     assert len(loaded) == 1

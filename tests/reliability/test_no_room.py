@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from preload import compiled
 from soak import sized
 from soundness import check_sound
 from story import check_story, tell
@@ -55,7 +56,7 @@ class Setting:
 SETTINGS = {
     "full ext4": Setting(small_disk, full_disk, StoreFull, True),
     "full tmpfs": Setting(small_memory, full_disk, StoreFull, True),
-    "limited files": Setting(plain_directory, limited_files, StoreUnavailable, True),
+    "limited files": Setting(plain_directory, limited_files, StoreFull, True),
     "read-only file system": Setting(small_disk, read_only, StoreUnavailable, False, survived=False),
     "removed directory": Setting(plain_directory, removed, StoreUnavailable, False),
 }
@@ -170,6 +171,40 @@ def test_a_store_that_cannot_write(
     assert raised
     for kind, count in raised.items():
         record_property(kind, count)
+
+
+OVER_A_QUOTA = """
+import ctypes, errno, os, sys
+from vstate import Disk, StoreFull, Versioned
+library = ctypes.CDLL(sys.argv[2])
+state = Versioned(Disk(sys.argv[1]))
+state["k"] = "kept"
+state.commit()
+for number in (errno.EDQUOT, errno.ENOSPC, errno.EFBIG):
+    library.full_disk_allow(sys.argv[1].encode(), 20_000, number)
+    told = []
+    for size in (10_000, 10_000, 10_000, 10_000):
+        state[f"k{number}"] = os.urandom(size)
+        try:
+            state.commit()
+        except StoreFull as error:
+            told.append(str(error))
+    library.full_disk_allow(b"", 0, 0)
+    assert told and "nothing was written" in told[0], told
+    assert state.commit() is not None
+fresh = Versioned(Disk(sys.argv[1]))
+assert fresh["k"] == "kept" and len(fresh) == 4 and fresh.repo.fsck().ok
+"""
+
+
+def test_a_quota_of_the_system(tmp_path: Path, run_python: Callable[..., str]) -> None:
+    """Whatever the system's error for no room is, it is StoreFull; the change lands once there is room."""
+    environment = compiled("full_disk.c", tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(OVER_A_QUOTA)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", environment["LD_PRELOAD"])
+        run_python(script, tmp_path / "store", environment["LD_PRELOAD"])
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

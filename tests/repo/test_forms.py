@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate import KVStore, Memory, Versioned
+from vstate import InvalidInput, KVStore, Memory, Versioned
 from vstate.objects import tree
 from vstate.objects.canonical import encode
 from vstate.objects.commit import Commit, microseconds
@@ -442,3 +442,21 @@ def test_a_parent_that_is_a_blob() -> None:
     Repository(store).fsck(repair=True)
     assert [commit.message for commit in Versioned(store).log()] == ["m"]
     assert f"o/{blob}" in store
+
+
+def test_what_is_too_large_is_named() -> None:
+    """A node with too many long keys names the keys, a commit the part of it that takes most."""
+    state = Versioned(Memory())
+    keys = (f"long/{n:06}{'x' * 4000}" for n in range(5000))
+    state.update({key: 1 for key in keys if tree.level(key) == 0})  # no key begins another node
+    with pytest.raises(InvalidInput, match=r"keys lie in a node of the tree, .*'long/") as raised:
+        state.commit()
+    assert "message" not in str(raised.value)
+    state.discard()
+    state["k"] = 1
+    large = "x" * (64 << 20)
+    with pytest.raises(InvalidInput, match="not in the message of a commit"):
+        state.commit(large)
+    with pytest.raises(InvalidInput, match="not in the info of a commit"):
+        state.commit("", large=large)
+    state.discard()

@@ -709,3 +709,22 @@ def test_an_interruption_right_after_a_merge_landed(monkeypatch: pytest.MonkeyPa
             state.commit()
     assert state["a"] == 2
     assert dict(state) == {"a": 2, "b": 2}
+
+
+def test_a_commit_may_refuse_to_merge() -> None:
+    """With on_race="raise" a moved branch is RefMoved, everything stays staged, and refresh is the way on."""
+    store = Memory()
+    state = history(1, store)
+    other = Versioned(store)
+    other["theirs"] = 1
+    other.commit()
+    state["mine"] = 1
+    with pytest.raises(RefMoved, match=r"refresh\(\)"):
+        state.commit("a", on_race="raise")
+    assert (state["mine"], state.has_uncommitted) == (1, True)
+    state.refresh()
+    made = state.commit("a", on_race="raise", by="me")
+    assert made is not None
+    assert (len(made.parents), made.info) == (1, {"by": "me"})
+    with pytest.raises(InvalidInput, match="on_race"):
+        state.commit(on_race="maybe")  # type: ignore[arg-type]

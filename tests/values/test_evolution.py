@@ -188,7 +188,7 @@ def test_an_upgrade_that_fails(old: ModuleType) -> None:
     upgrade("evolving.Plain", lambda fields: {"owner": fields["nobody"]})
     with pytest.raises(CannotLoad, match=r"evolving\.Plain.*KeyError"):
         Versioned(store)["plain"]
-    renamed("evolving.Plan", "evolving.Plain", upgrade=lambda fields: [])  # type: ignore[arg-type,return-value]
+    renamed("evolving.Plan", "evolving.Plain", upgrade=list)  # type: ignore[arg-type]
     with pytest.raises(CannotLoad, match="returned a list"):
         Versioned(store)["plain"]
 
@@ -207,6 +207,37 @@ def test_names_that_are_refused(arguments: tuple[Any, Any], error: type[Exceptio
     """Text that is no name, a name for itself, and anything but a class are refused at once."""
     with pytest.raises(error):
         renamed(*arguments)
+
+
+def test_a_key_that_gained_a_field(old: ModuleType) -> None:
+    """An object that is a key, or a member of a set, has its new fields before its hash is needed."""
+    source = (
+        "from dataclasses import dataclass\n@dataclass(frozen=True, slots=True)\nclass Key:\n    a: int\n"
+    )
+    key = module("evolving", source).Key(1)
+    store = stored(table={key: 2}, members={key})
+    new = module("evolving", source + "    b: int = 5\n")
+    for allow in (None, ["evolving"]):
+        state = Versioned(store, allow=allow)
+        assert state["table"] == {new.Key(1): 2}
+        assert new.Key(1, 5) in state["members"]
+        assert state.commit("only read") is None
+
+
+def test_a_private_attribute_of_a_model(old: ModuleType) -> None:
+    """A model of pydantic gets the private attributes that it gained, and keeps those that it has."""
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    source = "from pydantic import BaseModel, PrivateAttr\nclass Model(BaseModel):\n    a: int\n"
+    store = stored(model=module("evolving", source).Model(a=1))
+    source += "    _first: int = PrivateAttr(7)\n"
+    module("evolving", source)
+    state = Versioned(store)
+    assert state["model"]._first == 7
+    state["model"]._first = 8
+    state.commit("edited")
+    module("evolving", source + "    _second: list = PrivateAttr(default_factory=list)\n")
+    model = Versioned(store)["model"]
+    assert (model._first, model._second) == (8, [])
 
 
 @pytest.mark.parametrize("library", ["pydantic", "attrs"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -15,8 +16,41 @@ from vstate.backoff import Backoff
 
 if sys.platform != "win32":
     import fcntl
+    import resource
+else:
+    resource = None
 
 _PAUSE = 0.001
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The errors of a full disk, of a quota, and of a limit on the size of files."""
+_PROBE_BYTES = 64 * 1024
+
+
+def has_room(directory: str | os.PathLike[str], *files: str | os.PathLike[str]) -> bool:
+    """Whether this process can write 64 KB more in the directory, and to each of the files.
+
+    True too where the attempt fails for another reason: then something else is wrong than the room.
+    """
+    if resource is not None:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        for file in files:
+            with suppress(OSError):
+                if limit not in (-1, resource.RLIM_INFINITY) and os.stat(file).st_size + _PROBE_BYTES > limit:
+                    return False
+    probe = os.path.join(directory, f".{secrets.token_hex(8)}")
+    try:
+        with open(probe, "xb") as made:
+            try:
+                made.write(bytes(_PROBE_BYTES))
+                made.flush()
+                os.fsync(made.fileno())
+            finally:
+                with suppress(OSError):
+                    os.unlink(probe)
+    except OSError as error:
+        return error.errno not in NO_ROOM
+    return True
 
 
 @contextmanager

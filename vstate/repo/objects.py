@@ -12,10 +12,12 @@ from blake3 import blake3
 
 from vstate.errors import CorruptObject, InvalidInput
 from vstate.kv.base import OBJECT_PREFIX, KVStore
+from vstate.objects.canonical import decode, encode
 from vstate.objects.commit import Commit
 from vstate.objects.ids import BLOB, COMMIT, INDEX, KINDS, TREE, Kind, NewObjects, ObjectId
 from vstate.objects.stream import INDEX_LIMIT, read_index
 from vstate.objects.tree import Node
+from vstate.plural import counted
 from vstate.values.entry import Reader
 
 _Id = TypeVar("_Id", bound=bytes)
@@ -291,10 +293,7 @@ class Objects:
         for oid, (kind, body) in objects.items():
             size = len(body)
             if size > _LONGEST[kind]:
-                raise InvalidInput(
-                    f"a {kind.name} of {size} bytes is too large: the limit is {_LONGEST[kind]}; "
-                    "keep large data in values, not in a commit's message, info or events"
-                )
+                raise _too_large(kind, body)
             raw, packed = _LETTERS[kind]
             missed = misses[kind]
             if size >= COMPRESS_FROM_BYTES and (missed < SAMPLE_AFTER or missed % SAMPLE_EVERY == 0):
@@ -375,3 +374,28 @@ def _remember(cache: dict[Any, Any], key: Any, value: Any, limit: int) -> None:
             del cache[next(iter(cache))]  # the oldest
         except (KeyError, RuntimeError, StopIteration):  # another thread was there first
             break
+
+
+def _too_large(kind: Kind, body: bytes | memoryview) -> InvalidInput:
+    """The error for an object above its limit; it names the part of a commit, or the keys, that take most."""
+    size, limit = f"{len(body):,}", f"{_LONGEST[kind]:,}"
+    if kind is TREE:
+        keys = sorted(Node.decode(bytes(body)).keys, key=len, reverse=True)
+        shown = ", ".join(f"{key[:_SHOWN]!r}{'…' if len(key) > _SHOWN else ''}" for key in keys[:_MOST_SHOWN])
+        return InvalidInput(
+            f"{counted(len(keys), 'key')} lie in a node of the tree, of {size} bytes; the limit is {limit}. "
+            f"Nothing was stored: shorten or rename these keys. The longest are {shown}"
+        )
+    if kind is COMMIT:
+        _, _, _, message, info, events, *_ = decode(bytes(body))
+        parts = {"message": len(message.encode()), "info": len(encode(info)), "events": len(encode(events))}
+        largest = max(parts, key=lambda name: parts[name])
+        return InvalidInput(
+            f"the commit would have {size} bytes, {parts[largest]:,} of them in its {largest}: {limit} are "
+            f"the most. Nothing was stored: keep large data in values, not in the {largest} of a commit"
+        )
+    return InvalidInput(f"a {kind.name} of {size} bytes is too large: {limit} are the most")
+
+
+_SHOWN = 40  # characters of a key
+_MOST_SHOWN = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 from vstate.errors import (
@@ -27,15 +27,24 @@ from vstate.state.plan import Plan
 from vstate.state.position import NO_VALUES, SETTLED, Landing, Pending, Position, Unsettled, is_live
 from vstate.state.slots import UNASKED
 
+OnRace = Literal["merge", "raise"]
+"""The outcome of a commit whose branch another writer has moved: a merge, or RefMoved."""
+
 
 def commit(
-    handle: Handle, message: str, info: Mapping[str, Any], guard: Guard | None = None
+    handle: Handle,
+    message: str,
+    info: Mapping[str, Any],
+    guard: Guard | None = None,
+    on_race: OnRace = "merge",
 ) -> Commit | None:
     """As `Versioned.commit` promises; only while the guard allows it, if there is one."""
+    if on_race not in ("merge", "raise"):
+        raise InvalidInput(f"on_race is 'merge' or 'raise', not {on_race!r}")
     attempt = None if handle.at.rest is None else handle.at.rest.attempt
     if attempt is not None and attempt.notes.open and is_live(attempt.token) and handle.turns.nested:
         raise InvalidInput("an update commits by itself, once its function has returned; leave commit() out")
-    return handle.alone(commit_now, handle, message, info, guard)
+    return handle.alone(commit_now, handle, message, info, guard, None, on_race)
 
 
 def commit_now(
@@ -44,6 +53,7 @@ def commit_now(
     info: Mapping[str, Any],
     guard: Guard | None = None,
     depends_on: Callable[[str], bool] | None = None,
+    on_race: OnRace = "merge",
 ) -> Commit | None:
     """Commit in the turn of the caller; the lock is held, and the handle is settled.
 
@@ -52,7 +62,7 @@ def commit_now(
     """
     branch, base = handle.own_branch(), handle.at.head
     try:
-        return _commit_to(branch, handle, message, info, guard, depends_on)
+        return _commit_to(branch, handle, message, info, guard, depends_on, on_race)
     except (CorruptObject, NotFound) as error:
         if base is None or base is not handle.at.head or not handle.is_base_gone():
             raise
@@ -66,6 +76,7 @@ def _commit_to(
     info: Mapping[str, Any],
     guard: Guard | None,
     depends_on: Callable[[str], bool] | None,
+    on_race: OnRace,
 ) -> Commit | None:
     handle.require_idle("committed")
     if handle.hooks.functions:
@@ -93,7 +104,7 @@ def _commit_to(
             pass
         try:
             with token:
-                head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard)
+                head, moved = _publish(handle, landing, plan, objects, nodes, depends_on, guard, on_race)
                 land(handle, landing, head, moved)
         except _LandedLate:
             continue
@@ -112,6 +123,7 @@ def _publish(
     nodes: list[Any],
     depends_on: Callable[[str], bool] | None,
     guard: Guard | None,
+    on_race: OnRace,
 ) -> tuple[Commit, Iterable[str]]:
     """Put the commit on its branch: the commit where the branch is then, and the keys that others changed."""
     base, commit = handle.at.head, landing.commit
@@ -127,6 +139,11 @@ def _publish(
         guard=guard,
     ):
         return commit, ()
+    if on_race == "raise":
+        head = handle.repo.refs.read(HEADS + landing.branch)
+        if head is not None:
+            _stop_at_doubt(handle, landing.branch, head)
+        raise handle.repo.ref_moved(HEADS + landing.branch, None if base is None else base.oid)
     from vstate.state.merging import publish_merged  # late: most commits win their race
 
     return publish_merged(

@@ -33,7 +33,7 @@ from vstate.repo.rules.security import Security
 from vstate.repo.rules.signing import KeyToSign, KeyToTrust
 from vstate.state.base import Message, State, check_key, ttl_microseconds
 from vstate.state.closing import Leftovers
-from vstate.state.committing import commit, commit_now
+from vstate.state.committing import OnRace, commit, commit_now
 from vstate.state.handle import Handle
 from vstate.state.moving import arrive, begin_anew, go_to_newest, look_at_branch, move, moving, refresh
 from vstate.state.namespace import Namespace
@@ -267,12 +267,13 @@ class Versioned(State):
         """Forget the uncommitted changes, of these keys or of all. Recorded events stay."""
         self._handle.discard(keys)
 
-    def commit(self, message: str = "", **info: Any) -> Commit | None:
+    def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
         """Commit all changes, in place or by key, and the recorded events; None if there are none.
 
         `info` is plain data kept with the commit. If another writer moved the branch and changed other keys,
         or the same keys and the branch has a merge policy for them, both changes are kept: the result is then
-        a merge commit, whose second parent is this change alone. Read the keys that it merged again.
+        a merge commit, whose second parent is this change alone. Read the keys that it merged again. With
+        `on_race="raise"` nothing is merged: if the branch has moved, RefMoved is raised.
 
         Raises MergeConflict if the other writer changed the same keys, RefMoved if `head` is no longer in the
         history of the branch (`refresh` first), Unpicklable naming every value that cannot be stored,
@@ -280,7 +281,7 @@ class Versioned(State):
         still staged, unless a StorageError says `outcome_unknown`: then the next call finds out, and `head`
         tells.
         """
-        return commit(self._handle, message, info)
+        return commit(self._handle, message, info, on_race=on_race)
 
     def transaction(self, message: str = "", **info: Any) -> AbstractContextManager[Self]:
         """Commit at the end of the with block; on an exception discard the changes made inside.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import deepcopy
 from functools import partial
 from pkgutil import resolve_name
 from threading import Lock
@@ -23,6 +24,7 @@ Upgrade = Callable[[Fields], Fields]
 
 _MOST_CLASSES: Final = 10_000
 _ATOMS: Final = frozenset({type(None), bool, int, float, str, bytes, bytearray, complex})
+_PRIVATE: Final = "__pydantic_private__"  # a slot of each model, with a dict or None
 _NO_FIELDS: Final[Fields] = {}
 _OUTSIDE: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
@@ -186,6 +188,33 @@ def _find_defaults(cls: type) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     for name, model in models.items():
         if not model.is_required():
             yield name, partial(_modelled, model)
+    if _private(cls):
+        yield _PRIVATE, _with_private
+
+
+def _private(cls: type) -> Fields:
+    """The private attributes of a model of pydantic that have defaults, without their values."""
+    attributes: Mapping[str, Any] = getattr(cls, "__private_attributes__", None) or {}
+    undefined = ("PydanticUndefinedType", "UndefinedType")
+    return {
+        name: attribute
+        for name, attribute in attributes.items()
+        if attribute.default_factory is not None or type(attribute.default).__name__ not in undefined
+    }
+
+
+def _with_private(obj: Any) -> Fields:
+    made = dict(obj.__pydantic_private__ or {})
+    for name, attribute in _private(type(obj)).items():
+        if name in made:
+            continue
+        if attribute.default_factory is None:
+            made[name] = deepcopy(attribute.default)
+        elif getattr(attribute, "default_factory_takes_validated_data", False):
+            made[name] = attribute.default_factory(obj.__dict__)
+        else:
+            made[name] = attribute.default_factory()
+    return made
 
 
 def _constant(value: Any, _: Any) -> Any:
@@ -204,6 +233,8 @@ def _lacks(obj: Any, name: str) -> bool:
     fields = getattr(obj, "__dict__", None)
     if fields is not None and name in fields:
         return False
+    if name == _PRIVATE:
+        return not _private(type(obj)).keys() <= (getattr(obj, _PRIVATE, None) or {}).keys()
     for base in type(obj).__mro__:
         slot = vars(base).get(name)
         if isinstance(slot, MemberDescriptorType):
@@ -305,6 +336,16 @@ class Evolving:
             self.stack[-1] = upgraded(kind, self.stack[-1])
             self._built.add(id(self.stack[-2]))
 
+    def after_build(self) -> None:
+        """The object on top of the stack has its state. It may become a key next, and need its hash."""
+        self._fill(self.stack[-1])
+
+    def _fill(self, obj: Any) -> None:
+        needed = defaults(type(obj))
+        if needed and any(_lacks(obj, name) for name in needed):
+            self.evolved = True
+            fill(obj)
+
     def complete(self) -> None:
         """Finish the objects, at the end of the pickle."""
         for made in self._made:
@@ -314,5 +355,4 @@ class Evolving:
                 if id(made) not in self._built:  # the pickle has no state for an object without fields
                     for name, value in _call(_upgrades[_full_name(kind)], kind, {}).items():
                         object.__setattr__(made, name, value)
-            self.evolved = self.evolved or any(_lacks(made, name) for name in defaults(kind))
-            fill(made)
+            self._fill(made)

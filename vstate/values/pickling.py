@@ -215,6 +215,9 @@ def load_value(
             return value, False
     except evolution.UpgradeNeeded:
         pass
+    except (AttributeError, CannotLoad):
+        if not loader.evolving:  # else a key may have lacked the field that its hash needs
+            raise
     evolving = tracer()
     evolving.names = names
     return loaded(evolving.load, tracer), evolving.evolved

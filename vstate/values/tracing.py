@@ -34,7 +34,9 @@ def _traced(
         if builds:
             tracer.before_build()
         load(tracer)
-        if not builds:
+        if builds:
+            tracer.after_build()
+        else:
             tracer.note_made()
         tracer.calling = ""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import stat
@@ -21,7 +20,7 @@ from vstate.errors import (
     VStateError,
 )
 from vstate.kv.disk.queues import Turnstile
-from vstate.kv.files import make_directory, sync_directory
+from vstate.kv.files import NO_ROOM, has_room, make_directory, sync_directory
 
 Durability = Literal["power", "process"]
 
@@ -40,6 +39,13 @@ _DAMAGED = (
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_ERROR,  # a table that is missing or has other columns, since the SQL itself is right
+)
+_FAILED_WRITES = (
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMMAP,
 )
 _FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
 
@@ -113,7 +119,7 @@ class Database:
             return InvalidInput(
                 f"{self.directory} cannot be a store, because a file is in its way; choose another directory"
             )
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_ROOM:
             return StoreFull(f"no room to make {self.directory}: {error.strerror}; make room and retry")
         return StoreUnavailable(
             f"{self.directory} cannot be used: {error.strerror}; make it readable and writable for this "
@@ -220,6 +226,10 @@ class Database:
         except (OSError, sqlite3.Error) as error:
             if not writing:
                 return  # its reads are right, and may be all that is left of the store
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise StoreFull(
+                    f"{self.directory} has no room ({error.strerror}); nothing was written: make some, retry"
+                ) from error
             if isinstance(error, OSError):
                 raise StoreUnavailable(
                     f"{self.directory} failed: {error.strerror}; nothing was written: retry, or look after "
@@ -265,10 +275,16 @@ class Database:
             return InvalidInput(f"too big for a row of SQLite: {error}")
         if code == sqlite3.SQLITE_IOERR:
             self.note_unsynced()
+        no_room = self.is_out_of_room(error)
         if code == sqlite3.SQLITE_IOERR or code in _FORBIDDEN:
             # The connection may have seen rows that are not there any more. The next use opens another.
             with handle.lock:
                 handle.close()
+        if no_room:
+            return StoreFull(
+                f"{self.directory} has reached a quota, or a limit on the size of files ({error}); nothing "
+                "was written: make room, or raise the limit, and retry"
+            )
         if not self.create and not os.path.exists(self._file):
             return StoreUnavailable(f"{self.directory} was removed; restore it, or open another")
         if code in _FORBIDDEN:
@@ -277,6 +293,14 @@ class Database:
                 "directory and its files writable for this user, or copy them to a directory that is"
             )
         return StoreUnavailable(f"{self.directory} failed: {error}; nothing was written: retry later")
+
+    def is_out_of_room(self, error: sqlite3.Error) -> bool:
+        """Whether a write failed because of a quota, or a limit on the size of files: it did not happen.
+
+        SQLite takes these for failures of the disk. After a failed fsync the outcome is open.
+        """
+        failed = getattr(error, "sqlite_errorcode", None) in _FAILED_WRITES
+        return failed and not has_room(self.directory, self._file, self._log)
 
     def _is_disk_full(self) -> bool:
         try:

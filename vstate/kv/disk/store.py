@@ -289,7 +289,8 @@ class Disk(TransactionalStore, ForkAware):
             if committing:
                 if not isinstance(error, sqlite3.Error):
                     raise
-                if database.result_code(error) == sqlite3.SQLITE_IOERR:
+                is_failure = database.result_code(error) == sqlite3.SQLITE_IOERR
+                if is_failure and not self._database.is_out_of_room(error):
                     self._database.note_unsynced()
                     self._writer.close()
                     raise self._unknown(error) from error

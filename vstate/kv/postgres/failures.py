@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import psycopg
 
 from vstate.errors import CorruptStore, InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.kv.files import NO_ROOM
 
 MISSING_TABLE: Final = "42P01"
 MISSING_SCHEMA: Final = "3F000"
@@ -33,7 +35,8 @@ def meaning(error: psycopg.Error, place: str, *, outcome_unknown: bool, timeout:
             f"{place} failed: {said}; the write may or may not have happened: read it again before you retry",
             outcome_unknown=True,
         )
-    if state == "53100":
+    # The server has no state for a quota and for a limit on files: it quotes the system's words.
+    if state == "53100" or any(os.strerror(number) in said for number in NO_ROOM):
         return StoreFull(
             f"the disk of the server of {place} is full ({said}); nothing was written: make room and retry"
         )

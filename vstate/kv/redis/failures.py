@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
 import redis
 
 from vstate.errors import InvalidInput, StoreFull, StoreUnavailable, VStateError
+from vstate.kv.files import NO_ROOM
 from vstate.kv.redis.address import Address
 
 TROUBLES: Final[tuple[type[Exception], ...]] = (
@@ -87,7 +89,7 @@ def meaning(error: Exception, address: Address, *, timeout: float, unsure: bool 
             f"{place} has reached its maxmemory; nothing was written: delete what is not needed, or raise "
             "the limit"
         )
-    if code == "MISCONF" and "No space left" in text:
+    if code == "MISCONF" and any(os.strerror(number) in text for number in NO_ROOM):
         return StoreFull(f"the disk of {place} is full; nothing was written: make room and retry")
     if code == "WRONGTYPE":
         return InvalidInput(

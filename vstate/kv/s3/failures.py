@@ -18,7 +18,10 @@ _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _TRANSPORT = re.compile(r"kind: (Connect|Timeout|Request|Interrupted|Decode|Body)\b")
 _METADATA = re.compile(r"//169\.254\.|//\[fd00:ec2|//metadata\b")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_FULL = ("QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientStorage")
+_FULL = re.compile("Quota|StorageFull|InsufficientStorage|storage_?cap", re.IGNORECASE)
+"""Each service has its own code for a full bucket or account."""
+_LATER = ("429", "503")
+"""A quota of requests, not of room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def failure_of(error: BaseException, known: Any) -> Failure:
         return Failure("missing", words, no_bucket=True)
     if isinstance(error, FileNotFoundError):
         return Failure("missing", words)
-    if code in _FULL or status == "507":
+    if (code is not None and _FULL.search(code) and status not in _LATER) or status == "507":
         return Failure("full", words)
     if isinstance(error, known.PreconditionError | known.AlreadyExistsError):
         return Failure("refused", words)
