@@ -591,7 +591,7 @@ def test_too_many_elements_are_not_blamed_one_by_one() -> None:
 
 
 def test_a_model_has_its_fields_everywhere() -> None:
-    """Reading, diff, blame and a merge name the fields of a model of pydantic, and no dict that holds them."""
+    """Reading, diff, blame and merges name the fields of a model of pydantic, and no dict that holds them."""
     state = Versioned()
     state.set_policy("model", "deep")
     state["model"] = Model(goal="a", more=1)
