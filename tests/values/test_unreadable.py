@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import signal
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +224,24 @@ def test_memory_errors_come_out_as_they_are() -> None:
             act()
     value[0].limit = False
     assert state.commit() is None
+
+
+class _Refusing:
+    def __init__(self) -> None:
+        self.held = (j for j in "")
+
+    def __getstate__(self) -> object:
+        raise TypeError("a _Refusing stays here")
+
+
+def test_an_object_that_refuses_is_named_itself() -> None:
+    """Its own message says why, so the search does not go on to its attributes: a state in an agent, say."""
+    state = Versioned()
+    for value, reason in ((state, "a Versioned cannot be"), (_Refusing(), "a _Refusing stays here")):
+        state["agent"] = [SimpleNamespace(state=value)]
+        with pytest.raises(Unpicklable, match=rf'state\["agent"\]\[0\]\.state: [\w.]+ \({reason}'):
+            state.commit()
+    state.discard()
 
 
 def test_the_path_leads_through_an_exception() -> None:
