@@ -537,7 +537,9 @@ def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
 def _function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (code, _, name, defaults, closure):
-            made = make_global("", name if isinstance(name, str) else "function", budget)
+            # Not by `make_global`: no module has it, and its name comes with its state.
+            budget.take_bytes(_RECORD_BYTES)
+            made = Global(name if isinstance(name, str) and len(name) < _LONGEST_NAME else "function")
             made.fields.update({"__code__": code, "__defaults__": defaults, "__closure__": closure})
             return made
     return None
