@@ -36,6 +36,7 @@ def test_check_classes(vstate, tmp_path, places):
         first = state.commit("one")
         state["plan"], state["task"], state["y"] = here.Hidden(), here.Task(), {"y": gone.Y}
         state["own"] = type("Own", (), {"__module__": "__main__"})()
+        state["function"] = lambda: None  # it is stored by value, and no module is asked for it
         second = state.commit("two")
         state["plan"] = here.Plan()
         third = state.commit("three")

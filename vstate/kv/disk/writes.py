@@ -68,6 +68,12 @@ class Waiting:
                     rows += _count(write.plan())
         return group
 
+    def withdraw(self, write: Write) -> None:
+        """Let no other thread write these rows from here on; the write lock is held."""
+        write.shared = False
+        if write in self._writes:
+            self._writes.remove(write)
+
     def clear(self) -> None:
         """Forget all, in the child after a fork: the threads that wait are in the parent."""
         self._writes = deque()
