@@ -78,7 +78,7 @@ def _failure(action: Callable[[], object]) -> Exception | None:
 
 
 def _refuses(value: Any) -> bool:
-    """Whether the class of `value` says how to pickle it, and raises. Then no part of the value is at fault."""
+    """Whether the class of `value` has a method for pickling it, and that raises: no part is at fault."""
     own = (vars(cls) for cls in type(value).__mro__[:-1])
     if not any(name in names for names in own for name in _REDUCERS):
         return False

@@ -15,6 +15,7 @@ from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
 from vstate.values.hashtable import make_frozenset, make_set
 from vstate.values.instance import Global, Instance
+from vstate.values.models import dicts_of_fields
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
@@ -155,7 +156,7 @@ def _give_state(instance: Instance, state: object, budget: Budget) -> None:
         return
     match state:
         case dict(attributes):
-            parts = (attributes,)
+            parts = tuple(dicts_of_fields(attributes) or (attributes,))
         # The state of an object with __slots__: (its __dict__ or None, its slots).
         case (dict() | None as attributes, dict(slots)):
             parts = (attributes, slots) if isinstance(attributes, dict) else (slots,)
@@ -540,6 +541,7 @@ def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
 def _function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (code, _, name, defaults, closure):
+            # Not by `make_global`: no module has it, and its name comes with its state.
             budget.take_bytes(_RECORD_BYTES)
             made = Global(name if isinstance(name, str) and len(name) < _LONGEST_NAME else "function")
             made.fields.update({"__code__": code, "__defaults__": defaults, "__closure__": closure})
