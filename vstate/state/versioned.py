@@ -202,7 +202,8 @@ class Versioned(State):
         try:
             return self._handle.at.hot[key]
         except (KeyError, TypeError):
-            return self._handle.read(key)
+            pass  # read outside the handler: a missing key has one traceback
+        return self._handle.read(key)
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._handle.in_batches(keys)
