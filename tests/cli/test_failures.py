@@ -1,13 +1,14 @@
 """How the command finds its store, and its errors."""
 
+import re
 import shutil
 
 import pytest
 from click.testing import CliRunner
-from vstate_cli import commits
+from vstate_cli import app, commits
 from vstate_cli.app import cli
 
-from vstate import Disk
+from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
 
 
@@ -205,6 +206,27 @@ def test_words_that_are_no_commands(word, hint):
     result = run(word, "plan", "4")
     assert result.exit_code == 2
     assert hint in result.stderr
+
+
+def test_the_python_of_the_hints():
+    """Each statement that a hint gives runs, and leaves no uncommitted change; after `stash` all is back."""
+    for word, hint in app.ELSEWHERE.items():
+        python = hint.partition(": ")[2] if hint.startswith("It needs Python") else ""
+        state = Versioned()
+        state["KEY"] = 1
+        state.commit("before")
+        state["KEY"] = 2
+        exec(re.sub(r"\. Later: |; ", "\n", python.rstrip(".")), {"state": state, "VALUE": 2})
+        assert not (python and state.has_uncommitted), word
+        if word == "stash":
+            assert [commit.message for commit in state.log()] == ["wip", "before"]
+            assert state["KEY"] == 2
+
+
+def test_every_command_of_a_hint_is_there():
+    """A hint names commands of vstate alone."""
+    named = re.findall(r"`vstate ([a-z-]+)", " ".join(app.ELSEWHERE.values()))
+    assert {*named} - {"--help", "--version"} <= {*app.COMMANDS}
 
 
 def test_forced_colour(store):

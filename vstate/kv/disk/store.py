@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vstate.backoff import Backoff
-from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
+from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
@@ -236,14 +236,22 @@ class Disk(TransactionalStore, ForkAware):
                         if write.done is not None:
                             return write.done
                         if write.committing:
-                            raise self._unknown("the thread that committed it was interrupted")
+                            raise self._unknown("in another thread, together with its own")
                         if self._turnstile.take() or (backoff and backoff.elapsed > PATIENCE):
                             return self._transaction(write)
                 except sqlite3.Error as caught:
                     error = caught
-                backoff = self._pause(error, backoff, self._writer)
+                try:
+                    backoff = self._pause(error, backoff, self._writer)
+                except StorageError:
+                    with self._writer.lock:
+                        self._waiting.withdraw(write)
+                        if write.done is None and not write.committing:
+                            raise
         finally:
-            write.shared = False
+            if write.shared and write.done is None:
+                with self._writer.lock:
+                    self._waiting.withdraw(write)
             if self._turnstile.held:
                 with self._writer.lock:
                     self._turnstile.leave()

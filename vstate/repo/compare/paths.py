@@ -401,7 +401,8 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
         steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
-        has = f"which is a {name}" if steps else f"which is a {name} without parts"
+        article = "an" if name[:1] in "aeiou" else "a"
+        has = f"which is {article} {name}" + ("" if steps else " without parts")
     return NotFound(f"no {_cut(step)} {where}, {has}", name=path, candidates=similar)
 
 
