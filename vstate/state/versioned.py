@@ -616,7 +616,8 @@ class Versioned(State):
 
         `store` is a store, the name of a remote, a path or URL, or None for the remote `origin`. Raises
         NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: the fetched
-        commits stay then, as `origin/main`.
+        commits stay then, as `origin/main`. Raises Diverged if the branch there was reset or squashed, so
+        that a merge would bring back what it dropped, or has no history in common with this one.
         """
         from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 
