@@ -24,7 +24,7 @@ help:
 	@echo "make reliability   the tests with kills, power cuts, faults, damage and many writers, and their figures"
 	@echo "make peers    the tests of the systems that people come from, on vstate; fetches them once"
 	@echo "make zoo      store and read values of 21 libraries, which it installs"
-	@echo "make bench    measure vstate, kvgit and the floor; writes benchmarks/results.json"
+	@echo "make bench    measure vstate, kvgit and the floor; writes the figures into results.json and the docs"
 	@echo "make format   format the sources"
 	@echo "make docs     write docs/cli.md from the commands"
 	@echo "make clean    remove .venv, build/ and the caches"
@@ -105,7 +105,7 @@ peers: .venv/installed-dev
 	@$(BIN)/python tests/peers/run.py
 
 bench: .venv/installed-bench
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks --page README.md --page docs/benchmarks.md
 
 format: .venv/installed-dev
 	@$(BIN)/ruff check --fix .

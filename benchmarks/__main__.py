@@ -10,13 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import agents, arrays, chat, history, keys, report, servers, startup, upkeep
+from benchmarks import agents, arrays, chat, history, keys, large, reading, report, servers, startup, upkeep
 from benchmarks.harness import WORKLOADS, Result, Workload, run
 
 RESULTS = Path(__file__).parent / "results.json"
 IN_MEMORY = {"tmpfs", "ramfs"}
 # In the order of the report. Importing these modules registered their workloads.
-MODULES = [module.__name__ for module in (keys, history, chat, arrays, upkeep, agents, servers, startup)]
+MODULES = [
+    module.__name__
+    for module in (keys, reading, history, chat, arrays, large, upkeep, agents, servers, startup)
+]
 
 
 def chosen(pattern: str) -> list[Workload]:
@@ -50,7 +53,15 @@ def main() -> None:
         "--scratch", type=Path, default=Path("build/benchmarks"), metavar="DIR", help="make the stores in DIR"
     )
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="also put the table into this Markdown page"
+        "--page",
+        type=Path,
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="also put the figures into this Markdown page; may be repeated",
+    )
+    parser.add_argument(
+        "--measured", action="store_true", help="measure nothing: write the pages from the file of --json"
     )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and exit")
     options = parser.parse_args()
@@ -62,6 +73,13 @@ def main() -> None:
     if options.list:
         for work in works:
             print("\n".join(row.name for row in work.rows))
+        return
+
+    if options.measured:
+        if not options.page:
+            parser.error("--measured writes pages: name one with --page")
+        for page in options.page:
+            report.put_into(page, report.read(options.json))
         return
 
     options.scratch.mkdir(parents=True, exist_ok=True)
@@ -79,8 +97,8 @@ def main() -> None:
         results.update((result.row.name, result) for result in run(work, options.scratch, options.repeat))
         console.print(f"{time.perf_counter() - start:6.1f} s  {work.rows[0].name}", style="dim")
     report.write(results, report.Run(options.repeat, kind), options.json, console)
-    if options.page is not None:
-        report.put_into(options.page, results)
+    for page in options.page:
+        report.put_into(page, results)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import statistics
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -38,7 +39,7 @@ def chat(subject: Subject, turns: int) -> float:
 
 
 @workload(
-    Row(CHAT_BYTES, "bytes", (Target(3_000_000),)),
+    Row(CHAT_BYTES, "bytes", (Target(3_000_000),), headline=True),
     Row(CHAT_TIME, "seconds", (Target(1.0, side="kvgit"),)),
 )
 def chat_of_1000_turns(scratch: Path) -> Iterator[Sides]:
@@ -83,6 +84,29 @@ def chat_of_10000_turns(scratch: Path) -> Iterator[Sides]:
         return {CHAT_BYTES_LONG: size_of(scratch / "vstate")}
 
     yield {"vstate": on_vstate}
+
+
+LONG_CHAT = "a chat list of 10,000 messages, one appended: commit on disk"
+
+
+@workload(Row(LONG_CHAT, "seconds", (Target(2.0, side="floor"),)))
+def chat_of_10000_messages(scratch: Path) -> Iterator[Sides]:
+    source = messages(seed=45)
+    chat = list(islice(source, 10 * TURNS))
+    subject = open_vstate(scratch / "vstate")
+    subject.mapping["chat"] = chat
+    subject.commit()
+
+    def turn(_: int) -> None:
+        chat.append(next(source))
+        subject.commit()
+
+    # The program holds the list, so a commit has to pickle it at least once to find the edit.
+    yield {
+        "vstate": lambda: {LONG_CHAT: median_seconds(turn, LAST)},
+        "floor": lambda: {LONG_CHAT: median_seconds(lambda _: pickle.dumps(chat, protocol=5), LAST)},
+    }
+    subject.close()
 
 
 EVENT_BYTES = "1,000 events, one commit each, disk: bytes in the store"

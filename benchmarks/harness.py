@@ -34,11 +34,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the report. A row without targets only informs."""
+    """One line of the report. A row without targets only informs. The README shows the headlines."""
 
     name: str
     unit: Unit
     targets: tuple[Target, ...] = ()
+    headline: bool = False
 
 
 @dataclass(frozen=True)

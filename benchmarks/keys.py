@@ -72,7 +72,9 @@ def commit_in_memory(scratch: Path) -> Iterator[Sides]:
 COMMIT_ON_DISK = "commit 1 changed key of 10,000, disk"
 
 
-@workload(Row(COMMIT_ON_DISK, "seconds", (Target(0.8, side="kvgit"), Target(2.5, side="floor"))))
+@workload(
+    Row(COMMIT_ON_DISK, "seconds", (Target(0.8, side="kvgit"), Target(2.5, side="floor")), headline=True)
+)
 def commit_on_disk(scratch: Path) -> Iterator[Sides]:
     disk, floor = MeteredDisk(scratch / "vstate"), Floor(scratch / "floor.db")
     vstate = fill(open_vstate(disk=disk))
@@ -113,7 +115,7 @@ def first_commit_in_memory(scratch: Path) -> Iterator[Sides]:
     }
 
 
-@workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),)))
+@workload(Row(FIRST_ON_DISK, "seconds", (Target(0.25, side="kvgit"),), headline=True))
 def first_commit_on_disk(scratch: Path) -> Iterator[Sides]:
     values, turns = random_values(KEYS), count()
     written: tuple[int, ...] = ()
@@ -178,7 +180,7 @@ def open_and_read(start: Callable[[Path], Subject], directory: Path, keys: int, 
     return statistics.median(samples)
 
 
-@workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),)))
+@workload(Row(OPEN_AND_READ, "seconds", (Target(0.03, side="kvgit"),), headline=True))
 def open_a_store(scratch: Path) -> Iterator[Sides]:
     for side, start in OPEN.items():
         fill(start(scratch / side)).close()
@@ -209,7 +211,7 @@ READ_AGAIN = "read a key again"
 
 
 @workload(
-    Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),)),
+    Row(READ_FIRST, "seconds", (Target(1.5, side="kvgit"),), headline=True),
     Row(READ_AGAIN, "seconds", (Target(1.0, side="kvgit"),)),
 )
 def read_keys(scratch: Path) -> Iterator[Sides]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sqlite3
 import sys
 import time
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vstate
-from benchmarks.harness import SIDES, Result, Target, Unit
+from benchmarks.harness import SIDES, WORKLOADS, Result, Target, Unit
 
 PACKAGES = (
     "kvgit",
@@ -128,22 +129,22 @@ def _word(verdict: Verdict) -> str:
     return {True: "[green]met[/]", False: "[bold red]missed[/]", None: ""}[verdict.met]
 
 
-FIGURES = ("<!-- figures -->", "<!-- /figures -->")
+_FIGURES = re.compile(r"(<!-- figures: (headlines|all) -->).*(<!-- /figures -->)", re.DOTALL)
 
 
-def markdown(results: Mapping[str, Result]) -> str:
-    """The same table in Markdown."""
-    lines = [f"| workload | {' | '.join(SIDES)} | target | reached |", f"|---|{'--:|' * len(SIDES)}---|---|"]
-    for result in results.values():
-        unit, judged = result.row.unit, verdicts(result, results)
-        cells = (
-            result.row.name,
-            *(_figure(result.median(side), unit) for side in SIDES),
-            "; ".join(_describe(verdict.target, unit) for verdict in judged) or "–",
-            "; ".join(_reached(verdict, unit) + _missed(verdict) for verdict in judged) or "–",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+HEAD = (f"| workload | {' | '.join(SIDES)} | target | reached |", f"|---|{'--:|' * len(SIDES)}---|---|")
+
+
+def line_of(result: Result, results: Mapping[str, Result]) -> str:
+    """The row's line in a table in Markdown."""
+    unit, judged = result.row.unit, verdicts(result, results)
+    cells = (
+        result.row.name,
+        *(_figure(result.median(side), unit) for side in SIDES),
+        "; ".join(_describe(verdict.target, unit) for verdict in judged) or "–",
+        "; ".join(_reached(verdict, unit) + _missed(verdict) for verdict in judged) or "–",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _missed(verdict: Verdict) -> str:
@@ -151,12 +152,33 @@ def _missed(verdict: Verdict) -> str:
 
 
 def put_into(page: Path, results: Mapping[str, Result]) -> None:
-    """Replace the text between the two marks of the page by the table."""
-    before, mark, rest = page.read_text(encoding="utf-8").partition(FIGURES[0])
-    _, end, after = rest.partition(FIGURES[1])
-    if not mark or not end:
-        raise ValueError(f"{page} has no {FIGURES[0]} … {FIGURES[1]}")
-    page.write_text(f"{before}{mark}\n\n{markdown(results)}\n\n{end}{after}", encoding="utf-8")
+    """Replace the text between the two marks of the page by the table of headlines, or of all rows.
+
+    The first mark says which: `<!-- figures: headlines -->` or `<!-- figures: all -->`.
+    """
+    text = page.read_text(encoding="utf-8")
+    marks = _FIGURES.search(text)
+    if marks is None:
+        raise ValueError(
+            f"{page} has no <!-- figures: headlines --> or <!-- figures: all --> … <!-- /figures -->"
+        )
+    begin, which, end = marks.groups()
+    lines = [line_of(result, results) for result in results.values() if which == "all" or result.row.headline]
+    judged = [verdict.met for result in results.values() for verdict in verdicts(result, results)]
+    count = (
+        f"In all {len(results)} rows, {judged.count(True)} targets are met and {judged.count(False)} missed."
+    )
+    body = "\n".join([*HEAD, *lines])
+    page.write_text(
+        f"{text[: marks.start()]}{begin}\n\n{body}\n\n{count}\n\n{end}{text[marks.end() :]}", "utf-8"
+    )
+
+
+def read(file: Path) -> dict[str, Result]:
+    """The figures of a JSON file that `write` wrote, for the rows that are still measured."""
+    rows = {row.name: row for work in WORKLOADS for row in work.rows}
+    measured = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    return {one["name"]: Result(rows[one["name"]], one["samples"]) for one in measured if one["name"] in rows}
 
 
 def as_json(results: Mapping[str, Result], run: Run) -> dict[str, Any]:

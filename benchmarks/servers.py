@@ -55,7 +55,7 @@ def floor_on_postgres(dsn: str) -> Callable[[], dict[str, float]]:
     return lambda: {COMMIT_ON_POSTGRES: median_seconds(write, COMMITS)}
 
 
-@workload(Row(COMMIT_ON_POSTGRES, "seconds", (Target(0.7, side="kvgit"),)))
+@workload(Row(COMMIT_ON_POSTGRES, "seconds", (Target(0.7, side="kvgit"),), headline=True))
 def commit_on_postgres(scratch: Path) -> Iterator[Sides]:
     server = PostgresServer(scratch / "template")
     worktree = kvgit.Repo(KvgitPostgres(server.dsn)).worktree("main", create=True)

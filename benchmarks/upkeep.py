@@ -1,4 +1,4 @@
-"""gc, fsck and merge, and update by many writers."""
+"""gc, fsck and merge, and commits by many writers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -103,7 +104,7 @@ def gc_of_live_commits(scratch: Path) -> Iterator[Sides]:
     }
 
 
-@workload(Row(GC_DEAD, "seconds", (Target(1.0, side="kvgit"),)))
+@workload(Row(GC_DEAD, "seconds", (Target(1.0, side="kvgit"),), headline=True))
 def gc_of_dead_commits(scratch: Path) -> Iterator[Sides]:
     vstate_with_commits(scratch / "vstate", dead=True)
     kvgit_with_commits(scratch / "kvgit", dead=True)
@@ -193,7 +194,7 @@ def merge_in_memory(scratch: Path) -> Iterator[Sides]:
 
 
 @workload(
-    Row(MERGE_ON_DISK, "seconds", (Target(0.6, side="kvgit"),)),
+    Row(MERGE_ON_DISK, "seconds", (Target(0.6, side="kvgit"),), headline=True),
     Row(MERGE_WITHOUT_SYNC, "seconds", (Target(0.6, side="kvgit"),)),
 )
 def merge_on_disk(scratch: Path) -> Iterator[Sides]:
@@ -296,3 +297,39 @@ def update_under_four_writers(scratch: Path) -> Iterator[Sides]:
             "kvgit", kvgit_writer, lambda: int(kvgit_repo(scratch / "kvgit").worktree("main")[COUNTER])
         ),
     }
+
+
+ALONE = "one thread commits one key again and again, disk: each commit"
+TOGETHER = "32 threads, each with a branch of its own on one Disk: each commit"
+THREADS = 32
+EACH = 30
+
+
+def committed_by(disk: Disk, threads: int, turn: int) -> float:
+    """Seconds for each commit, while every thread commits a key of its own branch `EACH` times."""
+    states = [Versioned(disk, branch=f"branch-{number}") for number in range(threads)]
+
+    def work(state: Versioned) -> None:
+        for i in range(EACH):
+            state[COUNTER] = turn * EACH + i
+            state.commit()
+
+    with ThreadPoolExecutor(threads) as pool:
+        sample = seconds(lambda: list(pool.map(work, states)))
+    for state in states:
+        state.close()
+    return sample / (threads * EACH)
+
+
+@workload(Row(ALONE, "seconds"), Row(TOGETHER, "seconds", (Target(0.4, row=ALONE),)))
+def commits_of_threads(scratch: Path) -> Iterator[Sides]:
+    disk, turns = Disk(scratch / "vstate"), count()
+
+    def once() -> dict[str, float]:
+        return {
+            name: committed_by(disk, threads, next(turns))
+            for name, threads in ((ALONE, 1), (TOGETHER, THREADS))
+        }
+
+    yield {"vstate": once}
+    disk.close()

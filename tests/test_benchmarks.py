@@ -52,6 +52,24 @@ def test_chosen_rows_are_measured_and_written(tmp_path: Path) -> None:
     assert growth["unit"] == "ratio"
 
 
+def test_the_pages_show_the_measured_figures(tmp_path: Path) -> None:
+    """The README has the headlines of results.json, and docs/benchmarks.md has all of its rows."""
+    pages = {
+        tmp_path / page.name: page.read_text("utf-8")
+        for page in (TOP / "README.md", TOP / "docs/benchmarks.md")
+    }
+    for copy, text in pages.items():
+        before, mark, after = text.partition("<!-- figures: ")
+        which, _, rest = after.partition(" -->")
+        copy.write_text(f"{before}{mark}{which} -->{rest[rest.index('<!-- /figures') :]}", "utf-8")
+    done = benchmarks("--measured", *(f"--page={copy}" for copy in pages))
+    assert done.returncode == 0, done.stderr
+    again = "python -m benchmarks --measured --page README.md --page docs/benchmarks.md"
+    for copy, text in pages.items():
+        assert text.count("\n| ") > 10
+        assert copy.read_text("utf-8") == text, f"{copy.name} differs from results.json; run `{again}`"
+
+
 def test_no_such_row_is_a_usage_error() -> None:
     """A pattern without a match exits 2 and names --list."""
     done = benchmarks("--rows", "no such row")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from vstate import Disk, StoreFull, StoreUnavailable
+from vstate.kv.disk.database import FILE_NAME
 
 THREADS = 12
 
@@ -146,6 +147,32 @@ def test_an_interruption_before_the_commit_undoes_nobody_else(
         stopped = [i for i, future in enumerate(futures) if future.exception() is not None]
         assert len(stopped) == 1
         assert [i for i in range(THREADS) if store.get(f"key{i}") is None] == stopped
+
+
+def test_a_thread_that_gives_up_knows_if_another_wrote_its_rows(
+    tmp_path: Path, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a writer is over just when another thread wrote for it, or just before one could."""
+    with Disk(tmp_path / "store") as store:
+        store.set("open", b"1")
+        other = sqlite3.connect(tmp_path / "store" / FILE_NAME, isolation_level=None, check_same_thread=False)
+        for is_written in (True, False):
+            other.execute("BEGIN IMMEDIATE")
+
+            def give_up(*_: Any, is_written: bool = is_written) -> Any:
+                monkeypatch.undo()
+                other.execute("ROLLBACK")
+                if is_written:
+                    assert threads.submit(store.transact, {"b": b"1"}, {}).result()
+                raise StoreUnavailable("locked")
+
+            monkeypatch.setattr(store, "_pause", give_up)
+            future = threads.submit(store.transact, {"a": b"%d" % is_written}, {})
+            assert (future.exception() is None) is is_written
+            assert len(store._waiting) == 0
+            assert threads.submit(store.transact, {"c": b"1"}, {}).result()
+            assert store.get("a") == b"1"
+        other.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -9,12 +9,13 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vstate import Commit, Memory, Versioned
-from vstate.errors import InvalidInput, KeyNotFound, NotFound
+from vstate.errors import InvalidInput, KeyNotFound, MergeConflict, NotFound
 from vstate.objects import tree
 from vstate.repo import Repository
 from vstate.repo.compare.details import details
@@ -24,6 +25,12 @@ from vstate.repo.search.blame import align
 from vstate.testing import Faulty
 from vstate.values.entry import encode_value
 from vstate.values.inert import Global, Instance, read
+
+
+class Model(pydantic.BaseModel, extra="allow"):
+    goal: str
+    steps: list[int] = []
+    _private: int = pydantic.PrivateAttr(default=3)
 
 
 def put(repo: Repository, parents: list[Commit], number: int, **values: Any) -> Commit:
@@ -224,6 +231,7 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
     ("path", "error", "message"),
     [
         ("[9]", NotFound, r"no \[9\] in the value, which is a list of 5 items"),
+        (3, TypeError, "path is a str, not int"),
         ("[3].contnet", NotFound, r"no \.contnet in \[3\], which is a dict; did you mean: \.content\?"),
         ("[3].content[0]", NotFound, "a text: a path ends there"),
         ("[-1]", NotFound, "list of 5 items"),
@@ -240,6 +248,8 @@ def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Except
     """The error names the step that fails, and the kind of value there."""
     with pytest.raises(error, match=message):
         state.blame("messages", path)
+    with pytest.raises(NotFound, match=r"no \.x in the value, which is an int without parts"):
+        state.blame("count", "x")
 
 
 def test_an_older_version_that_cannot_be_read_counts_as_different() -> None:
@@ -581,3 +591,30 @@ def test_too_many_elements_are_not_blamed_one_by_one() -> None:
     state["t"] = "\n"
     state.commit("short")
     assert messages(state.repo, "HEAD", "t") == ["short"]
+
+
+def test_a_model_has_its_fields_everywhere() -> None:
+    """Reading, diff, blame and merges name the fields of a model of pydantic, and no dict that holds them."""
+    state = Versioned()
+    state.set_policy("model", "deep")
+    state["model"] = Model(goal="a", more=1)
+    first = state.commit("first")
+    assert state.inert("model").fields == {"goal": "a", "steps": [], "more": 1, "_private": 3}
+    state["model"].steps.append(1)
+    state["model"].more = 2
+    state["model"]._private = 4
+    second = state.commit("second")
+    changes = {change.path: change.kind for change in state.diff(first, "HEAD").details("model")}
+    assert changes == {"steps[0]": "added", "more": "modified", "_private": "modified"}
+    blamed = {each.path: each.commit for each in state._handle.repo.blame_items("HEAD", "model")}
+    assert blamed == {"goal": first, "steps": second, "more": second, "_private": second}
+    assert state.blame("model", "goal") == first
+    with state.fork("other", at=first) as other:
+        other["model"].more = 3
+        other.commit()
+        with pytest.raises(MergeConflict) as caught:
+            state.merge("other")
+    assert "more" in str(caught.value)
+    given = Model(goal="a", steps=[], more=1)
+    assert given == Model(goal="a", more=1)
+    assert details(read(pickle.dumps(Model(goal="a", more=1))), read(pickle.dumps(given))) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from random import Random
 
@@ -9,6 +10,8 @@ import pytest
 
 from vstate import CorruptObject, Memory, Namespace, Snapshot, Versioned
 from vstate.kv.base import OBJECT_PREFIX
+from vstate.objects.ids import ObjectId
+from vstate.repo.ahead import Ahead
 
 KEYS = 10_000
 
@@ -136,6 +139,63 @@ def test_a_damaged_value_fails_alone() -> None:
                     state[key]
             else:
                 assert state[key] == _value(i)
+
+
+def test_a_damaged_node_concerns_its_own_keys_alone() -> None:
+    """The keys of the other leaves are read in order around a damaged leaf."""
+    store = Memory()
+    with Versioned(store) as state:
+        for i in range(1_000):
+            state[f"{i:03}"] = _value(i)
+        state.commit()
+        nodes, root = state._handle.repo.objects, state._handle.tree
+        assert root is not None
+        oid, node = root, nodes.node(root)
+        while node.height:
+            oid = ObjectId(node.items[bisect_right(node.keys, "500") - 1])
+            node = nodes.node(oid)
+    store.set(OBJECT_PREFIX + oid.hex(), b"tdamaged")
+    with Versioned(store) as state:
+        for mapping in (state, state.checkout("HEAD")):
+            failed = []
+            for i in range(1_000):
+                try:
+                    assert mapping[f"{i:03}"] == _value(i)
+                except CorruptObject:
+                    failed.append(f"{i:03}")
+            assert failed == list(node.keys)
+
+
+def test_threads_that_read_different_trees_do_not_mix_them() -> None:
+    """While one thread looks whether a key was read ahead, another thread reads ahead in another tree."""
+    with Versioned(Memory()) as state:
+        for version in range(2):
+            state.update({f"{i:03}": [version] for i in range(50)})
+            state.commit()
+        repo = state._handle.repo
+        old, new = repo.resolve("HEAD~1").root, repo.resolve("HEAD").root
+        assert old is not None
+        ahead, others = Ahead(repo), list[str]()
+
+        class Watched(ObjectId):
+            """The id of the new tree; the other thread reads while the id is compared."""
+
+            def __eq__(self, other: object) -> bool:
+                equal = bytes(self) == other
+                while equal and others:
+                    ahead.find(old, others.pop(0))
+                return equal
+
+            __hash__ = bytes.__hash__
+
+        assert new is not None
+        for key in ("000", "001", "002"):
+            assert ahead.find(new, key) is not None
+        others += ["002", "003", "004"]
+        entry = ahead.find(Watched(new), "005")
+        assert entry is not None
+        assert repo.decode("005", entry, ahead).value == [1]
+        assert not others
 
 
 def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:

@@ -86,15 +86,10 @@ def chat_view(value: Sequence[object]) -> ChatView | None:
 
 
 def _fields(item: object) -> Mapping[str, object]:
-    """The fields of a dict or an object; of a model of pydantic, those that its class declares."""
+    """The fields of a dict or an object."""
     if isinstance(item, dict):
         return item
-    if not isinstance(item, Instance) or item.called:
-        return {}
-    inner = item.fields.get("__dict__")
-    if isinstance(inner, dict) and "__pydantic_fields_set__" in item.fields:
-        return inner
-    return item.fields
+    return item.fields if isinstance(item, Instance) and not item.called else {}
 
 
 def _is_message(fields: Mapping[str, object]) -> bool:

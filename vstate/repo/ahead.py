@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from vstate.errors import CorruptObject
+from vstate.errors import CorruptObject, CorruptStore
 from vstate.kv.base import batches
 from vstate.objects import tree
 from vstate.objects.ids import ObjectId
@@ -34,7 +34,16 @@ class _Expected(NamedTuple):
     batch: int
 
 
+class _Batch(NamedTuple):
+    """The entries of one tree that were read ahead and not asked for yet, and their objects."""
+
+    root: ObjectId | None
+    entries: dict[str, Entry]
+    bodies: Mapping[ObjectId, bytes | memoryview]
+
+
 _NOTHING = _Expected(None, "", "", 0)
+_DAMAGE = (CorruptObject, CorruptStore)
 
 
 class Ahead:
@@ -48,18 +57,19 @@ class Ahead:
         self._core = core
         self._objects = core.objects
         self._expected = _NOTHING
-        self._root: ObjectId | None = None
-        self._entries: dict[str, Entry] = {}
-        self._bodies: Mapping[ObjectId, bytes | memoryview] = {}
+        self._batch = _Batch(None, {}, {})
 
     def find(self, root: ObjectId | None, key: str) -> Entry | None:
         """The entry of a key in the tree of this root, None if absent; CorruptObject."""
-        if self._root == root and (entry := self._entries.pop(key, None)) is not None:
+        if (entry := self._take(root, key)) is not None:
             return entry
         expected = self._expected
         if expected.first <= key <= expected.last and expected.root == root and root is not None:
-            self._read(root, key, expected.batch)
-            if (entry := self._entries.pop(key, None)) is not None:
+            try:
+                self._read(root, key, expected.batch)
+            except _DAMAGE:  # perhaps of another key alone
+                self._expected = _NOTHING
+            if (entry := self._take(root, key)) is not None:
                 return entry
         found = tree.find(self._objects.node, root, key)
         if found is None:
@@ -96,6 +106,10 @@ class Ahead:
             self._fetch(root, entries)
             yield batch
 
+    def _take(self, root: ObjectId | None, key: str) -> Entry | None:
+        batch = self._batch  # once: another thread may read another tree
+        return batch.entries.pop(key, None) if batch.root == root else None
+
     def _read(self, root: ObjectId, key: str, batch: int) -> None:
         """Read the entries from this key on, with their objects, and expect the keys that follow."""
         entries: dict[str, Entry] = {}
@@ -120,16 +134,15 @@ class Ahead:
         }
         try:
             bodies = self._objects.blobs(sizes) if len(sizes) > 1 else {}
-        except CorruptObject:  # each key tells for itself
+        except _DAMAGE:  # each key tells for itself
             bodies = {}
-        self._entries, self._bodies, self._root = {}, bodies, root
-        self._entries = entries
+        self._batch = _Batch(root, entries, bodies)
 
     # Reader
 
     def blob(self, oid: ObjectId) -> bytes:
         """The body of this blob."""
-        body = self._bodies.get(oid)
+        body = self._batch.bodies.get(oid)
         return self._objects.blob(oid) if body is None else bytes(body)
 
     def blobs(self, sizes: Mapping[ObjectId, int]) -> Mapping[ObjectId, bytes | memoryview]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from vstate.values.absent import ABSENT, Unmergeable
 from vstate.values.inert import preview, printable
+from vstate.values.models import FIELDS_SET, HOLDERS
 from vstate.values.tokens import CLASH, Tokens
 
 __all__ = ["DICTS", "is_one_of", "merge_by_path"]
@@ -24,10 +25,6 @@ DICTS: Final = (dict, OrderedDict, defaultdict, Counter)
 _SHOWN: Final = 60  # characters of a key in a path
 _BEGUN: Final = object()
 _NOTHING: Final = (None, ABSENT)
-_HOLDERS: Final = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
-"""Fields in the state of a pydantic model: each holds fields of the model itself."""
-_FIELDS_SET: Final = "__pydantic_fields_set__"
-"""The names of the fields of a pydantic model that were set: a set, which grows on both sides."""
 
 _Fields = Mapping[Any, Any]
 _Path = tuple["_Path | None", object, bool]
@@ -82,7 +79,7 @@ class _Merger:
         has_attributes = any(getattr(side, "__dict__", None) for side in present)
         if is_one_of(ours, DICTS) and not has_attributes:
             self._made[triple] = made = self._empty(base, ours, theirs, path)
-            fields = path is not None and path[2] and path[1] in _HOLDERS
+            fields = path is not None and path[2] and path[1] in HOLDERS
             yield self._fill(made, (base, ours, theirs), path, fields=fields)
             return made
         if not self._inner:
@@ -134,8 +131,8 @@ class _Merger:
         count = 0
         for key, before, mine, other in self._entries(sides, path):
             value = self._tokens.only_change(before, mine, other)
-            if value is CLASH and fields and key == _FIELDS_SET and before is not ABSENT:
-                value = mine | other
+            if value is CLASH and fields and key == FIELDS_SET and before is not ABSENT:
+                value = mine | other  # a field is given if either side gave it
             elif value is CLASH:
                 step = (path, key, fields)
                 if not self._inner:
@@ -270,7 +267,7 @@ def _written(path: _Path | None) -> str:
     while path is not None:
         path, key, is_field = path
         if is_field:
-            steps.append("" if key in _HOLDERS else f".{printable(str(key)[:_SHOWN])}")
+            steps.append("" if key in HOLDERS else f".{printable(str(key)[:_SHOWN])}")
         elif type(key) is str:
             shown = printable(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}…").replace('"', '\\"')
             steps.append(f'["{shown}"]')

@@ -15,6 +15,7 @@ from vstate.values.arrays import Array, array_from_buffer, fill_array, scalar
 from vstate.values.budget import Budget, InertError
 from vstate.values.hashtable import make_frozenset, make_set
 from vstate.values.instance import Global, Instance
+from vstate.values.models import dicts_of_fields
 
 __all__ = ["build", "call", "make_global", "new", "set_state"]
 
@@ -22,6 +23,7 @@ Shape = Callable[[tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
+_MAGIC: Final = "magic"  # the field of a code object with the number of its Python
 # Protocols 0 to 2 use the names of Python 2.
 _OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
@@ -154,7 +156,7 @@ def _give_state(instance: Instance, state: object, budget: Budget) -> None:
         return
     match state:
         case dict(attributes):
-            parts = (attributes,)
+            parts = tuple(dicts_of_fields(attributes) or (attributes,))
         # The state of an object with __slots__: (its __dict__ or None, its slots).
         case (dict() | None as attributes, dict(slots)):
             parts = (attributes, slots) if isinstance(attributes, dict) else (slots,)
@@ -492,7 +494,10 @@ def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
 
 @_shape("vstate.values.definitions.stored_code")
 def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
-    return Instance("types.CodeType", args=args[1:])
+    match args:
+        case (bytes(magic), *code):
+            return Instance("types.CodeType", args=tuple(code), fields={_MAGIC: magic})
+    return None
 
 
 @_shape("cloudpickle._builtin_type")
@@ -536,7 +541,9 @@ def _skeleton_enum(args: tuple[object, ...], budget: Budget) -> object:
 def _function(args: tuple[object, ...], budget: Budget) -> object:
     match args:
         case (code, _, name, defaults, closure):
-            made = make_global("", name if isinstance(name, str) else "function", budget)
+            # Not by `make_global`: no module has it, and its name comes with its state.
+            budget.take_bytes(_RECORD_BYTES)
+            made = Global(name if isinstance(name, str) and len(name) < _LONGEST_NAME else "function")
             made.fields.update({"__code__": code, "__defaults__": defaults, "__closure__": closure})
             return made
     return None
@@ -560,3 +567,8 @@ def _define(target: Global, state: object, budget: Budget) -> None:
     name = target.fields.get("__qualname__")
     if isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME:
         target.name = f"{module}.{name}"
+        code = target.fields.get("__code__")
+        magic = code.fields.get(_MAGIC) if isinstance(code, Instance) else None
+        if isinstance(magic, bytes):
+            budget.take_bytes(_RECORD_BYTES + 4 * len(target.name))
+            budget.names[target.name] = magic

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vstate.arguments import check_count
 from vstate.backoff import Backoff
-from vstate.errors import CorruptStore, InvalidInput, StoreUnavailable
+from vstate.errors import CorruptStore, InvalidInput, StorageError, StoreUnavailable
 from vstate.forks import ForkAware, survive_forks
 from vstate.kv.base import TransactionalStore, batches
 from vstate.kv.disk.queues import PATIENCE, Turnstile, UpdateQueue
@@ -82,8 +83,7 @@ class Disk(TransactionalStore, ForkAware):
 
         if durability not in ("power", "process"):
             raise InvalidInput(f'durability is "power" or "process", not {durability!r}')
-        if size_limit is not None and size_limit <= 0:
-            raise InvalidInput(f"size_limit is a number of bytes above 0, not {size_limit!r}")
+        check_count("size_limit", size_limit, 1, none="None for no limit")
         name = os.fspath(directory)
         if not name or "\0" in name:
             raise InvalidInput(f"{name!r} is not the name of a directory")
@@ -239,14 +239,22 @@ class Disk(TransactionalStore, ForkAware):
                         if write.done is not None:
                             return write.done
                         if write.committing:
-                            raise self._unknown("the thread that committed it was interrupted")
+                            raise self._unknown("in another thread, together with its own")
                         if self._turnstile.take() or (backoff and backoff.elapsed > PATIENCE):
                             return self._transaction(write)
                 except sqlite3.Error as caught:
                     error = caught
-                backoff = self._pause(error, backoff, self._writer)
+                try:
+                    backoff = self._pause(error, backoff, self._writer)
+                except StorageError:
+                    with self._writer.lock:
+                        self._waiting.withdraw(write)
+                        if write.done is None and not write.committing:
+                            raise
         finally:
-            write.shared = False
+            if write.shared and write.done is None:
+                with self._writer.lock:
+                    self._waiting.withdraw(write)
             if self._turnstile.held:
                 with self._writer.lock:
                     self._turnstile.leave()

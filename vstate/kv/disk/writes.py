@@ -7,9 +7,9 @@ lock finds its rows written. Nobody waits for company.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import get_ident, main_thread
 
 Rows = tuple[list[tuple[bytes, bytes]], list[bytes]]
 """The rows that a transaction sets, and the stored keys that it deletes."""
@@ -52,7 +52,7 @@ class Waiting:
         Not in the main thread: a signal could end its call at any line, while another thread goes on to write
         the rows of a caller that has gone.
         """
-        if threading.get_ident() != threading.main_thread().ident and _count(rows) <= MOST_ROWS:
+        if get_ident() != main_thread().ident and _count(rows) <= MOST_ROWS:
             write.shared = True
             self._writes.append(write)
 
@@ -67,6 +67,12 @@ class Waiting:
                     group.append(write)
                     rows += _count(write.plan())
         return group
+
+    def withdraw(self, write: Write) -> None:
+        """Let no other thread write these rows from here on; the write lock is held."""
+        write.shared = False
+        if write in self._writes:
+            self._writes.remove(write)
 
     def clear(self) -> None:
         """Forget all, in the child after a fork: the threads that wait are in the parent."""

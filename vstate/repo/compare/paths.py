@@ -12,6 +12,7 @@ from vstate.errors import InvalidInput, NotFound
 from vstate.plural import counted
 from vstate.repo.compare.details import details
 from vstate.repo.compare.fingerprints import Fingerprints
+from vstate.repo.compare.tables import row_value
 from vstate.values.budget import Budget, InertError, Limits
 from vstate.values.hashtable import make_dict
 from vstate.values.inert import Array, Global, Instance
@@ -31,6 +32,8 @@ _EXAMPLE: Final = 'such as messages[3].content or ["odd key"][0]'
 _IDENTIFIER: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)")
 _PLAIN_KEY: Final = re.compile(r'\["([^"\\…]{,60})"\]')
 _INDEX: Final = re.compile(r"\[(0|[1-9][0-9]{,17})\]")
+_ROWS_OF_ARRAY: Final = re.compile(r"\[(0|[1-9][0-9]{,17})(?::([1-9][0-9]{,17}))?\]")
+_ROWS: Final = ".rows"
 _ANY_STEP: Final = re.compile(
     r'\.[A-Za-z_][A-Za-z0-9_]*|\["(?:[^"\\]|\\.)*"\]|\[[^\[\]"]+\]|\[.+?\](?=[.\[{]|$)|\{.+?\}(?=[.\[{]|$)',
     re.DOTALL,
@@ -48,7 +51,7 @@ class Part(NamedTuple):
     """Something directly inside a value.
 
     `group` is the kind of place: "items", "args", "entries", "kwargs", "fields", "members", "columns",
-    "elements" or "state".
+    "rows", "elements" or "state".
     `place` is unique in its group: an index, a name, or the fingerprint of a key that is not a text. `step`
     is its step in a path: `[3]`, `.content`, `["odd key"]`.
     """
@@ -109,6 +112,10 @@ def part_like(part: Part, value: object, prints: Fingerprints) -> Part | None:
         columns = () if table is None else _columns(table)
         found = (column for name, _, column in columns if prints.place(name) == place)
         return next((part._replace(value=_cells(table, column)) for column in found if table), None)
+    if part.group == "rows" and isinstance(value, Array):
+        return next(_array_rows(value, part.step), None)
+    if part.group == "rows":
+        return None if table is None else next(_row(table, part.step, prints), None)
     if part.group == "elements":
         assert isinstance(value, Array)
         assert isinstance(place, int)
@@ -175,16 +182,21 @@ def _cells(table: Table, column: Column) -> object:
     """A column as a value with its cells by the labels of their rows; by number where labels repeat."""
     if column.read is None:
         return column.source
-    cells = column.cells(0, column.rows)
+    entries = _by_label(table, column.cells(0, column.rows))
+    return Instance("column", {"dtype": column.dtype}, entries=entries)
+
+
+def _by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
+    """One thing for each row, by the labels of the rows; by number where labels repeat."""
     levels = [level.cells(0, level.rows) for level in table.labels]
-    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(column.rows)
+    labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(len(cells))
     try:
         entries = make_dict(labels, cells, Budget(Limits()))
     except InertError:  # labels that cannot be keys, or whose hashes a forger chose
         entries = {}
     if len(entries) < len(cells):
         entries = dict(enumerate(cells))
-    return Instance("column", {"dtype": column.dtype}, entries=entries)
+    return entries
 
 
 def _opened(value: object) -> tuple[object, Table | None]:
@@ -210,10 +222,10 @@ def find_part(value: object, path: str, prints: Fingerprints) -> list[Part]:
 
     A path is written as `details` prints it: `.name` for a key or field that is an identifier (the first
     without the dot), `["text"]` for any other text, `[7]` for an index or a key that is not a text, `{'a'}`
-    for a member of a set, `[2][5]` for an element of an array, `price[3]` for a cell of a table, and
-    `.args[0]` and `.state` for the parts of an Instance without names. Long keys end in "…", as printed.
-    Raises NotFound with the step that leads nowhere, and InvalidInput for a
-    malformed path or a step that several keys print as.
+    for a member of a set, `[2][5]` for an element of an array, `[2]` and `[10:20]` for rows of one,
+    `price[3]` for a cell of a table, `rows[3]` for a row of a table, and `.args[0]` and `.state` for the
+    parts of an Instance without names. Long keys end in "…", as printed. Raises NotFound with the step that
+    leads nowhere, and InvalidInput for a malformed path or a step that several keys print as.
     """
     if not path:
         return []
@@ -251,6 +263,7 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     value, table = _opened(value)
     if table is not None:
         yield from _named_column(table, rest, prints)
+        yield from _row(table, rest, prints)
     elif isinstance(value, dict):
         yield from _keyed(value, rest, prints)
     elif isinstance(value, list | tuple):
@@ -260,6 +273,7 @@ def _candidates(value: object, rest: str, prints: Fingerprints) -> Iterator[Part
     elif isinstance(value, Instance):
         if isinstance(value, Array):
             yield from _element(value, rest)
+            yield from _array_rows(value, rest)
             if value.raw is not None and rest.startswith(".data"):
                 yield Part("fields", "data", ".data", value.part(0, value.count))
                 return
@@ -317,6 +331,27 @@ def _element(array: Array, rest: str) -> Iterator[Part]:
             yield Part("elements", place, rest[:at], element)
 
 
+def _array_rows(array: Array, rest: str) -> Iterator[Part]:
+    """A row of an array of several dimensions, or the rows of any array from one up to another."""
+    match = _ROWS_OF_ARRAY.match(rest)
+    if match is None or (match[2] is None and len(array.shape) < 2):
+        return
+    start = int(match[1])
+    stop = start + 1 if match[2] is None else int(match[2])
+    if start < stop <= (array.shape or (0,))[0] and (found := array.rows(start, stop)) is not None:
+        if match[2] is None:
+            found.fields["shape"] = array.shape[1:]
+        yield Part("rows", match[0], match[0], found)
+
+
+def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
+    """The row of a table whose step `rest` begins with."""
+    if rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
+        for found in _keyed(_by_label(table, range(table.rows)), rest.removeprefix(_ROWS), prints):
+            assert isinstance(found.value, int)
+            yield Part("rows", found.place, f"{_ROWS}{found.step}", row_value(table, found.value))
+
+
 def _named_column(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The columns of a table whose steps `rest` begins with; only these are read."""
     columns = ((name, step, column) for name, step, column in _columns(table) if rest.startswith(step))
@@ -366,7 +401,8 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
         steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
-        has = f"which is a {name}" if steps else f"which is a {name} without parts"
+        article = "an" if name[:1] in "aeiou" else "a"
+        has = f"which is {article} {name}" + ("" if steps else " without parts")
     return NotFound(f"no {_cut(step)} {where}, {has}", name=path, candidates=similar)
 
 
