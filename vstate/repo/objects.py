@@ -194,10 +194,28 @@ class Objects:
 
     def commits(self, ids: Sequence[ObjectId]) -> list[Commit]:
         """Commits in the order of the ids. Commits that are not in memory are read in one batch."""
+        if len(ids) == 1:
+            return [self.commit(ids[0])]
         keys = {oid: OBJECT_PREFIX + oid.hex() for oid in ids if oid not in self._commits}
         stored = self.store.get_many(list(keys.values())) if len(keys) > 1 else {}
         read = {oid: self._decoded_commit(oid, stored[key]) for oid, key in keys.items() if key in stored}
         return [read.get(oid) or self.commit(oid) for oid in ids]
+
+    def read_ahead(self, ids: Sequence[ObjectId]) -> list[Commit]:
+        """Read those of the ids into memory that name commits and are not there yet; the commits.
+
+        No error for any other object, or for a damaged one. A commit that is too long to stay in memory
+        is left out.
+        """
+        keys = {OBJECT_PREFIX + oid.hex(): oid for oid in ids if oid not in self._commits}
+        commits = []
+        for key, stored in self.store.get_many(list(keys)).items():
+            if kind_of(stored) is COMMIT and _body_size(stored) <= LONGEST_CACHED:
+                try:
+                    commits.append(self._decoded_commit(keys[key], stored))
+                except CorruptObject:
+                    pass
+        return commits
 
     def _decoded_commit(self, oid: ObjectId, stored: bytes | None) -> Commit:
         body = self._checked(COMMIT, oid, stored)
