@@ -39,6 +39,7 @@ _LONGEST_IDENTIFIER: Final = 60
 _BLOCK: Final = 1000  # elements of an array that are decoded together
 _COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
+_MOST_CELLS: Final = 1_000_000  # of a table, that are found by the labels of their rows: some seconds
 
 SEQUENCES: Final = frozenset({"items", "args"})
 """The groups of parts whose places are indices: an insertion moves the parts behind it."""
@@ -74,6 +75,7 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
     """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
     value, table = _opened(value)
     if table is not None:
+        _check_size(table, table.columns)
         yield from (_column_part(table, *found, prints) for found in _columns(table))
     elif isinstance(value, dict):
         yield from _entries(value, prints)
@@ -172,9 +174,15 @@ def _column_part(table: Table, name: object, step: str, column: Column, prints: 
 
 
 def _cells(table: Table, column: Column) -> object:
-    """A column as a value with its cells by the labels of their rows; by number where labels repeat."""
+    """A column as a value with its cells by the labels of their rows; by number where labels repeat.
+
+    InvalidInput if they are too many. A long column of numbered rows is its array, whose steps are the same.
+    """
     if column.read is None:
         return column.source
+    if _is_numbered_array(table, column):
+        return column.array
+    _check_size(table, [column])
     cells = column.cells(0, column.rows)
     levels = [level.cells(0, level.rows) for level in table.labels]
     labels = levels[0] if len(levels) == 1 else [*zip(*levels, strict=True)] or range(column.rows)
@@ -185,6 +193,23 @@ def _cells(table: Table, column: Column) -> object:
     if len(entries) < len(cells):
         entries = dict(enumerate(cells))
     return Instance("column", {"dtype": column.dtype}, entries=entries)
+
+
+def _is_numbered_array(table: Table, column: Column) -> bool:
+    """Whether this is a long column whose rows have no labels but their numbers, in one array."""
+    is_long = column.rows > _MOST_CELLS and column.array is not None
+    return is_long and all(level.range == range(table.rows) for level in table.labels)
+
+
+def _check_size(table: Table, columns: Sequence[Column]) -> None:
+    """Raise InvalidInput for columns with too many cells to find them by labels."""
+    labelled = [column for column in columns if column.read and not _is_numbered_array(table, column)]
+    if sum(column.rows for column in labelled) * max(len(table.labels), 1) > _MOST_CELLS:
+        raise InvalidInput(
+            f"it has {counted(len(columns), 'column')} of {table.rows:,} cells, and this finds at most "
+            f"{_MOST_CELLS:,} cells by the labels of their rows; "
+            + ("name one column by its path" if len(columns) > 1 else "read it in Python")
+        )
 
 
 def _opened(value: object) -> tuple[object, Table | None]:
@@ -363,7 +388,9 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     elif isinstance(value, str):
         has = "which is a text: a path ends there"
     else:
-        steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        table = table_of(value) if is_table(value) else None
+        known = parts_of(value, prints) if table is None or table.type == "Series" else _columns(table)
+        steps = [found.step if isinstance(found, Part) else found[1] for found in islice(known, _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         has = f"which is a {name}" if steps else f"which is a {name} without parts"
