@@ -150,13 +150,25 @@ class RefMoved(Conflict):
 
 
 class Diverged(Conflict):
-    """The push would lose a commit: the other store's ref is at one that ours does not follow.
+    """A push would lose a commit of the other store, or a pull would bring back history that it dropped.
 
-    `ref` is its name, `ours` the commit to push, and `theirs` the commit that the ref is at.
+    `ref` is the ref of the other store, `theirs` the commit that the ref is at, and `ours` the commit here.
+    After a pull, `fetched` is a revision here that leads to `theirs`; after a push it is None.
     """
 
-    def __init__(self, ref: str, *, ours: str, theirs: str) -> None:
-        if ref.startswith("tags/"):
+    def __init__(
+        self, ref: str, *, ours: str, theirs: str, fetched: str | None = None, dropped: str | None = None
+    ) -> None:
+        if fetched is not None:
+            history = "has no history in common with"
+            if dropped is not None:
+                history = f"no longer holds {_short(dropped)} of"
+            message = (
+                f"{ref} is at {_short(theirs)} there, which {history} {_short(ours)} here: a merge would "
+                f"bring deleted keys back. To take theirs, reset to {fetched} (`vstate reset {fetched}`); to "
+                f"merge all the same, merge it (`vstate merge {fetched}`)"
+            )
+        elif ref.startswith("tags/"):
             message = (
                 f"{ref} is at {_short(theirs)} there, not at {_short(ours)}, and tags do not move; delete it "
                 "there first, or push with force=True (--force)"
@@ -170,6 +182,7 @@ class Diverged(Conflict):
         self.ref = ref
         self.ours = ours
         self.theirs = theirs
+        self.fetched = fetched
 
 
 class MergeConflict(Conflict):

@@ -61,6 +61,19 @@ class Session:
         except (NotFound, InvalidInput):
             raise reason from None
 
+    def unknown(self, word: str, commit: Commit, error: VStateError) -> VStateError:
+        """The error for a word that could be a revision, or a key of the commit, and is neither.
+
+        `error` says why the word is no revision.
+        """
+        # A NotFound without candidates explains why a well-formed revision names no commit.
+        if not isinstance(error, NotFound) or not error.candidates:
+            return error
+        similar = [f"{name} (key)" for name in self.similar_keys(commit, word)]
+        refs = [f"{name} (revision)" for name in error.candidates]
+        message = f"{word!r} is neither a revision nor a key of HEAD"
+        return NotFound(message, name=word, candidates=[*similar, *refs])
+
     def branch(self) -> str:
         """HEAD's branch; DetachedHead if HEAD is on none."""
         head = self.repo.refs.head()
@@ -116,7 +129,11 @@ class Command(click.Command):
         end = args.index("--") if "--" in args else len(args)
         words = args[:end]
         if "-n" in options:
-            words = [f"-n{word[1:]}" if _COUNT.fullmatch(word) else word for word in words]
+            taken = {name for name, param in options.items() if not getattr(param, "is_flag", True)}
+            words = [
+                f"-n{word[1:]}" if _COUNT.fullmatch(word) and before not in taken else word
+                for before, word in zip(["", *words], words, strict=False)
+            ]
         if "--key" in options and options["--key"].multiple:
             words += [f"--key={key}" for key in args[end + 1 :]]
             end = len(args)

@@ -36,7 +36,7 @@ def test_check_classes(vstate, tmp_path, places):
         first = state.commit("one")
         state["plan"], state["task"], state["y"] = here.Hidden(), here.Task(), {"y": gone.Y}
         state["own"] = type("Own", (), {"__module__": "__main__"})()
-        state["function"] = lambda: None  # it is stored by value, and no module is asked for it
+        state["code"] = [lambda: 1]
         second = state.commit("two")
         state["plan"] = here.Plan()
         third = state.commit("three")
@@ -50,14 +50,17 @@ def test_check_classes(vstate, tmp_path, places):
         "vague.X": "unsure",
         "gone.deep.Y": "missing",
         "__main__.Own": "by value",
+        f"{__name__}.test_check_classes.<locals>.<lambda>": "by value",
     }
     plan = found["here.Plan"]
     assert (plan["first"], plan["last"], plan["commits"], plan["keys"]) == (first.id, third.id, 2, ["plan"])
     assert (found["here.Hidden"]["last"], found["here.Hidden"]["keys"]) == (second.id, [])
-    assert found["__main__.Own"]["python"] == f"Python 3.{sys.version_info.minor}"
+    assert {each["python"] for each in found.values() if each["here"] == "by value"} == {
+        f"Python 3.{sys.version_info.minor}"
+    }
     assert found["gone.deep.Y"]["python"] is None
     lines = vstate("check-classes").splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert lines[1].startswith("missing   gone.deep.Y")
     assert [line.split()[1] for line in vstate("check-classes", "HEAD~2").splitlines()] == [
         "here.Plan",

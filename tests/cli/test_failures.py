@@ -1,13 +1,14 @@
 """How the command finds its store, and its errors."""
 
+import re
 import shutil
 
 import pytest
 from click.testing import CliRunner
-from vstate_cli import commits
+from vstate_cli import app, commits
 from vstate_cli.app import cli
 
-from vstate import Disk
+from vstate import Disk, Versioned
 from vstate.repo.repository import Repository
 
 
@@ -67,8 +68,15 @@ def test_no_store(tmp_path, monkeypatch):
 
 
 def test_the_directory_above_the_store(store):
-    """A path to the project suggests the store inside it."""
-    assert f"did you mean {store}?" in fails("log", "-s", str(store.parent))
+    """A path to the project names the store inside it, whatever the command wanted to do there."""
+    project = str(store.parent)
+    for arguments in (
+        ["log", "-s", project],
+        ["clone", project, str(store.parent / "copy")],
+        ["-s", str(store), "pull", project],
+        ["-s", str(store), "push", project],
+    ):
+        assert f"no store at {project}; there is one at {store}" in fails(*arguments)
 
 
 def test_stores_that_cannot_be(tmp_path):
@@ -111,6 +119,12 @@ def test_an_empty_store(empty):
         ["ls"],
         ["rollback", "HEAD"],
         ["tag", "v1"],
+        ["merge", "main"],
+        ["revert", "HEAD"],
+        ["reset", "HEAD"],
+        ["redo"],
+        ["reflog"],
+        ["export", "main", "-o", "nowhere"],
     ):
         assert empty.fails(*arguments) == "no commit yet on branch 'main'" or arguments == ["show", "x"]
     assert empty("branch") == "* main  no commit yet\n"
@@ -192,6 +206,27 @@ def test_words_that_are_no_commands(word, hint):
     result = run(word, "plan", "4")
     assert result.exit_code == 2
     assert hint in result.stderr
+
+
+def test_the_python_of_the_hints():
+    """Each statement that a hint gives runs, and leaves no uncommitted change; after `stash` all is back."""
+    for word, hint in app.ELSEWHERE.items():
+        python = hint.partition(": ")[2] if hint.startswith("It needs Python") else ""
+        state = Versioned()
+        state["KEY"] = 1
+        state.commit("before")
+        state["KEY"] = 2
+        exec(re.sub(r"\. Later: |; ", "\n", python.rstrip(".")), {"state": state, "VALUE": 2})
+        assert not (python and state.has_uncommitted), word
+        if word == "stash":
+            assert [commit.message for commit in state.log()] == ["wip", "before"]
+            assert state["KEY"] == 2
+
+
+def test_every_command_of_a_hint_is_there():
+    """A hint names commands of vstate alone."""
+    named = re.findall(r"`vstate ([a-z-]+)", " ".join(app.ELSEWHERE.values()))
+    assert {*named} - {"--help", "--version"} <= {*app.COMMANDS}
 
 
 def test_forced_colour(store):

@@ -205,3 +205,12 @@ def test_words_that_name_no_commit(vstate):
     assert "vstate log -- plan" in vstate.fails("log", "plan")
     assert "'soon'" in vstate.fails("log", "--since", "soon")
     assert vstate.run("log", "--grep", "(").exit_code == 2
+
+
+def test_a_number_behind_an_option_is_its_value(vstate, store):
+    """`-2` means `-n 2`, but not where an option takes a value."""
+    with Versioned(Disk(store)) as state:
+        state["-5"] = 1
+        state.commit("a key -5")
+    assert "a key -5" in vstate("log", "--key", "-5")
+    assert "-1 is not in the range" in vstate.run("log", "-n", "-1").stderr

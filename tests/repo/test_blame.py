@@ -231,6 +231,7 @@ def test_the_commit_that_removed_a_key_is_named(state: Versioned) -> None:
     ("path", "error", "message"),
     [
         ("[9]", NotFound, r"no \[9\] in the value, which is a list of 5 items"),
+        (3, TypeError, "path is a str, not int"),
         ("[3].contnet", NotFound, r"no \.contnet in \[3\], which is a dict; did you mean: \.content\?"),
         ("[3].content[0]", NotFound, "a text: a path ends there"),
         ("[-1]", NotFound, "list of 5 items"),
@@ -247,6 +248,8 @@ def test_paths_that_lead_nowhere(state: Versioned, path: str, error: type[Except
     """The error names the step that fails, and the kind of value there."""
     with pytest.raises(error, match=message):
         state.blame("messages", path)
+    with pytest.raises(NotFound, match=r"no \.x in the value, which is an int without parts"):
+        state.blame("count", "x")
 
 
 def test_an_older_version_that_cannot_be_read_counts_as_different() -> None:
@@ -635,6 +638,9 @@ def test_long_columns_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert [state.blame("series", f"[{row}]") for row in (1_499, 1_500)] == [first, second]
     assert [each.commit for each in state._handle.repo.blame_items("HEAD", "df")] == [second, first]
     assert [state.blame("wide", f'[7]["row {row}"]') for row in (2, 3)] == [first, second]
+    assert [state.blame("df", f"rows[{row}]") for row in (1_499, 1_500)] == [first, second]
+    with pytest.raises(InvalidInput, match="at most 1,000 cells"):
+        state.blame("labels", "rows[1.0]")
     with pytest.raises(InvalidInput, match="name one column by its path"):
         state._handle.repo.blame_items("HEAD", "wide")
     with pytest.raises(InvalidInput, match="at most 1,000 cells"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from bundle_files import chain, equal, large, refs_of, whole
 from sync_stores import Hooked, cloned, push, statuses
 
-from vstate import Disk, KVStore, Memory, SigningKey, Versioned
+from vstate import Commit, Disk, KVStore, Memory, SigningKey, Versioned
 from vstate.errors import (
     AlreadyExists,
     Diverged,
@@ -362,6 +362,51 @@ def test_a_pull_merges_by_the_policies_of_the_branch() -> None:
     assert refs_of(store) == before
     assert state.pull(other.store, policy="theirs").conflicts == {"free": "theirs"}
     whole(store)
+
+
+def rewrite(state: Versioned, onto: Sequence[Commit]) -> None:
+    """Put the branch on a commit without the key `secret`, whose only history is `onto`."""
+    del state["secret"]
+    state.commit("delete")
+    head, repo = state.head, state.repo
+    assert head is not None
+    alone = repo.build_commit(head.root, tuple(onto), message="squash")
+    assert repo.publish("main", [alone], {}, [], expected=head.oid, action="squash", needs=[head.oid])
+    state.refresh()
+
+
+@pytest.mark.parametrize(("side", "keeps"), [("there", 0), ("there", 1), ("here", 0)])
+def test_a_pull_brings_nothing_back(keeps: int, side: str, tmp_path: Path) -> None:
+    """A branch that dropped history is not merged, also at the next pull; reset and merge are the ways on."""
+    there = Versioned(tmp_path / "there")
+    there["a"] = 1
+    there.commit("first")
+    first = there.head
+    there["secret"] = "s"
+    there.commit("second")
+    clone(tmp_path / "there", tmp_path / "here")
+    here = Versioned(tmp_path / "here")
+    here["mine"] = 1
+    here.commit("mine")
+    rewrite(here if side == "here" else there, [first][:keeps] if first else [])
+    before = here.head
+    for _ in range(2):
+        with pytest.raises(Diverged, match=r"vstate reset origin/main.*vstate merge origin/main") as caught:
+            here.pull()
+        assert (here.head, caught.value.fetched) == (before, "origin/main")
+    assert there.head is not None
+    assert caught.value.theirs == there.head.id
+    here.merge("origin/main")
+    there["more"] = 1
+    there.commit("more")
+    assert here.pull().strategy == "merge"
+    here.reset("origin/main")
+    there["more"] = 2
+    there.commit("even more")
+    assert here.pull().strategy == "fast-forward"
+    assert ("secret" in here) is (side == "here")
+    there.close()
+    here.close()
 
 
 def test_a_pull_makes_a_branch_that_is_not_here() -> None:

@@ -29,6 +29,7 @@ from vstate import (
     Memory,
     MergeConflict,
     NotVersioned,
+    RefMoved,
     StoreUnavailable,
     Versioned,
     open_store,
@@ -369,6 +370,8 @@ def test_commits_of_others_are_merged(opened: Open) -> None:
         state["clash"], other["clash"] = 1, 2
         other.refresh()
         other.commit()
+        with pytest.raises(RefMoved):
+            lease.commit(on_race="raise")
         with pytest.raises(MergeConflict):
             lease.commit()
         assert lease.held

@@ -327,6 +327,36 @@ def remove(base: Any, ours: Any, theirs: Any) -> Any:
     return ABSENT
 
 
+limits = list[Exception]()
+
+
+def limited(base: Any, ours: Any, theirs: Any) -> Any:
+    """A policy that a time limit or a lack of memory interrupts."""
+    while limits:
+        raise limits.pop()
+    return max(ours, theirs)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("out of time"), MemoryError()])
+def test_an_error_that_is_not_the_policys_own_is_no_conflict(error: Exception) -> None:
+    """It comes out of the merge, or of the commit that lost a race, as it is; then both work."""
+    main, side = pair({"k": 0}, k=limited)
+    racing = Versioned(main.store)
+    racing["k"] = 3
+    commit(main, k=1)
+    commit(side, k=2)
+    before = main.head
+    for act in (lambda: main.merge("side"), racing.commit):
+        limits[:] = [error]
+        with pytest.raises(type(error)) as caught:
+            act()
+        assert caught.value is error
+    assert (main.head, racing["k"], racing.has_uncommitted) == (before, 3, True)
+    main.merge("side")
+    racing.commit()
+    assert racing["k"] == 3
+
+
 def test_a_function_is_a_policy() -> None:
     """It is stored by its name, gets ABSENT for a missing side, deletes with ABSENT, and may give up."""
     main, side = pair({"k": "", "gone": "1", "bad": ""}, k=longest, gone=remove, bad=longest)

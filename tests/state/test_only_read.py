@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,91 @@ def test_updates_and_transactions_that_only_read() -> None:
     assert state["address"].data == [1]
     state.refresh()
     assert not state.status()
+
+
+class Report:
+    """Reading it leaves a result among its attributes."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+
+    @cached_property
+    def count(self) -> int:
+        return len(self.words)
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_results_that_reading_caches(filled: bool) -> None:
+    """A result that a read caches is no change. Another edit is one, and so is another result."""
+    state = Versioned()
+    state["report"] = report = Report(["a"])
+    assert not filled or report.count
+    state["reports"] = {"all": [Report(["b"])]}
+    state.commit()
+    reader = state.fork("reader")
+    for each in (state, reader):
+        assert each["report"].count + each["reports"]["all"][0].count == 2
+        assert not each.status()
+        assert each.commit() is None
+    reader["report"].words.append("c")
+    assert reader.status().modified == ["report"]
+    state["reports"]["all"][0].words.append("d")
+    assert state.status().modified == ["reports"]
+    state.commit()
+    if filled:
+        state["report"].count = 9
+        assert state.status().modified == ["report"]
+
+
+def test_tables_that_are_only_shown() -> None:
+    """pandas keeps results beside dates, periods and differences of times when they are shown."""
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    dates = pandas.date_range("2026", periods=500, tz="UTC")
+    state = Versioned()
+    state["rows"] = pandas.DataFrame({"n": range(500)}, index=dates)
+    state["columns"] = pandas.DataFrame({"t": dates, "p": dates.tz_localize(None).to_period("D")})
+    state["index"] = dates - dates[0]
+    state.commit()
+    for each in (state, state.fork("reader")):
+        for table in each.values():
+            assert repr(table)
+        assert each["rows"].loc[dates[3]]["n"] == 3
+        assert each["columns"].describe().size
+        assert not each.status()
+    state["rows"].loc[dates[3], "n"] = 7
+    state["columns"].loc[0, "t"] = dates[9]
+    assert state.status().modified == ["columns", "rows"]
+
+
+def test_a_class_that_changes_beside_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of `__main__` counts its objects: that changes no object that is stored."""
+
+    class Plan:
+        made = 0
+
+        def __init__(self) -> None:
+            type(self).made += 1
+            self.steps = {"x", "y", "z"}
+
+    Plan.__module__, Plan.__qualname__ = "__main__", "Plan"
+    monkeypatch.setattr(sys.modules["__main__"], "Plan", Plan, raising=False)
+    store = Memory()
+    state = Versioned(store)
+    state.update({"a": Plan(), "b": [Plan()], "class": Plan})
+    state.commit()
+    one, other = Versioned(store), Versioned(store)
+    for each in (one, other):
+        assert each["a"].steps == each["b"][0].steps
+        for _ in range(3):
+            Plan()
+            assert not each.status()
+    one["a"].steps.add("n")
+    other["b"].append(Plan())
+    assert (one.status().modified, other.status().modified) == (["a"], ["b"])
+    one.commit()
+    other.commit()
+    assert len(Versioned(store)["a"].steps) == 4
+    assert len(Versioned(store)["b"]) == 2
 
 
 SCRIPT = """

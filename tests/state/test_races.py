@@ -12,11 +12,14 @@ import pytest
 from vstate import (
     CannotLoad,
     Conflict,
+    CorruptObject,
     InvalidInput,
     KVStore,
     Memory,
     NotFound,
     RefMoved,
+    Snapshot,
+    StorageError,
     UncommittedChanges,
     UntrustedCommit,
     Versioned,
@@ -252,6 +255,42 @@ def test_a_handle_that_cannot_read_its_base_any_more_is_told_the_way_out() -> No
     stale.discard()
     stale.refresh()
     assert dict(stale).keys() == {"k", "w"}
+
+
+READS: dict[str, Callable[[Versioned | Snapshot], object]] = {
+    "value": lambda state: state["k"],
+    "get": lambda state: state.get("k"),
+    "get_many": lambda state: dict(state.get_many(["k", "other"])),
+    "in": lambda state: "k" in state,
+    "keys": list,
+    "len": len,
+    "items": lambda state: list(state.items()),
+}
+"""Each reads from the tree of the commit that the handle is at."""
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_read_from_a_commit_that_gc_removed_is_told_as_that(
+    read: Callable[[Versioned | Snapshot], object],
+) -> None:
+    """A stale handle raises RefMoved, and reads on after refresh; a snapshot says that gc removed it."""
+    store = Memory()
+    history(2, store)
+    stale, snapshot = Versioned(store), Versioned(store).checkout("HEAD")
+    state = Versioned(store)
+    state["k"] = 1
+    cut_off(state)
+    with pytest.raises(RefMoved, match=r"refresh\(\)") as caught:
+        read(stale)
+    assert caught.value.rewritten
+    with pytest.raises(StorageError, match="gc has removed"):
+        read(snapshot)
+    stale.refresh()
+    assert read(stale) == read(state)
+    assert state.head is not None
+    store.delete(f"o/{state.head.tree}")
+    with pytest.raises(CorruptObject):
+        read(Versioned(store))
 
 
 def test_a_clean_stale_handle_simply_refreshes() -> None:

@@ -228,7 +228,7 @@ def use(data: bytes) -> None:
             for detail in found:
                 assert str(detail).isprintable()
             diff: Any = Found(found)
-            out.lines(changes.detail_lines(diff, "", out, 1000))
+            out.lines(changes.detail_lines(diff, "", out, 1000, 0))
             clock.took(f"{step}, diff")
             out.json(changes.detail_documents(diff, "", out))
             clock.took(f"{step}, diff --json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import signal
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +39,22 @@ class WrongNew:
         return super().__new__(cls)
 
 
+class WrongHash:
+    """A cycle through a set: its pickle needs the hash before the field that the hash is made of."""
+
+    def __init__(self) -> None:
+        self.field = 1
+        self.among = {self}
+
+    def __hash__(self) -> int:
+        return hash(self.field)
+
+
+class WrongItem(dict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise ValueError("closed")
+
+
 class WrongExtension(list):
     def __reduce__(self) -> Any:
         return WrongExtension, (), None, iter(self)
@@ -67,6 +83,8 @@ class ByFunction:
         (WrongState(), "WrongState: LookupError: no such state"),
         (WrongNew("a"), "WrongNew: TypeError: "),
         (WrongExtension([1]), "WrongExtension: ValueError: closed"),
+        (WrongItem(a=1), "WrongItem: ValueError: closed"),
+        (WrongHash(), "WrongHash: AttributeError: "),
     ],
 )
 def test_refused_by_key_and_path(value: Any, named: str) -> None:
@@ -117,7 +135,9 @@ def test_one_load_for_all_values_of_a_class() -> None:
 
 @pytest.mark.parametrize("allow", [None, Allow([__name__])], ids=["any", "allowed"])
 @pytest.mark.parametrize(
-    "value", [WrongReduce("a"), WrongState(), WrongNew("a")], ids=lambda v: type(v).__name__
+    "value",
+    [WrongReduce("a"), WrongState(), WrongNew("a"), WrongItem(a=1), WrongHash()],
+    ids=lambda v: type(v).__name__,
 )
 def test_cannot_load_names_the_code_that_fails(value: Any, allow: Allow | None) -> None:
     """The error names the class whose code failed, not the name that the pickle found last."""
@@ -224,6 +244,24 @@ def test_memory_errors_come_out_as_they_are() -> None:
             act()
     value[0].limit = False
     assert state.commit() is None
+
+
+class _Refusing:
+    def __init__(self) -> None:
+        self.held = (j for j in "")
+
+    def __getstate__(self) -> object:
+        raise TypeError("a _Refusing stays here")
+
+
+def test_an_object_that_refuses_is_named_itself() -> None:
+    """Its own message says why, so the search does not go on to its attributes: a state in an agent, say."""
+    state = Versioned()
+    for value, reason in ((state, "a Versioned cannot be"), (_Refusing(), "a _Refusing stays here")):
+        state["agent"] = [SimpleNamespace(state=value)]
+        with pytest.raises(Unpicklable, match=rf'state\["agent"\]\[0\]\.state: [\w.]+ \({reason}'):
+            state.commit()
+    state.discard()
 
 
 def test_the_path_leads_through_an_exception() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vstate.aio.workers import settled
 from vstate.objects.commit import Commit
+from vstate.state.committing import OnRace
 from vstate.state.lease import Lease as HeldLease
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ class Lease:
         """Raise LeaseLost unless the store says that the lease is held."""
         await self._state._workers.run(self._lease.check)
 
-    async def commit(self, message: str = "", **info: Any) -> Commit | None:
+    async def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
         """Commit the state. If the lease is lost, raise LeaseLost and commit nothing."""
         return await self._state._in_turn(
-            self._state.sync, lambda outermost: self._lease.commit(message, **info)
+            self._state.sync, lambda outermost: self._lease.commit(message, on_race=on_race, **info)
         )
 
     def __repr__(self) -> str:

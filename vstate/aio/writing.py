@@ -15,6 +15,7 @@ from vstate.objects.commit import Commit, Event
 from vstate.repo.compare.diff import Change
 from vstate.repo.repository import Revision
 from vstate.state.base import Message, State, handle_of
+from vstate.state.committing import OnRace
 from vstate.state.handle import Handle
 from vstate.state.moving import go_to_newest
 from vstate.state.transactions import Transaction
@@ -112,10 +113,10 @@ class Writing(Reading[_W]):
 
         return await self._in_turn(handle, call)
 
-    async def commit(self, message: str = "", **info: Any) -> Commit | None:
+    async def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
         """Commit the changes, in place or by key; None without any. Cancelled, it is done or not done."""
         handle = await self._opened()
-        return await self._in_turn(handle, lambda outermost: handle.commit(message, **info))
+        return await self._in_turn(handle, lambda outermost: handle.commit(message, on_race=on_race, **info))
 
     @asynccontextmanager
     async def transaction(self, message: str = "", **info: Any) -> AsyncIterator[Self]:

@@ -427,6 +427,8 @@ class Core:
         """The newest commit of a branch; NotFound, with the existing branches, if there is no such branch."""
         commit = self.newest(name)
         if commit is None:
+            if self.refs.head().branch == name:
+                raise NotFound(f"no commit yet on branch {name!r}", name=name)
             raise NotFound(f"no branch {name!r}", name=name, candidates=list(self.refs.list(HEADS))[:10])
         return commit
 

@@ -63,10 +63,10 @@ def commit_now(
     branch, base = handle.own_branch(), handle.at.head
     try:
         return _commit_to(branch, handle, message, info, guard, depends_on, on_race)
-    except (CorruptObject, NotFound) as error:
-        if base is None or base is not handle.at.head or not handle.is_base_gone():
-            raise
-        raise handle.repo.ref_moved(HEADS + branch, base.oid, rewritten=True) from error
+    except (CorruptObject, NotFound):
+        if base is handle.at.head:
+            handle.require_base()
+        raise
 
 
 def _commit_to(

@@ -9,6 +9,7 @@ where.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from heapq import merge
@@ -17,8 +18,10 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet, ref
 
 from vstate.errors import (
+    CorruptObject,
     DetachedHead,
     InvalidInput,
+    RefMoved,
     StorageError,
     StoreUnavailable,
     UncommittedChanges,
@@ -35,7 +38,7 @@ from vstate.objects.tree import KeyChange
 from vstate.repo.ahead import Ahead
 from vstate.repo.compare.diff import Diff
 from vstate.repo.core import Revision
-from vstate.repo.names.refs import Head
+from vstate.repo.names.refs import HEAD, HEADS, Head
 from vstate.repo.repository import Repository
 from vstate.state.base import StateHandle, check_key, make_expiry, missing
 from vstate.state.plan import Plan, edited_since, make_plan
@@ -327,7 +330,11 @@ class Handle(StateHandle):
                 if slot is None or slot.value is UNREAD:
                     if slot is None and key in hand.cache:
                         return hand.cache[key]
-                    slot = self._read(hand, key, slot or UNTOUCHED)
+                    try:
+                        slot = self._read(hand, key, slot or UNTOUCHED)
+                    except CorruptObject:
+                        self.require_base()
+                        raise
                 elif slot.value is ABSENT or (slot.due is not None and slot.over(expiry.now())):
                     raise missing(key)
                 if self._put(at, key, old, slot):
@@ -337,9 +344,10 @@ class Handle(StateHandle):
         """The keys, a batch at a time, each ready to be read in order."""
         with self.lock:
             hand, root = self.look().hand, self.tree
-        return self.ahead.in_batches(
+        found = self.ahead.in_batches(
             root, map(check_key, keys), known=lambda key: key in hand.cache or key in hand.slots
         )
+        return self._from_base(found)
 
     def _put(self, at: Position, key: str, old: Slot | None, new: Slot) -> bool:
         """Assign the slot of a key and cache its value; False if the position or the slot changed since.
@@ -455,7 +463,11 @@ class Handle(StateHandle):
                 return False
             if slot.value is not UNREAD or key in hand.cache:
                 return True
-            data = tree.lookup(self.repo.objects.node, self.tree, key)
+            try:
+                data = tree.lookup(self.repo.objects.node, self.tree, key)
+            except CorruptObject:
+                self.require_base()
+                raise
             return data is not None and (data[:1] not in EXPIRING or not slot.hides(data))
 
     def scan(self, prefix: str) -> Iterator[str]:
@@ -466,8 +478,8 @@ class Handle(StateHandle):
             staged, here = self._staged(prefix)
             entries = tree.scan(self.repo.objects.nodes, self.tree, prefix, at=expiry.now())
         if not staged:
-            return (key for key, _ in entries)
-        return merge((key for key, _ in entries if key not in staged), here)
+            return self._from_base(key for key, _ in entries)
+        return self._from_base(merge((key for key, _ in entries if key not in staged), here))
 
     def count(self, prefix: str) -> int:
         """How many keys begin with `prefix`."""
@@ -476,8 +488,9 @@ class Handle(StateHandle):
             self.note_prefix(prefix)
             node, root, at = self.repo.objects.node, self.tree, expiry.now()
             staged, here = self._staged(prefix)
-            committed = sum(tree.lookup(node, root, key, at=at) is not None for key in staged)
-            return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
+            with self.base_needed():
+                committed = sum(tree.lookup(node, root, key, at=at) is not None for key in staged)
+                return tree.count_prefix(node, root, prefix, at=at) - committed + len(here)
 
     def _staged(self, prefix: str) -> tuple[set[str], list[str]]:
         """The dirty keys with this prefix, which the tree does not decide; and the present ones, sorted."""
@@ -500,7 +513,8 @@ class Handle(StateHandle):
             and (slot.dirty or not slot.fixed)
         ):
             return type(slot.value).__name__
-        entry = self.repo.entry(self.tree, key)
+        with self.base_needed():
+            entry = self.repo.entry(self.tree, key)
         if entry is None or not self.contains(key):
             raise missing(key)
         return describe(entry)
@@ -537,7 +551,8 @@ class Handle(StateHandle):
             return self.expiry_of(key, self.at.hand.slots.get(key, UNTOUCHED))
 
     def expiry_of(self, key: str, slot: Slot) -> Expiry | None:
-        data = tree.lookup(self.repo.objects.node, self.tree, key)
+        with self.base_needed():
+            data = tree.lookup(self.repo.objects.node, self.tree, key)
         before = None if data is None or slot.hides(data) else split_expiry(data)[1]
         return slot.next_expiry(before, changed=True) if slot.dirty else before
 
@@ -560,7 +575,8 @@ class Handle(StateHandle):
         The lock is held, and the handle is settled. An update depends on all that it compares.
         """
         self.note_prefix("")
-        return self.require_picklable(self.plan())
+        with self.base_needed():
+            return self.require_picklable(self.plan())
 
     def plan(self, root: ObjectId | Mark | None = UNASKED) -> Plan:
         self.require_idle("compared")
@@ -627,6 +643,29 @@ class Handle(StateHandle):
         head = self.at.head
         return head is not None and not self.repo.objects.is_stored(head.oid)
 
+    def require_base(self) -> None:
+        """Raise RefMoved if gc has removed the commit that the uncommitted changes are on."""
+        at = self.at
+        if at.head is None or not self.is_base_gone():
+            return
+        if at.branch is not None:
+            raise self.repo.ref_moved(HEADS + at.branch, at.head.oid, rewritten=True)
+        now = self.repo.refs.head().commit
+        raise RefMoved(HEAD, expected=at.head.id, actual=None if now is None else str(now), rewritten=True)
+
+    @contextmanager
+    def base_needed(self) -> Iterator[None]:
+        """Tell an object that gc removed with the base as RefMoved, and no longer as damage."""
+        try:
+            yield
+        except CorruptObject:
+            self.require_base()
+            raise
+
+    def _from_base(self, found: Iterable[_T]) -> Iterator[_T]:
+        with self.base_needed():
+            yield from found
+
     def record_event(self, event: Event) -> None:
         """Keep an event for the next commit."""
         with self.lock:
@@ -665,8 +704,9 @@ class Handle(StateHandle):
         """As `Versioned.diff` promises."""
         if new is not None:
             before = self.tree if old is None else self.trusted(self.resolve(old)).root
-            return self.repo.diff(before, self.trusted(self.resolve(new)).root)
-        with self.lock:
+            with self.base_needed():
+                return self.repo.diff(before, self.trusted(self.resolve(new)).root)
+        with self.lock, self.base_needed():
             self.settle()
             plan = self.compare()
             changes, reader = dict(plan.changes), plan.reader()

@@ -14,7 +14,7 @@ from vstate.errors import InvalidInput, LeaseLost, VStateError
 from vstate.forks import ForkAware, survive_forks
 from vstate.objects.commit import Commit
 from vstate.repo.rules.leases import SHORTEST_TTL, LeaseRow, clock, lease_key
-from vstate.state.committing import commit
+from vstate.state.committing import OnRace, commit
 
 if TYPE_CHECKING:
     from vstate.repo.repository import Repository
@@ -68,7 +68,7 @@ class Lease:
             self._tenure.require_held()
             self._tenure.look()
 
-    def commit(self, message: str = "", **info: Any) -> Commit | None:
+    def commit(self, message: str = "", *, on_race: OnRace = "merge", **info: Any) -> Commit | None:
         """Commit the state, as its own `commit` does. If the lease is lost, raise LeaseLost and commit
         nothing.
 
@@ -81,9 +81,8 @@ class Lease:
             )
         with self._tenure.lock:
             self._tenure.require_held()
-        return commit(
-            self._handle, message, {**info, "lease": {"name": self.name, "fence": self.fence}}, guard=self
-        )
+        info["lease"] = {"name": self.name, "fence": self.fence}
+        return commit(self._handle, message, info, guard=self, on_race=on_race)
 
     @contextmanager
     def rows(self) -> Iterator[Mapping[str, bytes | None]]:

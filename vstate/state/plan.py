@@ -31,8 +31,8 @@ from vstate.state.slots import (
 from vstate.state.tracking import is_unshared
 from vstate.values.culprits import own_error
 from vstate.values.entry import PICKLE, Encoded, Entry, Reader, encode_value, entry_chunks, read_parts
-from vstate.values.likeness import is_alike_at_rest
-from vstate.values.pickling import dumps, may_be_restless
+from vstate.values.likeness import definitions_in, is_alike_at_rest, is_alike_but_for_caches
+from vstate.values.pickling import dumps, may_be_restless, may_hold_caches
 
 
 class Plan:
@@ -136,7 +136,7 @@ def _plan_value(
         return
     changed, before = True, None
     if base is not None:
-        same, base = _compare(repo, key, slot.value, base, encoded)
+        same, base = _compare(repo, key, slot, base, encoded)
         changed, before = not same, base.expiry
         if base is not slot.base and not fixed and hand.slots.get(key) is slot:
             hand.slots[key] = slot = slot.replaced(base=base)
@@ -201,14 +201,35 @@ def _read_base(repo: Repository, key: str, data: bytes, slot: Slot) -> Base:
     return Base(data, (), 0, loaded=False, expiry=due)
 
 
-def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Encoded) -> tuple[bool, Base]:
-    """Whether the value, encoded so, is the committed one; and its base, which may know more afterwards."""
+def _compare(repo: Repository, key: str, slot: Slot, base: Base, encoded: Encoded) -> tuple[bool, Base]:
+    """Whether the slot's value, encoded so, is the committed one; and its base, which may know more then."""
     if encoded.entry == base.entry or encoded.entry in base.alternates:
         return True, base
-    entry = Entry.decode(encoded.entry)
-    restless = may_be_restless() and entry.codec == PICKLE
-    if entry.codec != PICKLE or not (base.loaded or restless):
+    entry, value = Entry.decode(encoded.entry), slot.value
+    if entry.codec != PICKLE:
         return False, base
+    restless = may_be_restless()
+    same = False
+    if base.loaded or restless:
+        same, base = _compare_copies(repo, key, value, base, encoded, restless)
+    if same or slot.dirty:
+        return same, base
+    # The program did not set the value. So a class that changed, or a result that was cached, is no edit.
+    if _defined_anew(base, entry, value):
+        return True, base
+    if may_hold_caches():
+        try:
+            if is_alike_but_for_caches(value, repo.load(key, base.entry).value):
+                return True, base.replaced(alternates=base.alternates | {encoded.entry})
+        except VStateError:
+            pass
+    return False, base
+
+
+def _compare_copies(
+    repo: Repository, key: str, value: object, base: Base, encoded: Encoded, restless: bool
+) -> tuple[bool, Base]:
+    """As `_compare`, for a value whose untouched copy may give other bytes than the stored ones."""
     try:
         before = repo.parse_entry(key, base.entry)
         if before.codec != PICKLE:
@@ -229,6 +250,17 @@ def _compare(repo: Repository, key: str, value: object, base: Base, encoded: Enc
     return encode_value(value, base.chunks).entry == again.entry, base
 
 
+def _defined_anew(base: Base, entry: Entry, value: object) -> bool:
+    """Whether only the definitions of classes, which the entry has beside the value, differ."""
+    for known in map(Entry.decode, (base.entry, *base.alternates)):
+        places = range(len(entry.parts))
+        if (known.type, known.parts[:1], len(known.parts)) == (entry.type, entry.parts[:1], len(places)):
+            differing = {i for i in places if known.parts[i] != entry.parts[i]}
+            if differing <= definitions_in(value):
+                return True
+    return False
+
+
 def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) -> list[str]:
     """The keys whose values were set, or edited in place, after the plan was made."""
     edited = []
@@ -243,6 +275,6 @@ def edited_since(plan: Plan, repo: Repository, hand: Hand, keys: Iterable[str]) 
         if key in plan.changes:
             if encoded.entry != split_expiry(plan.changes[key] or b"")[0]:
                 edited.append(key)
-        elif slot.base is None or not _compare(repo, key, slot.value, slot.base, encoded)[0]:
+        elif slot.base is None or not _compare(repo, key, slot, slot.base, encoded)[0]:
             edited.append(key)
     return edited

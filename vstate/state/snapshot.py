@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
-from vstate.errors import ReadOnly
+from vstate.errors import CorruptObject, ReadOnly, StorageError
 from vstate.objects import tree
 from vstate.objects.commit import Commit
 from vstate.repo.ahead import Ahead
 from vstate.repo.repository import Repository
 from vstate.state.base import ReadableState, check_key, missing
 from vstate.values.inspection import describe
+
+_T = TypeVar("_T")
 
 
 class Snapshot(ReadableState):
@@ -42,13 +45,14 @@ class Snapshot(ReadableState):
             return self._values[key]
         except (KeyError, TypeError):
             check_key(key)
-        entry = self._ahead.find(self._commit.root, key)
-        if entry is None:
-            raise missing(key)
-        return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
+        with self._commit_needed():
+            entry = self._ahead.find(self._commit.root, key)
+            if entry is None:
+                raise missing(key)
+            return self._values.setdefault(key, self._repo.decode(key, entry, self._ahead).value)
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
-        return self._ahead.in_batches(self._commit.root, map(check_key, keys))
+        return self._from_commit(self._ahead.in_batches(self._commit.root, map(check_key, keys)))
 
     def inert(self, key: str) -> Any:
         """The value of a key as data, without its classes: nothing that it names is imported or called.
@@ -57,27 +61,50 @@ class Snapshot(ReadableState):
         the data can be read although its class is gone. Raises KeyNotFound; InvalidInput for a value of more
         than 64 MiB.
         """
-        data = tree.lookup(self._repo.objects.node, self._commit.root, check_key(key))
-        if data is None:
-            raise missing(key)
-        return self._repo.inspect(key, data)
+        with self._commit_needed():
+            data = tree.lookup(self._repo.objects.node, self._commit.root, check_key(key))
+            if data is None:
+                raise missing(key)
+            return self._repo.inspect(key, data)
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str):
             return False
-        return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
+        with self._commit_needed():
+            return tree.lookup(self._repo.objects.node, self._commit.root, key) is not None
 
     def _scan(self, prefix: str) -> Iterator[str]:
-        return (key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix))
+        return self._from_commit(
+            key for key, _ in tree.scan(self._repo.objects.nodes, self._commit.root, prefix)
+        )
 
     def _count(self, prefix: str) -> int:
-        return tree.count_prefix(self._repo.objects.node, self._commit.root, prefix)
+        with self._commit_needed():
+            return tree.count_prefix(self._repo.objects.node, self._commit.root, prefix)
 
     def _describe(self, key: str) -> str:
-        entry = self._repo.entry(self._commit.root, key)
+        with self._commit_needed():
+            entry = self._repo.entry(self._commit.root, key)
         if entry is None:
             raise missing(key)
         return describe(entry)
+
+    @contextmanager
+    def _commit_needed(self) -> Iterator[None]:
+        """Tell an object that gc removed with the commit as such, and not as damage."""
+        try:
+            yield
+        except CorruptObject as error:
+            if self._repo.objects.is_stored(self._commit.oid):
+                raise
+            # Not NotFound: it is a KeyError, which `get` takes for an absent key.
+            raise StorageError(
+                f"gc has removed {self._commit.short}, the commit of this snapshot: check out another one"
+            ) from error
+
+    def _from_commit(self, found: Iterable[_T]) -> Iterator[_T]:
+        with self._commit_needed():
+            yield from found
 
     def _title(self) -> str:
         return f"Snapshot of {self._commit.short}"

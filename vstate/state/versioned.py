@@ -202,7 +202,8 @@ class Versioned(State):
         try:
             return self._handle.at.hot[key]
         except (KeyError, TypeError):
-            return self._handle.read(key)
+            pass  # read outside the handler: a missing key has one traceback
+        return self._handle.read(key)
 
     def _in_batches(self, keys: Iterable[str]) -> Iterator[Iterable[str]]:
         return self._handle.in_batches(keys)
@@ -615,7 +616,8 @@ class Versioned(State):
 
         `store` is a store, the name of a remote, a path or URL, or None for the remote `origin`. Raises
         NotFound if the branch is not there, MergeConflict and UncommittedChanges as `merge` does: the fetched
-        commits stay then, as `origin/main`.
+        commits stay then, as `origin/main`. Raises Diverged if the branch there was reset or squashed, so
+        that a merge would bring back what it dropped, or has no history in common with this one.
         """
         from vstate.repo.exchange import sync  # late, for a quick `import vstate`
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pickle import HIGHEST_PROTOCOL
 from typing import Any, Final
 
 from vstate.errors import CannotLoad
 from vstate.values.pickling import dumps
 
+_REDUCERS: Final = ("__reduce_ex__", "__reduce__", "__getstate__")
 _SEARCH_LIMIT: Final = 10_000
 _PATH_LIMIT: Final = 100
 _DEEP_PATH_LIMIT: Final = 3
@@ -18,13 +20,13 @@ def culprit(value: Any, path: str, error: Exception) -> str:
     """Where in `value` pickling fails: `'state["job"]["conn"]: sqlite3.Connection (reason)'`.
 
     `path` leads to the value itself. Follows the first part that cannot be pickled by itself, down to a part
-    without such parts. Tries at most 10,000 parts.
+    without such parts, or whose own method refuses. Tries at most 10,000 parts.
     """
     tried = 0
     # A value that is too deep has no single culprit: a few steps show where it begins.
     error = own_error(partial(dumps, value), error)
     for _ in range(_DEEP_PATH_LIMIT if _is_recursion(error) else _PATH_LIMIT):
-        for step, part in _parts(value):
+        for step, part in () if _refuses(value) else _parts(value):
             tried += 1
             if tried > _SEARCH_LIMIT:
                 break
@@ -73,6 +75,14 @@ def _failure(action: Callable[[], object]) -> Exception | None:
     except Exception as error:  # the value's own code may raise anything
         return error
     return None
+
+
+def _refuses(value: Any) -> bool:
+    """Whether the class of `value` has a method for pickling it, and that raises: no part is at fault."""
+    own = (vars(cls) for cls in type(value).__mro__[:-1])
+    if not any(name in names for names in own for name in _REDUCERS):
+        return False
+    return _failure(partial(value.__reduce_ex__, HIGHEST_PROTOCOL)) is not None
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

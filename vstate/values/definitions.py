@@ -20,6 +20,7 @@ import sys
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from importlib.util import MAGIC_NUMBER
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -148,6 +149,31 @@ def _reduce_typevar(variable: TypeVar) -> Any:
     return by_value._typevar_reduce(variable)
 
 
+def _reduce_cached_property(found: cached_property[Any]) -> Any:
+    # Without the lock that it has before Python 3.12.
+    return cached_property, (found.func,), {"attrname": found.attrname}
+
+
+class _LruCache:
+    """The decorator that `functools.lru_cache` returns for these parameters, and its pickle."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self._parameters = parameters
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        return lru_cache(**self._parameters)(function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return lru_cache, tuple(self._parameters.values())
+
+
+def _reduce_lru_cache(found: Any) -> Any:
+    # By itself it is pickled as the name that it has in its module.
+    if found.__module__ not in _MAINS and by_value._lookup_module_and_qualname(found) is not None:
+        return found.__reduce__()
+    return _LruCache(found.cache_parameters()), (found.__wrapped__,)
+
+
 class _Ordered:
     """A frozenset whose pickle does not depend on the hashes of this process."""
 
@@ -168,6 +194,8 @@ REDUCERS: Final[Mapping[type, Any]] = ChainMap(
         **{kind: reduce for kind, reduce in _CLOUDPICKLES.items() if kind is not io.TextIOWrapper},
         CodeType: reduce_code,
         TypeVar: _reduce_typevar,
+        cached_property: _reduce_cached_property,
+        type(lru_cache(is_class)): _reduce_lru_cache,
     },
     copyreg.dispatch_table,
 )

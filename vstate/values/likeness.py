@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from vstate.errors import VStateError
 from vstate.values.culprits import own_error
+from vstate.values.definitions import Definition
 from vstate.values.opcodes import is_number, tokens
-from vstate.values.pickling import dumps
+from vstate.values.pickling import dumps, dumps_unproven, dumps_without_caches
 
 _KNOWN_MODULES: Final = frozenset(
     {"builtins", "collections", "copyreg", "datetime", "decimal", "numpy", "pandas", "pathlib", "uuid"}
@@ -71,3 +72,27 @@ def is_alike_at_rest(value: Any, data: bytes, buffers: Sequence[bytes | bytearra
         first == wanted or (first != second and is_number(first) and is_number(second) and is_number(wanted))
         for first, second, wanted in zip(*(part or () for part in parts), strict=True)
     )
+
+
+def is_alike_but_for_caches(value: Any, copy: Any) -> bool:
+    """Whether the value is like the untouched copy, apart from results that reading it added.
+
+    A result that the copy has too, and that differs in the value, is an edit.
+    """
+    one, held, added = dumps_without_caches(value)
+    if not any(added):
+        return False
+    other, wanted, stored = dumps_without_caches(copy)
+    if one != other or held != wanted:
+        return False
+    return all(
+        name in now and dumps_unproven(now[name]) == dumps_unproven(result)
+        for now, before in zip(added, stored, strict=True)
+        for name, result in before.items()
+    )
+
+
+def definitions_in(value: Any) -> frozenset[int]:
+    """The places, among the parts of the value's entry, of the definitions of classes."""
+    _, buffers = dumps_unproven(value)
+    return frozenset(i for i, buffer in enumerate(buffers, 1) if isinstance(buffer.obj, Definition))

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vstate.errors import CannotLoad
 from vstate.values import definitions, evolution
 from vstate.values.allow import Allow
+from vstate.values.caches import WithoutCaches, cache_names
 from vstate.values.opcodes import framed, frameless
 
 if TYPE_CHECKING:
@@ -40,8 +41,16 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     value. The first value of a class is loaded once, so that none is stored that cannot be read. Passes on
     every error of pickling; raises CannotLoad for a value that does not load.
     """
+    return _steadily(_dumps, value)
+
+
+_T = TypeVar("_T")
+
+
+def _steadily(function: Callable[[Any], _T], value: Any) -> _T:
+    """The result of a function that walks the value."""
     try:
-        return _dumps(value)
+        return function(value)
     except RuntimeError as error:
         # Another thread edited a dict or set of the value during the walk.
         if "during iteration" not in str(error):
@@ -49,11 +58,11 @@ def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
     with _undisturbed():
         for _ in range(_RETRIES):
             try:
-                return _dumps(value)
+                return function(value)
             except RuntimeError as error:
                 if "during iteration" not in str(error):
                     raise
-        return _dumps(value)
+        return function(value)
 
 
 _switching = threading.Lock()
@@ -104,6 +113,8 @@ _SETTLING: set[type] = set()
 """Classes in whose first pickle something differs from the next ones: they fill a cache for it, say."""
 _RESTLESS: set[type] = set()
 """Classes of which no two pickles of one value are alike: they count their picklings, say."""
+_CACHING: set[type] = set()
+"""Classes whose objects keep results that reading them makes."""
 _STEADY_MODULES: Final = frozenset({"builtins", "collections", "datetime", "numpy", "pandas"})
 
 _MOST_PROVEN: Final = 10_000
@@ -124,11 +135,24 @@ def _prove(unproven: Iterable[Any], data: bytes, buffers: Sequence[memoryview]) 
     for part in unproven:
         quick = isinstance(part, type) and not issubclass(part, _REDUCED_HERE)
         (_PROVEN_CLASSES if quick else _PROVEN).add(part)
+        if isinstance(part, type) and cache_names(part):
+            _CACHING.add(part)
 
 
 def may_be_restless() -> bool:
     """Whether this process pickled a value whose pickles differ each time."""
     return bool(_RESTLESS)
+
+
+def may_hold_caches() -> bool:
+    """Whether this process pickled an object that may keep results that reading it makes."""
+    return bool(_CACHING)
+
+
+def dumps_without_caches(value: Any) -> tuple[bytes, list[memoryview], list[dict[str, Any]]]:
+    """The value pickled without the caches of its objects, and these caches in the order of the pickle."""
+    data, buffers, pickler = _steadily(partial(_pickled, WithoutCaches), value)
+    return data, buffers, pickler.caches
 
 
 def _dumps(value: Any) -> tuple[bytes, list[memoryview]]:

@@ -23,6 +23,7 @@ Shape = Callable[[tuple[object, ...], Budget], object]
 
 _LONGEST_NAME: Final = 1000
 _RECORD_BYTES: Final = 300
+_MAGIC: Final = "magic"  # the field of a code object with the number of its Python
 # Protocols 0 to 2 use the names of Python 2.
 _OLD_MODULES: Final = {"__builtin__": "builtins", "copy_reg": "copyreg", "exceptions": "builtins"}
 _OLD_BUILTINS: Final = {"long": "int", "unicode": "str", "xrange": "range"}
@@ -493,7 +494,10 @@ def _stored_class(args: tuple[object, ...], budget: Budget) -> object:
 
 @_shape("vstate.values.definitions.stored_code")
 def _stored_code(args: tuple[object, ...], budget: Budget) -> object:
-    return Instance("types.CodeType", args=args[1:])
+    match args:
+        case (bytes(magic), *code):
+            return Instance("types.CodeType", args=tuple(code), fields={_MAGIC: magic})
+    return None
 
 
 @_shape("cloudpickle._builtin_type")
@@ -563,3 +567,8 @@ def _define(target: Global, state: object, budget: Budget) -> None:
     name = target.fields.get("__qualname__")
     if isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME:
         target.name = f"{module}.{name}"
+        code = target.fields.get("__code__")
+        magic = code.fields.get(_MAGIC) if isinstance(code, Instance) else None
+        if isinstance(magic, bytes):
+            budget.take_bytes(_RECORD_BYTES + 4 * len(target.name))
+            budget.names[target.name] = magic

@@ -34,7 +34,8 @@ def pull(session: Session, remote: str | None, branch: tuple[str, ...]) -> None:
     Pulls each BRANCH (default: HEAD's) from REMOTE (default: `origin`), or from the store at a path or URL.
     A branch that is missing here is created, and one without new commits of its own is fast-forwarded.
     Others are merged as by `vstate merge`. After a conflict the branch stays as it is and the fetched commits
-    are kept: `vstate merge` says how to go on.
+    are kept: `vstate merge` says how to go on. If REMOTE has reset or squashed the branch, a merge would
+    bring deleted keys back: the command merges nothing, and says how to go on.
     """
     repo = InertRepository(session.repo.store)
     fetched: list[Document] = []

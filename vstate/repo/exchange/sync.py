@@ -199,7 +199,8 @@ def pull(
 ) -> tuple[SyncReport, MergeResult]:
     """Fetch a branch, and merge it by `merge(commit, name)` into the branch of that name, or create that.
 
-    The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, and UntrustedCommit.
+    The reports of the fetch and of the merge. Raises the errors of `fetch` and `merge`, UntrustedCommit, and
+    Diverged if a merge would bring back history that the other store has dropped.
     """
     began = time.monotonic()
     with connected(repo, place) as (other, name):
@@ -216,7 +217,36 @@ def pull(
                 keys = tuple(key for key, _ in repo.entries(commit.root))
                 return report, MergeResult(commit, "fast-forward", keys)
         where = f"{branch} of {other.store.location}" if remote is None else f"{remote}/{branch}"
+    _require_continued(repo, branch, oid, remote)
     return report, merge(oid, where)
+
+
+def _require_continued(repo: Core, branch: str, fetched: ObjectId, remote: str | None) -> None:
+    """Raise Diverged if a merge would bring back history that the fetched branch has dropped.
+
+    The last commit of the remote that the branch here holds has to be in the history of the fetched one. If
+    no such commit is known, the two need any history in common.
+    """
+    history, head = repo.history, repo.refs.read(HEADS + branch)
+    if head is None or repo.is_behind(fetched, head) or repo.is_behind(head, fetched):
+        return
+    last = None
+    if remote is not None:
+        moves = repo.refs.reflog(tracking_ref(remote, branch))
+        known = (move.new for move in moves if move.new is not None)
+        last = next((oid for oid in known if repo.is_behind(oid, head)), None)
+    if repo.is_behind(last, fetched) if last is not None else history.merge_bases(head, fetched):
+        return
+    if any(map(history.is_shallow, history.ancestors(head, fetched))):
+        return  # nobody knows: the way to the fetched commit was cut off
+    name = fetched.short if remote is None else f"{remote}/{branch}"
+    raise Diverged(
+        HEADS + branch,
+        ours=str(head),
+        theirs=str(fetched),
+        fetched=name,
+        dropped=None if last is None else str(last),
+    )
 
 
 class Sync:

@@ -245,16 +245,30 @@ def merge_changes(
         elif ours[key] == new and (new is None or base == _UNDECIDED or not resolver.adds_up(key)):
             merged.agreed.append(key)
         else:
+            decide = partial(resolver.resolve, key, base, ours[key], new)
             try:
-                merged.resolved[key], objects, merged.by[key] = resolver.resolve(key, base, ours[key], new)
+                merged.resolved[key], objects, merged.by[key] = decide()
                 merged.objects.update(objects)
-            except StorageError:  # a failing store decides no conflict
-                raise
             except Exception as error:  # a policy's function, and pickling its result, may raise anything
-                known = isinstance(error, Unmergeable | VStateError)
-                reason = str(error) if known else f"{type(error).__name__}: {error}"
-                merged.conflicts[key] = resolver.conflict(key, reason, base, ours[key], new)
+                merged.conflicts[key] = resolver.conflict(key, _reason(decide, error), base, ours[key], new)
     return merged
+
+
+def _reason(decide: Callable[[], object], error: Exception) -> str:
+    """The reason why the policy of a key decides nothing. Raises an error that is not the policy's own.
+
+    A failing store decides no conflict, nor does MemoryError, nor an error that does not come again: the
+    time limit of a program, say.
+    """
+    if isinstance(error, StorageError):
+        raise error
+    if isinstance(error, Unmergeable | VStateError):
+        return str(error)
+    from vstate.values.culprits import own_error  # late: only errors need it
+
+    error = own_error(decide, error)
+    known = isinstance(error, Unmergeable | VStateError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _resolve_by_expiry(

@@ -102,7 +102,10 @@ class Revisions:
                 )
             if found:
                 return found[0]
-        known = [*self._refs.list(HEADS), *self._refs.list(TAGS), *self._refs.list(REMOTES), HEAD]
+        if name == head.branch:
+            raise NotFound(f"no commit yet on branch {name!r}", name=name)
+        known = [*self._refs.list(HEADS), *self._refs.list(TAGS), *self._refs.list(REMOTES)]
+        known += [HEAD] if head.commit is not None else []
         hint = "; a commit id needs at least 4 digits" if re.fullmatch(r"[0-9a-f]{1,3}", lower) else ""
         raise NotFound(f"no revision {name!r}{hint}", name=name, candidates=_candidates(name, known))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from vstate.arguments import check_text
 from vstate.errors import InvalidInput, KeyNotFound
 from vstate.objects import tree
 from vstate.objects.commit import Commit
@@ -64,7 +65,7 @@ def blame(
     """As `Repository.blame` promises."""
     walk = _Walk(repo, start, key, progress)
     at, data = start, walk.data
-    trail = None if path is None else walk.version(data).find(path)
+    trail = None if path is None else walk.version(data).find(check_text("path", path))
     while True:
         walk.count()
         for parent in repo.history.before(at):
