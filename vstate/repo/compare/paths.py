@@ -434,8 +434,10 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
         has = "which is a text: a path ends there"
     else:
         table = table_of(value) if is_table(value) else None
-        known = parts_of(value, prints) if table is None or table.type == "Series" else _columns(table)
-        steps = [found.step if isinstance(found, Part) else found[1] for found in islice(known, _COMPARED)]
+        if table is None or table.type == "Series":
+            steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        else:  # no cell is read for a suggestion
+            steps = [step for _, step, _ in islice(_columns(table), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         article = "an" if name[:1] in "aeiou" else "a"
