@@ -63,6 +63,9 @@ class Disk(TransactionalStore, ForkAware):
     Network file systems do not keep the promises that this needs: use a store on a server there.
     """
 
+    remote = False
+    ordered = True
+
     def __init__(
         self,
         directory: str | os.PathLike[str],

@@ -60,7 +60,7 @@ class Revisions:
         return oid
 
     def _parent(self, oid: ObjectId, number: int, rev: str) -> ObjectId:
-        commit = self._objects.commit(oid)
+        (commit,) = self._history.commits([oid])
         parents = self._history.parents(commit)
         if number <= len(parents):
             return parents[number - 1]
