@@ -201,6 +201,9 @@ def test_changes_inside_values(vstate):
 def test_words_that_name_no_commit(vstate):
     """A bad revision, time or pattern is an error that names it; a key that stands alone gets a hint."""
     assert vstate.fails("log", "nope").startswith("no revision 'nope'")
+    assert vstate.fails("log", "yesterday") == (
+        "no revision 'yesterday'; for a branch at that time, write main@{yesterday}"
+    )
     assert vstate.fails("log", "main..nope").startswith("no revision 'nope'")
     assert "vstate log -- plan" in vstate.fails("log", "plan")
     assert "'soon'" in vstate.fails("log", "--since", "soon")

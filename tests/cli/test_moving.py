@@ -91,6 +91,16 @@ def test_branch_json(vstate):
     assert set(vstate.json("branch", "new")) == {"name", "commit", "head"}
 
 
+def test_the_name_of_the_branch(vstate):
+    """--show-current prints the name alone, and nothing for a detached HEAD."""
+    assert vstate("branch", "--show-current") == "main\n"
+    vstate("checkout", "HEAD~1")
+    assert vstate("branch", "--show-current") == ""
+    assert vstate.json("branch", "--show-current") is None
+    for wrong in (["--show-current", "--all"], ["--show-current", "x"], ["--all", "x"], ["-a", "-d", "x"]):
+        assert vstate.run("branch", *wrong).exit_code == 2
+
+
 def test_tags_are_listed_made_renamed_and_deleted(vstate):
     """`tag` lists, creates, renames and deletes."""
     assert re.fullmatch(r"v1  [0-9a-f]{10} start\n", vstate("tag"))

@@ -41,6 +41,7 @@ from vstate.repo.objects import TRASH, Objects
 from vstate.repo.rules.leases import Leases
 from vstate.repo.rules.policies import Policies
 from vstate.repo.rules.security import Security
+from vstate.repo.trail import Trail
 from vstate.values.entry import Decoded, Encoded, Entry, Reader, decode_value, encode_value
 from vstate.values.inspection import inspect_value
 
@@ -104,7 +105,10 @@ class Core:
         self.security = security or Security()
         self.objects = Objects(store)
         self.refs = Refs(store)
-        self.history = History(self.objects)
+        # Read ahead from a server only: on a disk, reading the reflog takes longer than reading one by one.
+        self.history = History(
+            self.objects, Trail(self.objects, self.refs).commits if store.remote else self.objects.commits
+        )
         self._revisions = Revisions(self.objects, self.refs, self.history)
         self.policies = Policies(store, self.security.find_policy)
         self.leases = Leases(store)
@@ -434,7 +438,8 @@ class Core:
 
     def branches(self) -> dict[str, Commit]:
         """The newest commit of each branch, by name."""
-        return {name: self.objects.commit(oid) for name, oid in self.refs.list(HEADS).items()}
+        refs = self.refs.list(HEADS)
+        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
 
     def create_branch(
         self, name: str, at: Revision = "HEAD", *, head: Head | None = None, like: str | None = None
@@ -542,7 +547,8 @@ class Core:
 
     def tags(self) -> dict[str, Commit]:
         """The commit of each tag, by name."""
-        return {name: self.objects.commit(oid) for name, oid in self.refs.list(TAGS).items()}
+        refs = self.refs.list(TAGS)
+        return dict(zip(refs, self.objects.commits(list(refs.values())), strict=True))
 
     def create_tag(self, name: str, rev: Revision = "HEAD", *, head: Head | None = None) -> Commit:
         """A new tag at a revision; AlreadyExists if the name is taken."""
