@@ -30,6 +30,8 @@ OUT_OF_BAND_LIMIT = 64
 _NAMES = 0x93
 """The opcode STACK_GLOBAL, which is before each class in a pickle of protocol 4 or later."""
 
+_SHORT = 4096  # bytes; a Loader of a pickle up to here takes less time than a look for names
+
 _RETRIES = 20
 _LONG_SWITCH_SECONDS = 10.0
 
@@ -181,7 +183,9 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[byt
 
 
 class _Pieces(list[bytes]):
-    """A file that keeps what a pickler writes: a long pickle is not copied each time that it grows."""
+    """A file that keeps each piece that a pickler writes: a long pickle is not copied as it grows."""
+
+    __slots__ = ()
 
     def write(self, piece: bytes | bytearray) -> None:
         self.append(bytes(piece))  # the program may write to a bytearray
@@ -235,7 +239,7 @@ def load_value(
 
         return loads_allowed(data, buffers, allow, names)
     tracer = partial(_tracer, data, buffers)
-    if not buffers and (_NAMES not in data or not may_hold(data, _NAMES)):
+    if not buffers and (_NAMES not in data or (len(data) > _SHORT and not may_hold(data, _NAMES))):
         # Plain data names no class, and needs no Loader: a third of its time.
         return loaded(partial(pickle.loads, data), tracer), False
     loader = Loader(io.BytesIO(framed(data)), buffers=buffers)
