@@ -182,13 +182,11 @@ def dumps_unproven(value: Any, make: Callable[..., Any] = _Pickler) -> tuple[byt
     return data, buffers
 
 
-class _Pieces(list[bytes]):
-    """A file that keeps each piece that a pickler writes: a long pickle is not copied as it grows."""
+class _Pieces(list[bytes | bytearray]):
+    """A file that keeps each piece that a pickler writes, not copied."""
 
     __slots__ = ()
-
-    def write(self, piece: bytes | bytearray) -> None:
-        self.append(bytes(piece))  # the program may write to a bytearray
+    write = list.append
 
 
 def _pickled(make: Callable[..., Any], value: Any) -> tuple[bytes, list[memoryview], Any]:
