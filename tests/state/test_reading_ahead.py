@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from random import Random
@@ -212,3 +213,24 @@ def test_a_branch_that_moves_meanwhile_is_read_where_it_is() -> None:
             other.commit()
         state.merge("other")
         assert [value for _, value in read] == [{"new": i} for i in range(5, 100)]
+
+
+LONG = Random(3).randbytes(12_000_000)
+
+
+@pytest.mark.parametrize("value", [bytearray(LONG), {"image": LONG, "seen": [1]}], ids=["bytearray", "dict"])
+def test_a_long_value_is_in_memory_twice_at_most(value: object) -> None:
+    """While binary data is loaded, memory holds its pickle and itself; it is not pickled again."""
+    store = Memory()
+    with Versioned(store) as state:
+        state["long"] = value
+        state.commit()
+    with Versioned(store) as state:
+        tracemalloc.start()
+        try:
+            found = state["long"]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found == value
+        assert peak < 2.2 * len(LONG)
