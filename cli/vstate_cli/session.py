@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from vstate.errors import DetachedHead, InvalidInput, NotFound, VStateError
 from vstate.objects.commit import Commit
@@ -18,6 +19,7 @@ from vstate.repo.names.refs import HEAD, HEADS, REMOTES, TAGS
 from vstate.repo.repository import Repository
 from vstate_cli.output import Output
 from vstate_cli.store import open_repository
+from vstate_cli.suggestions import KEYS_FOLLOW, complete_key
 
 _MOST_COMPARED = 1000  # keys among which a similar name is searched
 
@@ -135,9 +137,16 @@ class Command(click.Command):
                 for before, word in zip(["", *words], words, strict=False)
             ]
         if "--key" in options and options["--key"].multiple:
+            if "--" in args:
+                ctx.meta[KEYS_FOLLOW] = True
             words += [f"--key={key}" for key in args[end + 1 :]]
             end = len(args)
         return super().parse_args(ctx, [*words, *args[end:]])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if KEYS_FOLLOW in ctx.meta:
+            return complete_key(ctx, self.params[0], incomplete)
+        return super().shell_complete(ctx, incomplete)
 
 
 def command(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vstate.values.opcodes import FRAME, OPCODES, framed, frameless
+from vstate.values.opcodes import FRAME, OPCODES, framed, frameless, may_hold
 
 _FRAME_TARGET = 64 * 1024
 
@@ -132,3 +132,23 @@ def test_framed_is_one_frame() -> None:
     once = framed(frameless(data))
     assert [op.name for op, _, _ in pickletools.genops(once)].count("FRAME") == 1
     assert framed(once) == once
+
+
+EMPTY_SET, ALL_BYTES = 0x8F, bytes(range(256)) * 400
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (bytearray(ALL_BYTES), False),
+        ({"image": ALL_BYTES, "text": "\u064f" * 100_000}, False),
+        ({"image": ALL_BYTES, "seen": {1}}, True),
+        ([*range(1_000), ALL_BYTES], True),  # not read so far
+    ],
+)
+def test_bytes_inside_long_data_are_no_opcodes(value: Any, found: bool) -> None:
+    """A long pickle without sets is known to have none, whatever bytes its texts and binary data have."""
+    data = frameless(pickle.dumps(value, protocol=5))
+    assert EMPTY_SET in data
+    assert may_hold(data, EMPTY_SET) is found
+    assert may_hold(data[:-1] + b"\xff", EMPTY_SET)

@@ -13,7 +13,7 @@ from vstate_cli import changes
 from vstate_cli.output import Document
 from vstate_cli.selection import RANGE
 from vstate_cli.session import Session, command
-from vstate_cli.suggestions import complete_key, complete_revision
+from vstate_cli.suggestions import complete_key, complete_revision_or_key
 
 _MOST_DETAILS = 200
 _MOST_DETAILS_OF_ONE_KEY = 1000
@@ -28,7 +28,7 @@ _MOST_DETAILS_OF_ONE_KEY = 1000
     "size} with the size in bytes, or null. With --stat, details is absent; if a value cannot be read, "
     "error stands in its place.",
 )
-@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision)
+@click.argument("args", nargs=-1, metavar="[A] [B] [KEY]...", shell_complete=complete_revision_or_key)
 @click.option(
     "--key",
     "named",

@@ -42,6 +42,7 @@ _LONGEST_IDENTIFIER: Final = 60
 _BLOCK: Final = 1000  # elements of an array that are decoded together
 _COMPARED: Final = 1000  # steps that are searched for a similar one
 _SHOWN: Final = 80
+_MOST_CELLS: Final = 1_000_000  # of a table, that are found by the labels of their rows: some seconds
 
 SEQUENCES: Final = frozenset({"items", "args"})
 """The groups of parts whose places are indices: an insertion moves the parts behind it."""
@@ -77,6 +78,9 @@ def parts_of(value: object, prints: Fingerprints) -> Iterator[Part]:
     """The parts directly inside the value, in the order of `details`; none for an atom or a text."""
     value, table = _opened(value)
     if table is not None:
+        _check_size(
+            table, sum(1 for each in table.columns if each.read and not _is_numbered_array(table, each))
+        )
         yield from (_column_part(table, *found, prints) for found in _columns(table))
     elif isinstance(value, dict):
         yield from _entries(value, prints)
@@ -179,9 +183,15 @@ def _column_part(table: Table, name: object, step: str, column: Column, prints: 
 
 
 def _cells(table: Table, column: Column) -> object:
-    """A column as a value with its cells by the labels of their rows; by number where labels repeat."""
+    """A column as a value with its cells by the labels of their rows; by number where labels repeat.
+
+    InvalidInput if they are too many. A long column of numbered rows is its array, whose steps are the same.
+    """
     if column.read is None:
         return column.source
+    if _is_numbered_array(table, column):
+        return column.array
+    _check_size(table, 1)
     entries = _by_label(table, column.cells(0, column.rows))
     return Instance("column", {"dtype": column.dtype}, entries=entries)
 
@@ -197,6 +207,26 @@ def _by_label(table: Table, cells: Sequence[object]) -> dict[object, object]:
     if len(entries) < len(cells):
         entries = dict(enumerate(cells))
     return entries
+
+
+def _is_numbered(table: Table) -> bool:
+    """Whether the rows have no labels but their numbers."""
+    return all(level.range == range(table.rows) for level in table.labels)
+
+
+def _is_numbered_array(table: Table, column: Column) -> bool:
+    """Whether this is a long column of numbered rows, in one array."""
+    return column.rows > _MOST_CELLS and column.array is not None and _is_numbered(table)
+
+
+def _check_size(table: Table, columns: int) -> None:
+    """Raise InvalidInput if so many columns have too many cells to find them by labels."""
+    if columns * table.rows * max(len(table.labels), 1) > _MOST_CELLS:
+        raise InvalidInput(
+            f"it has {counted(columns, 'column')} of {table.rows:,} cells, and this finds at most "
+            f"{_MOST_CELLS:,} cells by the labels of their rows; "
+            + ("name one column by its path" if columns > 1 else "read it in Python")
+        )
 
 
 def _opened(value: object) -> tuple[object, Table | None]:
@@ -346,7 +376,12 @@ def _array_rows(array: Array, rest: str) -> Iterator[Part]:
 
 def _row(table: Table, rest: str, prints: Fingerprints) -> Iterator[Part]:
     """The row of a table whose step `rest` begins with."""
-    if rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
+    match = _INDEX.match(rest, len(_ROWS)) if rest.startswith(_ROWS) and _is_numbered(table) else None
+    if match is not None:
+        if (row := int(match[1])) < table.rows:
+            yield Part("rows", prints.place(row), f"{_ROWS}{match[0]}", row_value(table, row))
+    elif rest.startswith((f"{_ROWS}[", f"{_ROWS}.")):
+        _check_size(table, 1)
         for found in _keyed(_by_label(table, range(table.rows)), rest.removeprefix(_ROWS), prints):
             assert isinstance(found.value, int)
             yield Part("rows", found.place, f"{_ROWS}{found.step}", row_value(table, found.value))
@@ -398,7 +433,11 @@ def _nowhere(path: str, rest: str, value: object, prints: Fingerprints) -> NotFo
     elif isinstance(value, str):
         has = "which is a text: a path ends there"
     else:
-        steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        table = table_of(value) if is_table(value) else None
+        if table is None or table.type == "Series":
+            steps = [part.step for part in islice(parts_of(value, prints), _COMPARED)]
+        else:  # no cell is read for a suggestion
+            steps = [step for _, step, _ in islice(_columns(table), _COMPARED)]
         similar = get_close_matches(step, steps, n=3, cutoff=0.5)
         name = value.type if isinstance(value, Instance) else type(value).__name__
         article = "an" if name[:1] in "aeiou" else "a"
